@@ -1,0 +1,33 @@
+"""fencepost: partitioned logs written exactly once, with one writer per partition, on Kafka's wire protocol.
+
+The public names load on first use, so that `import fencepost` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fencepost._version import __version__
+
+if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
+    from fencepost.server.server import Server
+
+_HOME = {
+    "Admin": "fencepost.client.admin",
+    "Server": "fencepost.server.server",
+}
+
+__all__ = ["Admin", "Server", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fencepost' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

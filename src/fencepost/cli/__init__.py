@@ -1,0 +1,36 @@
+"""The command line: one module per command group, each thin over `fencepost.client` or `fencepost.server`.
+
+What a command needs is imported when it runs, so that `fencepost --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import click
+
+from fencepost._version import __version__
+from fencepost.cli.doctor import doctor
+from fencepost.cli.errors import OneLineErrors
+from fencepost.cli.group import group
+from fencepost.cli.ping import ping
+from fencepost.cli.producers import producers
+from fencepost.cli.serve import serve
+from fencepost.cli.topic import topic
+
+
+@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="fencepost %(version)s")
+def main() -> None:
+    """A partitioned log that is written exactly once, on Kafka's wire protocol.
+
+    \b
+    A first look, in two terminals:
+      fencepost serve                          a server on 127.0.0.1:9092, data in ./fencepost-data
+      fencepost topic create orders -p 3       a topic; then use any Kafka client
+      fencepost producers orders               who has written, and how far
+
+    Every command but `serve` works with Apache Kafka too: --servers HOST:PORT,… or FENCEPOST_SERVERS.
+    """
+
+
+for command in (serve, topic, producers, group, ping, doctor):
+    main.add_command(command)

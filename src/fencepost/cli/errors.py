@@ -1,0 +1,72 @@
+"""Whatever goes wrong ends in one line on stderr and a non-zero exit, never in a traceback.
+
+    1  the command failed      2  it was called wrongly      130  it was interrupted
+
+FENCEPOST_DEBUG=1 shows the traceback, for those who look for a bug.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from fencepost.errors import FencepostError
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+
+
+class OneLineErrors(click.Group):
+    """The root command. Overrides `main`, because click's own would print usage errors on four lines."""
+
+    def main(  # type: ignore[override]  # click's overloads only say that standalone mode never returns
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            _end(_misuse(error), MISUSED)
+        except click.ClickException as error:
+            _end(error.format_message(), error.exit_code)
+        except click.Abort:
+            _end("interrupted", INTERRUPTED)
+        except (FencepostError, OSError) as error:
+            _end(_text(error), FAILED)
+        except Exception as error:  # noqa: BLE001 - the last resort: a bug, said in one line
+            _end(f"internal error, please report it: {type(error).__name__}: {error}", FAILED)
+        # Without standalone mode click returns what ctx.exit() was given; commands themselves return None.
+        if standalone_mode:
+            sys.exit(result if isinstance(result, int) else 0)
+        return result
+
+
+def _misuse(error: click.UsageError) -> str:
+    message = error.format_message().rstrip(".")
+    if error.ctx is not None:
+        message += f"; see `{error.ctx.command_path} --help`"
+    return message
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _end(message: str, code: int) -> NoReturn:
+    if os.environ.get("FENCEPOST_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    click.echo("fencepost: " + " ".join(message.split()), err=True)
+    sys.exit(code)

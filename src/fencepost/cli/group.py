@@ -1,0 +1,123 @@
+"""`fencepost group`: consumer groups, how far they lag, and moving them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import click
+
+from fencepost.cli.options import Target, client_command
+from fencepost.cli.output import Column, plain, show_json, show_table
+from fencepost.errors import ConfigError
+from fencepost.types import TopicPartition
+
+_EXAMPLE_TIME: Final = "2026-11-15T08:00"
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset and delete consumer groups.
+
+    \b
+    Examples:
+      fencepost group list
+      fencepost group describe billing
+      fencepost group reset billing --topic orders --to earliest --dry-run
+    """
+
+
+@group.command("list")
+@client_command
+def list_groups(target: Target) -> None:
+    """List the groups."""
+    with target.admin() as admin:
+        found = admin.groups()
+    rows = ((entry.name, entry.state, entry.kind) for entry in found)
+    target.show(found, [Column("group"), Column("state"), Column("kind")], rows, empty="no groups")
+
+
+@group.command()
+@click.argument("name")
+@client_command
+def describe(target: Target, name: str) -> None:
+    """Show a group's members, committed offsets and lag."""
+    with target.admin() as admin:
+        described = admin.describe_group(name)
+        offsets = admin.group_offsets(name)
+    if target.as_json:
+        with_lag = [plain(entry) | {"lag": entry.lag} for entry in offsets]
+        show_json(plain(described) | {"offsets": with_lag})
+        return
+    at = f"{described.coordinator.host}:{described.coordinator.port}"
+    click.echo(f"group {name}: {described.state}, {described.kind}, {len(described.members)} member(s), kept by {at}")
+    holders = {where: member for member in described.members for where in member.assignment}
+    columns = [Column("topic"), Column("partition", True), Column("committed", True), Column("end", True)]
+    columns += [Column("lag", True), Column("client"), Column("host")]
+    rows = []
+    for entry in offsets:
+        holder = holders.pop(TopicPartition(entry.topic, entry.partition), None)
+        seen = (holder.client_id, holder.host) if holder else (None, None)
+        rows.append((entry.topic, entry.partition, entry.committed, entry.end, entry.lag, *seen))
+    rows += [(*where, None, None, None, member.client_id, member.host) for where, member in sorted(holders.items())]
+    show_table(columns, rows, empty="nothing committed and nothing assigned")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", required=True, help="The topic whose committed offsets are moved.")
+@click.option(
+    "--to", required=True, metavar="WHERE", help=f"earliest, latest, an offset, or a time ({_EXAMPLE_TIME}, local)."
+)
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@client_command
+def reset(target: Target, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
+    """Move a group that has no members to another place in a topic.
+
+    \b
+    Examples:
+      fencepost group reset billing --topic orders --to earliest --dry-run
+      fencepost group reset billing --topic orders --to 2026-11-15T08:00
+      fencepost group reset billing --topic orders --to 4711 --partition 2
+    """
+    time, offset = parse_where(to)
+    with target.admin() as admin:
+        if offset is None:
+            changes = admin.reset_group(name, topic, time, partitions=partitions or None, dry_run=dry_run)
+        else:
+            chosen = partitions or tuple(entry.partition for entry in admin.describe_topic(topic).partitions)
+            wanted = dict.fromkeys(chosen, offset)
+            changes = admin.set_group_offsets(name, topic, wanted, dry_run=dry_run)
+    columns = [Column("topic"), Column("partition", True), Column("before", True), Column("after", True)]
+    rows = ((change.topic, change.partition, change.before, change.after) for change in changes)
+    target.show({"dry_run": dry_run, "changes": changes}, columns, rows, empty="nothing to change")
+    if dry_run and not target.as_json:
+        click.echo("dry run: nothing was changed")
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@client_command
+def delete(target: Target, names: tuple[str, ...]) -> None:
+    """Delete groups that have no members, with their offsets."""
+    with target.admin() as admin:
+        for name in names:
+            admin.delete_group(name)
+    target.done(f"deleted {', '.join(names)}", {"deleted": names})
+
+
+def parse_where(text: str) -> tuple[int, int | None]:
+    """`--to` as (time, None) or (0, offset)."""
+    from fencepost.client.admin import EARLIEST, LATEST
+
+    if text in ("earliest", "latest"):
+        return (EARLIEST if text == "earliest" else LATEST), None
+    if text.isascii() and text.isdigit():
+        return 0, int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000), None
+    except ValueError:
+        raise ConfigError(
+            f"--to {text}: expected earliest, latest, an offset, or a time such as {_EXAMPLE_TIME}"
+        ) from None

@@ -1,0 +1,103 @@
+"""What every client command takes: where the cluster is, further settings, and JSON."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fencepost.cli.output import Column, show_json, show_table
+from fencepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
+    from fencepost.client.settings import ClientSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster a command talks to, and how it is to answer."""
+
+    servers: str | None
+    config: Path | None
+    options: tuple[str, ...]
+    as_json: bool
+
+    def settings(self) -> ClientSettings:
+        """`--servers` before `-X` before `--config` before FENCEPOST_SERVERS before the default."""
+        import os
+
+        from fencepost.client.settings import DEFAULT_SERVERS, ClientSettings
+
+        named = read_config(self.config) if self.config else {}
+        named |= pairs(self.options, "-X")
+        if self.servers is not None:
+            named.pop("metadata.broker.list", None)
+            named["bootstrap.servers"] = self.servers
+        default = os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
+        return ClientSettings.from_config(named, default_servers=default)
+
+    def admin(self) -> Admin:
+        from fencepost.client.admin import Admin
+
+        return Admin(self.settings())
+
+    def show(self, value: Any, columns: list[Column], rows: Iterable[Iterable[object]], *, empty: str) -> None:
+        """`value` as JSON, or the rows as a table."""
+        if self.as_json:
+            show_json(value)
+        else:
+            show_table(columns, [tuple(row) for row in rows], empty=empty)
+
+    def done(self, sentence: str, value: Any) -> None:
+        """Says that something was done."""
+        if self.as_json:
+            show_json(value)
+        else:
+            click.echo(sentence)
+
+
+def client_command(function: F) -> F:
+    """Gives a command the common options; it receives a Target first."""
+
+    @click.option(
+        "--servers", metavar="HOST:PORT,…", help="Servers to ask [default: FENCEPOST_SERVERS or 127.0.0.1:9092]."
+    )
+    @click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="File of NAME=VALUE lines, as for Kafka's own tools.",
+    )
+    @click.option(
+        "-X", "options", multiple=True, metavar="NAME=VALUE", help="A setting by its Kafka name; may be repeated."
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+    @functools.wraps(function)
+    def command(servers: str | None, config: Path | None, options: tuple[str, ...], as_json: bool, **rest: Any) -> Any:
+        return function(Target(servers, config, options, as_json), **rest)
+
+    return command  # type: ignore[return-value]
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a dictionary."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{option} takes NAME=VALUE, not {text!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def read_config(path: Path) -> dict[str, str]:
+    """A properties file: NAME=VALUE per line, # and ! begin comments."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return pairs((line for line in lines if line and line[0] not in "#!"), str(path))

@@ -1,0 +1,93 @@
+"""Tables for people, JSON for programs.
+
+rich draws when stdout is a terminal; elsewhere the same table is plain aligned text, stable for `grep` and `awk`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import click
+
+
+class Column(NamedTuple):
+    title: str
+    right: bool = False
+    """Numbers line up on the right."""
+
+
+def show_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Prints the rows, or the sentence `empty` when there are none."""
+    cells = [[cell(value) for value in row] for row in rows]
+    if not cells:
+        click.echo(empty)
+    elif sys.stdout.isatty():
+        _show_rich(columns, cells)
+    else:
+        _show_plain(columns, cells)
+
+
+def show_json(value: Any) -> None:
+    click.echo(json.dumps(plain(value), indent=2))
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses and named tuples as objects, ids as text: what JSON can carry."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value)
+
+
+def when(timestamp: int) -> str | None:
+    """A timestamp in milliseconds as local time; None for "never"."""
+    if timestamp < 0:
+        return None
+    return datetime.fromtimestamp(timestamp / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def _show_plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    titles = [column.title.upper() for column in columns]
+    widths = [max(len(line[at]) for line in [titles, *rows]) for at in range(len(columns))]
+    for line in [titles, *rows]:
+        aligned = (
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        )
+        click.echo("  ".join(aligned).rstrip())
+
+
+def _show_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))  # Text: names may contain rich's markup
+    Console().print(table)

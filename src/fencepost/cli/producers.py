@@ -1,0 +1,41 @@
+"""`fencepost producers`: what a topic's partitions know of the producers that write to them."""
+
+from __future__ import annotations
+
+import click
+
+from fencepost.cli.options import Target, client_command
+from fencepost.cli.output import Column, when
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@client_command
+def producers(target: Target, topic: str, partitions: tuple[int, ...]) -> None:
+    """Show the idempotent producers of TOPIC, partition by partition.
+
+    H(P) is the highest sequence that the partition has accepted from producer P: the next batch it takes starts with
+    the one after it. An open transaction holds readers of committed records back at its first offset.
+
+    \b
+    Examples:
+      fencepost producers orders
+      fencepost producers orders --partition 0 --json
+    """
+    with target.admin() as admin:
+        found = admin.producers(topic, partitions=partitions or None)
+    columns = [Column("partition", True), Column("pid", True), Column("epoch", True), Column("H(P)", True)]
+    columns += [Column("last written"), Column("open transaction", True)]
+    rows = (
+        (
+            state.partition,
+            state.pid,
+            state.epoch,
+            state.last_sequence if state.last_sequence >= 0 else None,
+            when(state.last_timestamp),
+            state.transaction_start,
+        )
+        for state in found
+    )
+    target.show(found, columns, rows, empty=f"no idempotent producer is known in {topic}")

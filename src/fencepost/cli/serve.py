@@ -1,0 +1,110 @@
+"""`fencepost serve`: the embedded server in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import click
+
+from fencepost.cli.options import pairs
+from fencepost.errors import FencepostError
+
+if TYPE_CHECKING:
+    from fencepost.server.settings import ServerConfig
+
+_SYNCED = {
+    "always": "an acknowledged record is on the disk",
+    "os": "an acknowledged record survives a killed server, not a power failure",
+}
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the log lives [default: ./fencepost-data].",
+)
+@click.option("--ephemeral", is_flag=True, help="Keep nothing: a temporary directory, removed at the end.")
+@click.option(
+    "--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", help="Port 0 takes a free one."
+)
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="What clients are told to connect to [default: what they dialled]."
+)
+@click.option(
+    "--sync",
+    type=click.Choice(["always", "os"]),
+    default="always",
+    show_default=True,
+    help="When a record is acknowledged: once it is on the disk, or once the operating system has it, as in Kafka.",
+)
+@click.option("--insecure", is_flag=True, help="Allow listening beyond loopback although nobody is authenticated.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Of topics created on first use."
+)
+@click.option(
+    "--auto-create/--no-auto-create", default=True, show_default=True, help="Create a topic on its first use."
+)
+@click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A further setting; may be repeated.")
+@click.option("-v", "--verbose", count=True, help="Log more; twice for everything.")
+def serve(
+    *,
+    data: Path | None,
+    ephemeral: bool,
+    listen: str,
+    advertise: str | None,
+    sync: str,
+    insecure: bool,
+    partitions: int,
+    auto_create: bool,
+    options: tuple[str, ...],
+    verbose: int,
+) -> None:
+    """Run a server that any Kafka client can use.
+
+    Prints where it listens and where its data is once it is ready. SIGTERM and Ctrl-C finish the requests that
+    have begun and stop; a second start goes on where the first ended, also after kill -9.
+
+    \b
+    Examples:
+      fencepost serve                                        for this machine, data in ./fencepost-data
+      fencepost serve --ephemeral --listen 127.0.0.1:0       for a test: any free port, nothing kept
+      fencepost serve --listen 0.0.0.0:9092 --insecure       for a trusted network
+      fencepost serve --sync os --partitions 4 -X connection_idle_ms=60000
+    """
+    if ephemeral and data is not None:
+        raise click.UsageError("--data and --ephemeral exclude each other")
+    _set_up_logging(verbose)
+    from fencepost.server.server import ServerConfig, run
+
+    config = ServerConfig(
+        data=None if ephemeral else (data or Path("fencepost-data")),
+        listen=listen,
+        advertise=advertise,
+        sync=cast("Literal['always', 'os']", sync),
+        insecure=insecure,
+        auto_create_topics=auto_create,
+        default_partitions=partitions,
+    ).with_options(pairs(options, "-X"))
+    try:
+        run(config, on_ready=lambda address, directory: _announce(config, address, directory))
+    except OSError as error:
+        raise FencepostError(f"cannot serve on {config.listen}: {error.strerror or error}") from error
+    click.echo("fencepost: stopped")
+
+
+def _announce(config: ServerConfig, address: str, directory: Path) -> None:
+    from fencepost._version import __version__
+
+    kept = "temporary" if config.data is None else f"--sync {config.sync}: {_SYNCED[config.sync]}"
+    click.echo(f"fencepost {__version__} listening on {address}")
+    click.echo(f"data in {directory.resolve()} ({kept})")
+
+
+def _set_up_logging(verbose: int) -> None:
+    import logging
+
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

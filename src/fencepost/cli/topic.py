@@ -1,0 +1,165 @@
+"""`fencepost topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fencepost.cli.options import Target, client_command, pairs
+from fencepost.cli.output import Column, plain, show_json, show_table
+from fencepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
+    from fencepost.client.results import ConfigEntry
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics.
+
+    \b
+    Examples:
+      fencepost topic create orders --partitions 3 --set retention.ms=86400000
+      fencepost topic list
+      fencepost topic describe orders --json
+    """
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: the server's]")
+@click.option("--replication", type=click.IntRange(min=1), help="Copies, on a Kafka cluster [default: the server's].")
+@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated.")
+@client_command
+def create(
+    target: Target, names: tuple[str, ...], partitions: int | None, replication: int | None, configs: tuple[str, ...]
+) -> None:
+    """Create topics; returns when they can be written to.
+
+    \b
+    Examples:
+      fencepost topic create orders
+      fencepost topic create orders payments -p 3 --set cleanup.policy=compact
+    """
+    from fencepost.client.results import NewTopic
+
+    chosen = pairs(configs, "--set")
+    wanted = [NewTopic(name, partitions or -1, replication or -1, chosen) for name in names]
+    with target.admin() as admin:
+        admin.create_topics(wanted)
+    target.done(f"created {', '.join(names)}", {"created": names})
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
+@client_command
+def list_topics(target: Target, internal: bool) -> None:
+    """List the topics."""
+    with target.admin() as admin:
+        found = admin.topics(internal=internal)
+    columns = [Column("topic"), Column("partitions", True), Column("replication", True)]
+    rows = ((entry.name, entry.partitions, entry.replication) for entry in found)
+    target.show(found, columns, rows, empty="no topics; `fencepost topic create NAME` makes one")
+
+
+@topic.command()
+@click.argument("name")
+@client_command
+def describe(target: Target, name: str) -> None:
+    """Show a topic's partitions, their offsets, and the configs that were set.
+
+    --json has all configs, the defaults too.
+    """
+    with target.admin() as admin:
+        described = admin.describe_topic(name)
+        first, end = admin.earliest(name), admin.latest(name)
+        configs = _configs(admin, name)
+    partitions: list[dict[str, Any]] = [
+        plain(partition) | {"start_offset": first[partition.partition], "end_offset": end[partition.partition]}
+        for partition in described.partitions
+    ]
+    if target.as_json:
+        show_json(plain(described) | {"partitions": partitions, "configs": configs})
+        return
+    click.echo(f"topic {described.name}, id {described.topic_id}")
+    changed = [entry for entry in configs or () if entry.source == "topic"]
+    for entry in changed:
+        click.echo(f"  {entry.name}={entry.value}")
+    columns = [Column("partition", True), Column("leader", True), Column("replicas"), Column("in sync")]
+    columns += [Column("start", True), Column("end", True), Column("records", True)]
+    rows = (
+        (
+            entry["partition"],
+            entry["leader"] if entry["leader"] >= 0 else None,
+            entry["replicas"],
+            entry["in_sync"],
+            entry["start_offset"],
+            entry["end_offset"],
+            entry["end_offset"] - entry["start_offset"],
+        )
+        for entry in partitions
+    )
+    show_table(columns, list(rows), empty="no partitions")
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even at a terminal.")
+@client_command
+def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
+    """Delete topics with all their records.
+
+    Asks first when it is typed at a terminal.
+    """
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+    with target.admin() as admin:
+        admin.delete_topics(names)
+    target.done(f"deleted {', '.join(names)}", {"deleted": names})
+
+
+@topic.command()
+@click.argument("name")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there are afterwards; never fewer.")
+@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config to set; may be repeated.")
+@click.option("--unset", multiple=True, metavar="NAME", help="A config to put back to its default; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Let the server check the change, and change nothing.")
+@client_command
+def alter(
+    target: Target,
+    *,
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    unset: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Change a topic's configs, or give it more partitions.
+
+    With more partitions, keys move: records of one key written before and after lie in different partitions.
+
+    \b
+    Examples:
+      fencepost topic alter orders --set retention.ms=3600000 --unset retention.bytes
+      fencepost topic alter orders --partitions 6 --dry-run
+    """
+    chosen = pairs(configs, "--set")
+    if partitions is None and not chosen and not unset:
+        raise ConfigError("nothing to change: give --partitions, --set or --unset")
+    with target.admin() as admin:
+        if chosen or unset:
+            admin.alter_topic(name, chosen, remove=unset, validate_only=dry_run)
+        if partitions is not None:
+            admin.create_partitions(name, partitions, validate_only=dry_run)
+    changed = {"topic": name, "partitions": partitions, "set": chosen, "unset": unset, "dry_run": dry_run}
+    target.done(f"{'would alter' if dry_run else 'altered'} {name}", changed)
+
+
+def _configs(admin: Admin, name: str) -> tuple[ConfigEntry, ...] | None:
+    """The topic's configs, from a server that knows them."""
+    from fencepost.client.channel import Key
+
+    return admin.topic_configs(name) if admin.offers(Key.DESCRIBE_CONFIGS) else None

@@ -1,0 +1,1 @@
+"""The client side: what talks to a fencepost server or an Apache Kafka cluster."""

@@ -1,0 +1,250 @@
+"""One connection, one question at a time: a blocking request/response channel to one server.
+
+For what is asked now and then (administration, the command line, set-up of clients); the producer and the reader have a
+pipelined connection of their own. A channel connects when it is first asked, negotiates versions with ApiVersions, and
+connects anew after a failure. It never repeats a request by itself: whether a lost answer may be asked for again is
+known only to the caller.
+
+Threads may share a channel: a lock lets one question through at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from fencepost._version import __version__
+from fencepost.client.settings import Address
+from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
+from fencepost.wire import messages
+from fencepost.wire.frame import FrameReader, framed, read_response_head, request_head
+
+SOFTWARE_NAME: Final = "fencepost"
+"""What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""
+
+_API_VERSIONS_VERSION: Final = 3
+"""The first that carries the client's name; a server that does not know it answers in version 0."""
+
+_MAX_ANSWER: Final = 256 << 20
+_RECEIVE: Final = 1 << 16
+
+
+class Key(IntEnum):
+    """The API keys that are asked through channels."""
+
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_DESCRIBE = 69
+
+
+class Answer(NamedTuple):
+    version: int
+    message: Any
+    """The kio entity of that version's response."""
+
+
+class Channel:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str = SOFTWARE_NAME,
+        request_timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        # Guards everything below: one request is on its way at a time.
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._frames = FrameReader(_MAX_ANSWER)
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_id = 0
+
+    def request(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
+        """Asks in the newest version that both sides know (and not above `at_most`), and waits for the answer."""
+        with self._lock:
+            self._connect()
+            return self._ask(key, self._version(key, at_most), fields)
+
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The APIs that the server offers: key → (lowest, highest version)."""
+        with self._lock:
+            self._connect()
+            return dict(self._versions)
+
+    def offers(self, key: int) -> bool:
+        return key in self.versions()
+
+    def round_trip(self) -> float:
+        """Seconds for one small question and its answer on the open connection."""
+        with self._lock:
+            self._connect()
+            started = time.perf_counter()
+            self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, _API_VERSIONS_VERSION), _introduction())
+            return time.perf_counter() - started
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    # --- under the lock ---
+
+    def _connect(self) -> None:
+        if self._socket is not None and not _closed_by_peer(self._socket):
+            return
+        self._disconnect()
+        self._socket = self._dial()
+        self._frames = FrameReader(_MAX_ANSWER)
+        try:
+            self._versions = self._negotiate()
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _dial(self) -> socket.socket:
+        try:
+            connected = socket.create_connection(self.address, self._connect_timeout)
+        except ConnectionRefusedError:
+            raise Unreachable(
+                f"nothing listens at {self.address}: start a server there with "
+                f"`fencepost serve --listen {self.address}`, or name another one (--servers, FENCEPOST_SERVERS)"
+            ) from None
+        except socket.gaierror as error:
+            raise Unreachable(
+                f"the host of {self.address} is not known ({error.strerror}): check the address"
+            ) from None
+        except TimeoutError:
+            raise Unreachable(
+                f"{self.address} did not take the connection within {self._connect_timeout:g} s: "
+                "check the address, and whether a firewall lies between"
+            ) from None
+        except OSError as error:
+            raise Unreachable(f"{self.address} cannot be reached: {error.strerror or error}") from error
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        answer = self._ask(Key.API_VERSIONS, _API_VERSIONS_VERSION, _introduction()).message
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            answer = self._ask(Key.API_VERSIONS, 0, {}).message
+        raise_for(answer.error_code, f"asking {self.address} for its API versions")
+        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def _version(self, key: int, at_most: int | None) -> int:
+        name = messages.API_NAMES.get(key, str(key))
+        if key not in self._versions:
+            raise ServerError(ErrorCode.UNSUPPORTED_VERSION, f"the server at {self.address} does not offer {name}")
+        (their_lowest, their_highest), (our_lowest, our_highest) = self._versions[key], messages.versions(key)
+        version = min(their_highest, our_highest if at_most is None else min(our_highest, at_most))
+        if version < max(their_lowest, our_lowest):
+            raise ServerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the server at {self.address} offers {name} in versions {their_lowest} to {their_highest}, "
+                f"this client speaks {our_lowest} to {our_highest if at_most is None else at_most}",
+            )
+        return version
+
+    def _ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Answer:
+        return Answer(version, messages.decode_response(key, version, self._exchange(key, version, fields)))
+
+    def _exchange(self, key: int, version: int, fields: Mapping[str, Any]) -> memoryview:
+        """Sends one request and returns the body of its answer. On any failure the connection is given up, since the
+        next bytes on it could be the answer to this question."""
+        # Encoded first: a field of the wrong type must not cost the connection.
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        correlation_id = self._correlation_id
+        head = request_head(key, version, correlation_id, self._client_id)
+        request = b"".join(framed([head, messages.encode_request(key, version, fields)]))
+        assert self._socket is not None
+        name = messages.API_NAMES.get(key, str(key))
+        try:
+            frame = self._send_and_receive(self._socket, request)
+            answered, body_at = read_response_head(key, version, frame)
+            if answered != correlation_id:
+                raise Malformed(f"answer {answered} to question {correlation_id}")
+        except TimeoutError:
+            self._disconnect()
+            raise TimedOut(
+                f"{self.address} did not answer {name} within {self._request_timeout:g} s; "
+                "whether it took effect is not known"
+            ) from None
+        except Malformed as error:
+            self._disconnect()
+            raise Unreachable(f"what listens at {self.address} does not speak Kafka's protocol ({error})") from error
+        except OSError as error:
+            self._disconnect()
+            raise Unreachable(
+                f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
+                "a server that is stopping, or one that expects TLS, does this"
+            ) from error
+        except BaseException:  # KeyboardInterrupt too: the answer is still to come on this socket
+            self._disconnect()
+            raise
+        return memoryview(frame)[body_at:]
+
+    def _send_and_receive(self, connected: socket.socket, request: bytes) -> bytes:
+        deadline = time.monotonic() + self._request_timeout
+        connected.settimeout(self._request_timeout)
+        connected.sendall(request)
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            connected.settimeout(remaining)
+            received = connected.recv(_RECEIVE)
+            if not received:
+                raise ConnectionResetError("end of stream")
+            frames = self._frames.feed(received)
+            if frames:
+                if len(frames) > 1:
+                    raise Malformed("two answers to one question")
+                return frames[0]
+
+
+def raise_for(code: int, what: str, message: str | None = None) -> None:
+    """Raises ServerError unless `code` is NONE: the server's own message if it sent one, else what was tried."""
+    known = ErrorCode.of(code)
+    if known is not ErrorCode.NONE:
+        raise ServerError(known, message or what)
+
+
+def _introduction() -> dict[str, Any]:
+    return {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
+
+
+def _closed_by_peer(connected: socket.socket) -> bool:
+    """Whether an idle connection was ended by the other side (a restarted server): then nothing is risked on it."""
+    try:
+        connected.settimeout(0)
+        return not connected.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

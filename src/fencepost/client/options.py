@@ -1,0 +1,76 @@
+"""What a producer can be told. Times are seconds, sizes are bytes; every value is checked when it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from fencepost.errors import ConfigError, SendFailed
+from fencepost.kernel import CODECS
+
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Partitioner: TypeAlias = Callable[[bytes | None, int], int]
+"""Key and number of partitions in, partition out. Called on the send thread or the caller's; must not block."""
+Serializer: TypeAlias = Callable[[Any], bytes | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    compression: Compression = "none"
+    compression_level: int | None = None
+    batch_size: int = 128 << 10
+    """A partition's batch is closed when the next record would make it larger (before compression)."""
+    linger: float = 0.0
+    """How long a batch that is not full waits for more. Even with 0, records that come while an earlier batch of the
+    partition is under way are gathered into one (for a few milliseconds at most)."""
+    buffer_memory: int = 64 << 20
+    """Bytes of records accepted and not settled. One topic holds at most as much as is still free (PROD-6)."""
+    when_full: Literal["block", "raise"] = "block"
+    block_timeout: float | None = None
+    """Seconds that `send` blocks before it raises BufferFull; None: as long as it takes."""
+    max_request_size: int = 1 << 20
+    """The largest request, and with it the largest record."""
+    delivery_timeout: float = 120.0
+    """From `send` to the answer, retries included; then the record fails with Expired."""
+    request_timeout: float = 30.0
+    retry_backoff: float = 0.1
+    metadata_max_age: float = 300.0
+    unknown_topic_timeout: float = 10.0
+    """How long a topic may stay unknown to the cluster before its records fail."""
+    allow_topic_creation: bool = True
+    """Lets a cluster that creates topics on first use do so."""
+    idempotent: bool = True
+    acks: Literal["all", "leader"] = "all"
+    partitioner: Partitioner | None = None
+    """None: Kafka's murmur2 for records with a key; the others go to whichever partition is least busy."""
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    on_error: Callable[[SendFailed], object] | None = None
+    """Told of every batch that failed, on the send thread; its failures then no longer make `flush` raise."""
+
+    def __post_init__(self) -> None:
+        if self.compression not in CODECS:
+            raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+        for name in ("batch_size", "buffer_memory", "max_request_size"):
+            if not 0 < getattr(self, name) <= 1 << 40:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of bytes is needed")
+        for name in ("delivery_timeout", "request_timeout", "unknown_topic_timeout", "metadata_max_age"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of seconds is needed")
+        if self.linger < 0 or self.retry_backoff < 0:
+            raise ConfigError("linger and retry_backoff are seconds, and not negative")
+        if self.when_full not in ("block", "raise"):
+            raise ConfigError(f"when_full={self.when_full!r}: 'block' or 'raise'")
+        if self.acks not in ("all", "leader"):
+            raise ConfigError(f"acks={self.acks!r}: 'all' or 'leader'")
+        if self.idempotent and self.acks != "all":
+            raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
+
+    @property
+    def codec(self) -> int:
+        return CODECS[self.compression]
+
+    @property
+    def serializes(self) -> bool:
+        return self.key_serializer is not None or self.value_serializer is not None

@@ -1,0 +1,561 @@
+"""Between the caller's threads and the send thread: a queue per partition, and one undesignated queue per topic (PROD-5).
+
+A record goes the shortest way that keeps the order:
+
+    partitions known, key or partition given   → encoded into that partition's open batch
+    partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its partition
+                                                 as a whole when it is drained; with one partition only, into that one's
+    partitions not known, or serializers set   → kept as it is, in order, until the send thread moves it (`place`)
+
+A topic's partitions become known in `place`, under the lock and after everything that waited was moved, so no later
+record overtakes an earlier one of its partition.
+
+Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at most
+as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are.
+
+One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.clock import Clock
+from fencepost.client.options import ProducerOptions
+from fencepost.client.ticket import Settlement, Ticket, Unplaced
+from fencepost.core.inflight import Flight
+from fencepost.errors import BufferFull, Closed, FencepostError, RecordTooLarge, SendFailed
+from fencepost.kernel import HEADER_SIZE, BatchBuilder, Headers, Payload, partition_for_key
+from fencepost.types import Milliseconds, TopicPartition
+
+UNDESIGNATED: Final = -1
+
+RECORD_OVERHEAD: Final = 36
+"""At most so many bytes stand around key, value and headers of an encoded record."""
+_HEADER_OVERHEAD: Final = 10
+_FIRST_CAPACITY: Final = 256
+"""Bytes a queue's first batch starts with: it grows with what is queued (PROD-11)."""
+
+
+class Batch(Settlement):
+    """Records of one partition (or of none yet) that are sent, stored and settled together."""
+
+    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "queue", "sealed")
+
+    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float, capacity: int) -> None:
+        super().__init__(lock)
+        self.queue = queue  # changes once, when an undesignated batch gets its partition
+        self.builder: BatchBuilder | None = BatchBuilder(capacity)
+        self.encoded: bytearray | None = None
+        """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
+        self.count = 0
+        self.charged = 0
+        self.opened = opened
+        self.deadline = deadline
+        self.sealed = False
+
+    @property
+    def topic_name(self) -> str:  # type: ignore[override]
+        return self.queue.topic.name
+
+    @property
+    def partition(self) -> int:  # type: ignore[override]
+        return self.queue.index
+
+
+class PartitionQueue:
+    """Batches of one partition, oldest first; index −1 is a topic's undesignated queue."""
+
+    __slots__ = ("flight", "index", "last_size", "open", "sealed", "topic")
+
+    def __init__(self, topic: TopicQueues, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: what the next one will probably need
+        self.flight: Flight[Batch] | None = None
+        """What was sent of it; the send thread's alone."""
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.index)
+
+    def __bool__(self) -> bool:
+        return self.open is not None or bool(self.sealed)
+
+
+class Waiting(NamedTuple):
+    """A record that has no partition yet."""
+
+    key: Any
+    value: Any
+    headers: Headers | None
+    partition: int | None
+    timestamp: Milliseconds
+    ticket: Ticket
+    charged: int
+    deadline: float
+
+
+class TopicQueues:
+    __slots__ = ("held", "name", "partition_count", "partitions", "undesignated", "unplaced", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.partition_count = 0
+        """0: not known yet."""
+        self.partitions: dict[int, PartitionQueue] = {}
+        self.undesignated = PartitionQueue(self, UNDESIGNATED)
+        self.waiting: deque[Waiting] = deque()
+        self.unplaced: Unplaced | None = None
+        self.held = 0
+        """Bytes charged to this topic."""
+
+
+class Queues:
+    """All queues of one producer, and the memory they share."""
+
+    def __init__(self, options: ProducerOptions, clock: Clock, wake: Callable[[], None]) -> None:
+        self._options = options
+        self._clock = clock
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._settling = threading.Lock()
+        self._topics: dict[str, TopicQueues] = {}
+        self._held = 0
+        self._callers_blocked = 0
+        self._unsettled: dict[Settlement, None] = {}
+        self._all_settled = threading.Condition(self._lock)
+        self._active: dict[PartitionQueue, None] = {}
+        self._to_place: dict[TopicQueues, None] = {}
+        self.flushing = 0
+        """Callers inside `flush`: batches do not wait to become full."""
+        self._broken: FencepostError | None = None
+
+    # --- the caller's threads ---
+
+    def send(
+        self,
+        topic_name: str,
+        value: Any,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: Milliseconds | None = None,
+    ) -> Ticket:
+        options = self._options
+        if timestamp is None:
+            timestamp = self._clock.now_ms()
+        if options.serializes:
+            size = RECORD_OVERHEAD
+        else:
+            size = _size_of(key, value, headers)
+            if size + HEADER_SIZE > options.max_request_size:
+                raise RecordTooLarge(
+                    f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
+                )
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            topic = self._topics.get(topic_name)
+            if topic is None:
+                topic = self._topics[topic_name] = TopicQueues(topic_name)
+            if topic.held + size > options.buffer_memory - self._held:
+                self._wait_for_room(topic, size)
+            if not topic.partition_count or options.serializes:
+                return self._keep(topic, Waiting, key, value, headers, partition, timestamp, size)
+            queue = self._queue_for(topic, key, partition)
+            return self._append(queue, key, value, headers, timestamp, size)
+
+    def _wait_for_room(self, topic: TopicQueues, size: int) -> None:
+        """PROD-1: the only place where `send` blocks."""
+        options = self._options
+        if size > options.buffer_memory // 2:
+            raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
+        if options.when_full == "raise":
+            raise self._full(topic)
+        deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
+        self._callers_blocked += 1
+        try:
+            while topic.held + size > options.buffer_memory - self._held:
+                left = None if deadline is None else deadline - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    raise self._full(topic)
+                self._wake()
+                self._room.wait(left)
+                if self._broken is not None:
+                    raise self._broken
+        finally:
+            self._callers_blocked -= 1
+
+    def _full(self, topic: TopicQueues) -> BufferFull:
+        return BufferFull(
+            f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged, "
+            f"and {self._options.buffer_memory - self._held} bytes are free"
+        )
+
+    def _keep(
+        self,
+        topic: TopicQueues,
+        make: type[Waiting],
+        key: Any,
+        value: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: Milliseconds,
+        size: int,
+    ) -> Ticket:
+        if topic.unplaced is None:
+            topic.unplaced = Unplaced(self._settling)
+            self._unsettled[topic.unplaced] = None
+            self._to_place[topic] = None
+            self._wake()
+        ticket = Ticket(topic.unplaced, len(topic.waiting), timestamp)
+        deadline = self._clock.monotonic() + self._options.delivery_timeout
+        topic.waiting.append(make(key, value, headers, partition, timestamp, ticket, size, deadline))
+        self._charge(topic, size)
+        return ticket
+
+    def _queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
+        count = topic.partition_count
+        if partition is None:
+            if self._options.partitioner is not None:
+                partition = self._options.partitioner(None if key is None else _as_bytes(key), count)
+            elif key is not None:
+                partition = partition_for_key(_as_bytes(key), count)
+            elif count == 1:
+                partition = 0
+            else:
+                return topic.undesignated
+        if not 0 <= partition < count:
+            raise SendFailed(
+                f"there is no partition {partition}, the topic has {count}", persisted="no", topic=topic.name
+            )
+        queue = topic.partitions.get(partition)
+        if queue is None:
+            queue = topic.partitions[partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def _append(
+        self, queue: PartitionQueue, key: Payload, value: Payload, headers: Headers | None, timestamp: Milliseconds, size: int
+    ) -> Ticket:
+        batch = queue.open
+        if batch is None:
+            batch = self._open(queue)
+        elif batch.builder is not None and batch.builder.size + size > self._options.batch_size:
+            self._seal(queue)
+            self._wake()
+            batch = self._open(queue)
+        builder = batch.builder
+        assert builder is not None
+        before = builder.size if batch.count else 0
+        try:
+            grown = builder.append(key, value, timestamp, headers) - before
+        except BaseException:
+            if not batch.count:
+                self._unopen(queue)
+            raise
+        index = batch.count
+        batch.count = index + 1
+        batch.charged += grown
+        self._charge(queue.topic, grown)
+        return Ticket(batch, index, timestamp)
+
+    def _open(self, queue: PartitionQueue) -> Batch:
+        now = self._clock.monotonic()
+        batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout, queue.last_size)
+        queue.open = batch
+        self._unsettled[batch] = None
+        if queue not in self._active:
+            self._active[queue] = None
+        if not queue.sealed:
+            self._wake()
+        return batch
+
+    def _unopen(self, queue: PartitionQueue) -> None:
+        """The first record could not be encoded: there is no batch after all."""
+        assert queue.open is not None
+        del self._unsettled[queue.open]
+        queue.open = None
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        batch = queue.open
+        assert batch is not None
+        assert batch.builder is not None
+        batch.sealed = True
+        queue.last_size = min(batch.builder.size, self._options.batch_size) + RECORD_OVERHEAD
+        queue.sealed.append(batch)
+        queue.open = None
+
+    def _charge(self, topic: TopicQueues, size: int) -> None:
+        topic.held += size
+        self._held += size
+
+    def wait_until_settled(self, timeout: float | None) -> bool:
+        """Everything accepted before this call is settled; False if the time was over first."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        with self._lock:
+            targets = set(self._unsettled)
+            self.flushing += 1
+            self._wake()
+            try:
+                while targets:
+                    for target in [target for target in targets if target not in self._unsettled]:
+                        targets.discard(target)
+                        if isinstance(target, Unplaced):
+                            targets.update(target.moved_into)
+                    if not targets:
+                        break
+                    left = None if deadline is None else deadline - self._clock.monotonic()
+                    if left is not None and left <= 0:
+                        return False
+                    self._all_settled.wait(left)
+            finally:
+                self.flushing -= 1
+        return True
+
+    def refuse_from_now(self, error: FencepostError) -> None:
+        """`send` raises this from now on; blocked callers are woken to hear it."""
+        with self._lock:
+            if self._broken is None or not isinstance(error, Closed):
+                self._broken = error
+            self._room.notify_all()
+
+    @property
+    def refusal(self) -> FencepostError | None:
+        return self._broken
+
+    # --- the send thread ---
+
+    def active(self) -> list[PartitionQueue]:
+        """Queues that hold something, or had something when last looked at."""
+        with self._lock:
+            return list(self._active)
+
+    def topics_to_place(self) -> list[TopicQueues]:
+        with self._lock:
+            return list(self._to_place)
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            return list(self._topics)
+
+    def rest(self, queue: PartitionQueue) -> bool:
+        """Takes an empty queue from the active ones; False if it is not empty."""
+        with self._lock:
+            if queue or queue.flight:
+                return False
+            self._active.pop(queue, None)
+            return True
+
+    def drain(self, queue: PartitionQueue, *, also_open: bool) -> Batch | None:
+        """The oldest batch of the queue; the open one only if the caller says that it has waited long enough."""
+        with self._lock:
+            if not queue.sealed:
+                if queue.open is None or not also_open:
+                    return None
+                self._seal(queue)
+            return queue.sealed.popleft()
+
+    def designate(self, batch: Batch, partition: int) -> PartitionQueue:
+        """An undesignated batch gets its partition and stands at the end of its queue."""
+        with self._lock:
+            topic = batch.queue.topic
+            queue = topic.partitions.get(partition)
+            if queue is None:
+                queue = topic.partitions[partition] = PartitionQueue(topic, partition)
+            batch.queue = queue
+            queue.sealed.append(batch)
+            self._active[queue] = None
+            return queue
+
+    def place(self, topic: TopicQueues, partition_count: int) -> None:
+        """The partitions are known: what waited is moved, in order, and later records go straight to their queues.
+
+        With serializers the topic stays as it is, and what has come since the last turn is serialized and moved.
+        """
+        options = self._options
+        with self._lock:
+            waiting, topic.waiting = topic.waiting, deque()
+            unplaced, topic.unplaced = topic.unplaced, None
+            self._to_place.pop(topic, None)
+            if options.serializes:
+                topic.partition_count = partition_count
+            else:
+                self._place(topic, partition_count, waiting, unplaced)
+        if options.serializes and unplaced is not None:
+            # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
+            ready = [self._serialized(topic, record) for record in waiting]
+            with self._lock:
+                self._place(topic, partition_count, deque(record for record in ready if record is not None), unplaced)
+
+    def _place(
+        self, topic: TopicQueues, partition_count: int, waiting: deque[Waiting], unplaced: Unplaced | None
+    ) -> None:
+        topic.partition_count = partition_count
+        into: dict[Settlement, None] = {}
+        for record in waiting:
+            topic.held -= record.charged
+            self._held -= record.charged
+            try:
+                size = _size_of(record.key, record.value, record.headers)
+                queue = self._queue_for(topic, record.key, record.partition)
+                placed = self._append(queue, record.key, record.value, record.headers, record.timestamp, size)
+            except Exception as error:
+                self._fail_one(topic, record.ticket, error)
+                continue
+            assert isinstance(placed.settlement, Batch)
+            placed.settlement.deadline = min(placed.settlement.deadline, record.deadline)
+            record.ticket.settlement, record.ticket.index = placed.settlement, placed.index
+            into[placed.settlement] = None
+        if unplaced is not None:
+            unplaced.moved_into.extend(into)
+            unplaced.moved()
+            self._unsettled.pop(unplaced, None)
+            self._all_settled.notify_all()
+        self._room.notify_all()
+
+    def _serialized(self, topic: TopicQueues, record: Waiting) -> Waiting | None:
+        options = self._options
+        try:
+            key = options.key_serializer(record.key) if options.key_serializer and record.key is not None else record.key
+            value = (
+                options.value_serializer(record.value)
+                if options.value_serializer and record.value is not None
+                else record.value
+            )
+            if (size := _size_of(key, value, record.headers)) + HEADER_SIZE > options.max_request_size:
+                raise RecordTooLarge(
+                    f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
+                )
+        except Exception as error:
+            with self._lock:
+                topic.held -= record.charged
+                self._held -= record.charged
+                self._fail_one(topic, record.ticket, error)
+            return None
+        return record._replace(key=key, value=value)
+
+    def _fail_one(self, topic: TopicQueues, ticket: Ticket, error: Exception) -> None:
+        lone = Lone(self._settling, topic.name)
+        ticket.settlement, ticket.index = lone, 0
+        if not isinstance(error, FencepostError):
+            cause = error
+            error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
+            error.__cause__ = cause
+        lone.fail(error)
+        self.failures.append(lone)
+
+    failures: deque[Settlement]
+    """Failed settlements that the send thread has not accounted for yet."""
+
+    def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> list[Settlement]:
+        """Fails what waits for the topic's partitions: all of it, or what has expired."""
+        failed: list[Settlement] = []
+        with self._lock:
+            keep: deque[Waiting] = deque()
+            unplaced = topic.unplaced
+            for record in topic.waiting:
+                if expired_at is not None and record.deadline > expired_at:
+                    keep.append(record)
+                    continue
+                topic.held -= record.charged
+                self._held -= record.charged
+                lone = Lone(self._settling, topic.name)
+                record.ticket.settlement, record.ticket.index = lone, 0
+                lone.fail(error)
+                failed.append(lone)
+            topic.waiting = keep
+            if failed:
+                topic.unplaced = None
+                self._to_place.pop(topic, None)
+                if keep:
+                    topic.unplaced = Unplaced(self._settling)
+                    self._unsettled[topic.unplaced] = None
+                    self._to_place[topic] = None
+                    for index, record in enumerate(keep):
+                        record.ticket.settlement, record.ticket.index = topic.unplaced, index
+                if unplaced is not None:
+                    if topic.unplaced is not None:
+                        unplaced.moved_into.append(topic.unplaced)
+                    unplaced.moved()
+                    self._unsettled.pop(unplaced, None)
+                self._all_settled.notify_all()
+                self._room.notify_all()
+        return failed
+
+    def settled(self, batch: Batch) -> None:
+        """The batch's tickets have their answer: its memory is free again."""
+        batch.encoded = None
+        batch.builder = None
+        with self._lock:
+            topic = batch.queue.topic
+            topic.held -= batch.charged
+            self._held -= batch.charged
+            self._unsettled.pop(batch, None)
+            if self._callers_blocked:
+                self._room.notify_all()
+            if self.flushing:
+                self._all_settled.notify_all()
+
+    def split(self, batch: Batch, parts: list[Batch]) -> None:
+        """`parts` take the batch's place in the accounts."""
+        with self._lock:
+            self._unsettled.pop(batch, None)
+            for part in parts:
+                self._unsettled[part] = None
+
+    def new_batch_like(self, batch: Batch) -> Batch:
+        return Batch(self._settling, batch.queue, batch.opened, batch.deadline, _FIRST_CAPACITY)
+
+    def everything(self) -> Iterator[PartitionQueue]:
+        with self._lock:
+            topics = list(self._topics.values())
+        for topic in topics:
+            yield topic.undesignated
+            yield from list(topic.partitions.values())
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    @property
+    def is_empty(self) -> bool:
+        with self._lock:
+            return not self._unsettled
+
+
+class Lone(Settlement):
+    """A record that failed before it had a batch."""
+
+    __slots__ = ("topic_name",)
+
+    partition = UNDESIGNATED
+    count = 1
+
+    def __init__(self, lock: threading.Lock, topic_name: str) -> None:
+        super().__init__(lock)
+        self.topic_name = topic_name
+
+
+def _size_of(key: Any, value: Any, headers: Headers | None) -> int:
+    """At least the encoded size of a record, without encoding it."""
+    size = RECORD_OVERHEAD
+    if key is not None:
+        size += len(key) if not isinstance(key, str) else 3 * len(key)
+    if value is not None:
+        size += len(value) if not isinstance(value, str) else 3 * len(value)
+    if headers:
+        for name, content in headers:
+            size += _HEADER_OVERHEAD + 3 * len(name) + (3 * len(content) if content is not None else 0)
+    return size
+
+
+def _as_bytes(key: Payload) -> bytes | bytearray | memoryview:
+    assert key is not None
+    return key.encode() if isinstance(key, str) else key

@@ -1,0 +1,172 @@
+"""Who is to be asked: any broker, the controller, a partition's leader, a group's coordinator.
+
+Nothing about the cluster is remembered except the open channels: administration is asked rarely, and a fresh answer to
+"who leads?" is worth more than a saved round trip. Errors that waiting cures (a leader being elected, a coordinator
+loading) are retried until the request timeout is over; everything else goes to the caller at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from fencepost.client.channel import Answer, Channel, Key, raise_for
+from fencepost.client.results import Broker
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
+
+T = TypeVar("T")
+
+# Not all that Kafka calls retriable: an unknown topic, for one, is the caller's answer, not a reason to wait.
+_CURED_BY_WAITING: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+
+
+class ClusterView(NamedTuple):
+    """One Metadata answer, as far as routing needs it."""
+
+    brokers: Mapping[int, Broker]
+    controller: int
+    cluster_id: str | None
+    topics: tuple[Any, ...]
+    """kio's topics, with their error codes."""
+
+
+class Routes:
+    """The channels to one cluster. Threads may share it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
+        self._channels: dict[Address, Channel] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def channel(self, address: Address) -> Channel:
+        known = self._channels.get(address)
+        if known is None:
+            fresh = Channel(
+                address,
+                client_id=self.settings.client_id,
+                request_timeout=self.settings.request_timeout,
+                connect_timeout=self.settings.connect_timeout,
+            )
+            known = self._channels.setdefault(address, fresh)
+        return known
+
+    def to(self, broker: Broker) -> Channel:
+        return self.channel(Address(broker.host, broker.port))
+
+    def any(self) -> Channel:
+        """The first of the given servers that answers."""
+        refusals: list[Exception] = []
+        for address in self.settings.servers:
+            channel = self.channel(address)
+            try:
+                channel.versions()
+            except (Unreachable, TimedOut) as error:
+                refusals.append(error)
+            else:
+                return channel
+        if len(refusals) == 1:
+            raise refusals[0]
+        tried = ", ".join(str(address) for address in self.settings.servers)
+        raise Unreachable(f"none of {tried} answered; the first: {refusals[0]}")
+
+    def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
+        return self.any().request(key, fields, at_most=at_most)
+
+    def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
+        """The brokers, and the given topics (None: all of them). Never creates a topic."""
+        asked = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+        answer = self.ask(Key.METADATA, {"topics": asked, "allow_auto_topic_creation": False}).message
+        raise_for(getattr(answer, "error_code", 0), "asking for metadata")
+        return ClusterView(
+            {b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
+            getattr(answer, "controller_id", -1),
+            getattr(answer, "cluster_id", None),
+            answer.topics,
+        )
+
+    def topic(self, name: str) -> tuple[ClusterView, Any]:
+        """Metadata of one topic that must exist."""
+        view = self.view([name])
+        for topic in view.topics:
+            if topic.name == name:
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise unknown_topic(name)
+                raise_for(topic.error_code, f"topic {name!r}")
+                return view, topic
+        raise unknown_topic(name)
+
+    def controller(self) -> Channel:
+        """Who creates and deletes topics. With KRaft every broker passes it on; older clusters have just one."""
+        view = self.view()
+        broker = view.brokers.get(view.controller)
+        return self.to(broker) if broker else self.any()
+
+    def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[Broker, list[int]]:
+        """Each leader with the partitions it leads, of those asked for (None: all)."""
+        view, found = self.topic(topic)
+        by_index = {partition.partition_index: partition for partition in found.partitions}
+        led: dict[Broker, list[int]] = {}
+        for index in sorted(by_index) if partitions is None else partitions:
+            if index not in by_index:
+                raise ServerError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic!r} has no partition {index}, only 0 to {len(by_index) - 1}",
+                )
+            leader = view.brokers.get(by_index[index].leader_id)
+            if leader is None:
+                raise ServerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index} has no leader at the moment")
+            led.setdefault(leader, []).append(index)
+        return led
+
+    def coordinator(self, group: str) -> Broker:
+        """The broker that keeps the group."""
+        # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
+        answer = self.ask(Key.FIND_COORDINATOR, {"key": group, "key_type": 0, "coordinator_keys": [group]})
+        found = answer.message.coordinators[0] if answer.version >= 4 else answer.message
+        message = getattr(found, "error_message", None)
+        raise_for(found.error_code, f"finding the coordinator of group {group!r}", message)
+        return Broker(found.node_id, found.host, found.port)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """`call` again and again while its error is one that waiting cures and there is time."""
+        deadline = time.monotonic() + self.settings.request_timeout
+        while True:
+            try:
+                return call()
+            except ServerError as error:
+                if error.code not in _CURED_BY_WAITING or time.monotonic() + self.settings.retry_backoff > deadline:
+                    raise
+            time.sleep(self.settings.retry_backoff)
+
+
+def unknown_topic(name: str) -> ServerError:
+    return ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")

@@ -1,0 +1,241 @@
+"""What `send` hands back: a ticket per record, settled with its whole batch.
+
+A ticket is small, a batch, a place in it and a timestamp, because there is one per record; whatever is waited for,
+called back or remembered hangs on the batch. Everything here is called from any thread; batches are settled by the send
+thread alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.errors import FencepostError, TimedOut
+from fencepost.types import NO_TIMESTAMP, Milliseconds
+
+log = logging.getLogger("fencepost.producer")
+
+Callback: TypeAlias = Callable[["Ticket"], object]
+
+UNKNOWN_OFFSET: Final = -1
+
+
+class Delivered(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+    """−1 where the server knows that it has the record but no longer where."""
+    timestamp: Milliseconds
+
+
+class Settlement:
+    """What became of the records that share a batch. Pending until `deliver` or `fail` is called, once."""
+
+    __slots__ = ("_callbacks", "_event", "_futures", "_lock", "_seen", "append_time", "base_offset", "error", "settled")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock  # guards the three below; one for all batches of a producer, held for moments
+        self._event: threading.Event | None = None
+        self._callbacks: list[tuple[Callback, Ticket]] | None = None
+        self._futures: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Delivered], Ticket]]] | None = None
+        self._seen: set[int] | None = None
+        self.settled = False
+        self.error: FencepostError | None = None
+        self.base_offset = UNKNOWN_OFFSET
+        self.append_time = NO_TIMESTAMP
+
+    # Overridden by those who know them.
+    topic_name: str
+    partition: int
+    count: int
+
+    def deliver(self, base_offset: int, append_time: Milliseconds = NO_TIMESTAMP) -> None:
+        self.base_offset = base_offset
+        self.append_time = append_time
+        self._settle()
+
+    def fail(self, error: FencepostError) -> None:
+        self.error = error
+        self._settle()
+
+    @property
+    def unseen(self) -> int:
+        """Failed records whose ticket nobody has asked."""
+        if self.error is None:
+            return 0
+        return self.count - (len(self._seen) if self._seen else 0)
+
+    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
+        if self.error is not None:
+            with self._lock:
+                if self._seen is None:
+                    self._seen = set()
+                self._seen.add(ticket.index)
+            return self.error
+        offset = self.base_offset + ticket.index if self.base_offset >= 0 else UNKNOWN_OFFSET
+        timestamp = self.append_time if self.append_time != NO_TIMESTAMP else ticket.timestamp
+        return Delivered(self.topic_name, self.partition, offset, timestamp)
+
+    def wait(self, timeout: float | None) -> bool:
+        if self.settled:
+            return True
+        with self._lock:
+            if self.settled:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(timeout)
+
+    def call_back(self, callback: Callback, ticket: Ticket) -> bool:
+        """False: already settled, call it yourself."""
+        with self._lock:
+            if self.settled:
+                return False
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append((callback, ticket))
+            return True
+
+    def resolve(self, future: asyncio.Future[Delivered], ticket: Ticket) -> bool:
+        """False: already settled, resolve it yourself."""
+        with self._lock:
+            if self.settled:
+                return False
+            if self._futures is None:
+                self._futures = {}
+            self._futures.setdefault(future.get_loop(), []).append((future, ticket))
+            return True
+
+    def _settle(self) -> None:
+        with self._lock:
+            self.settled = True
+            event, callbacks, futures = self._event, self._callbacks, self._futures
+            self._event = self._callbacks = self._futures = None
+        if event is not None:
+            event.set()
+        for callback, ticket in callbacks or ():
+            _call(callback, ticket)
+        for loop, waiting in (futures or {}).items():
+            # One wake-up of the loop for all that wait on this batch.
+            try:
+                loop.call_soon_threadsafe(_resolve_all, waiting)
+            except RuntimeError:  # that loop is closed: nobody is left to be told
+                log.debug("an event loop was closed before its records were settled")
+
+
+class Unplaced(Settlement):
+    """Stands in for the batch of records that have none yet: their topic's partitions are not known.
+
+    It is never settled itself. When the records are moved, each ticket is given its batch, and whoever waited here
+    goes on waiting there.
+    """
+
+    __slots__ = ("moved_into",)
+
+    topic_name = ""
+    partition = -1
+    count = 0
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
+        self.moved_into: list[Settlement] = []
+
+    def moved(self) -> None:
+        """All tickets have their batch by now."""
+        with self._lock:
+            self.settled = True
+            event, callbacks, futures = self._event, self._callbacks, self._futures
+            self._event = self._callbacks = self._futures = None
+        if event is not None:
+            event.set()
+        for callback, ticket in callbacks or ():
+            ticket.add_done_callback(callback)
+        for waiting in (futures or {}).values():
+            for future, ticket in waiting:
+                if not ticket.settlement.resolve(future, ticket):
+                    future.get_loop().call_soon_threadsafe(_resolve_all, [(future, ticket)])
+
+
+class Ticket:
+    """One record that was accepted by `send`. Settled when the server has answered for it."""
+
+    __slots__ = ("index", "settlement", "timestamp")
+
+    def __init__(self, settlement: Settlement, index: int, timestamp: Milliseconds) -> None:
+        self.settlement = settlement
+        self.index = index
+        self.timestamp = timestamp
+
+    def done(self) -> bool:
+        settlement = self.settlement
+        return settlement.settled and not isinstance(settlement, Unplaced)
+
+    def result(self, timeout: float | None = None) -> Delivered:
+        """Waits for the answer: where the record is, or the exception that says why it is not and what is known."""
+        outcome = self._outcome(timeout)
+        if isinstance(outcome, FencepostError):
+            raise outcome
+        return outcome
+
+    def exception(self, timeout: float | None = None) -> FencepostError | None:
+        outcome = self._outcome(timeout)
+        return outcome if isinstance(outcome, FencepostError) else None
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """`callback(ticket)` runs on the send thread when it is settled (at once, here, if it is): keep it short."""
+        if not self.settlement.call_back(callback, self):
+            if isinstance(self.settlement, Unplaced):  # moved between the two
+                self.add_done_callback(callback)
+            else:
+                _call(callback, self)
+
+    def __await__(self) -> Generator[Any, None, Delivered]:
+        future: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
+        while not self.settlement.resolve(future, self):
+            if self.done():
+                _resolve_all([(future, self)])
+                break
+        return future.__await__()
+
+    def __repr__(self) -> str:
+        if not self.done():
+            return "<Ticket pending>"
+        error = self.settlement.error
+        if error is not None:
+            return f"<Ticket failed: {error}>"
+        return f"<Ticket {self.settlement.outcome(self)}>"
+
+    def _outcome(self, timeout: float | None) -> Delivered | FencepostError:
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            settlement = self.settlement
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            if not settlement.wait(left):
+                raise TimedOut(f"the record was not settled within {timeout:g} s; it still may be")
+            if settlement is self.settlement and not isinstance(settlement, Unplaced):
+                return settlement.outcome(self)
+
+
+def _call(callback: Callback, ticket: Ticket) -> None:
+    try:
+        callback(ticket)
+    except Exception:
+        log.exception("a callback of a ticket raised")
+
+
+def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:
+    for future, ticket in waiting:
+        if future.cancelled():
+            continue
+        outcome = ticket.settlement.outcome(ticket)
+        if isinstance(outcome, FencepostError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

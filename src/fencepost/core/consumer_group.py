@@ -1,0 +1,590 @@
+"""A consumer group of the new protocol (KIP-848): ConsumerGroupHeartbeat alone.
+
+The server assigns, and every member is led to its part of the assignment step by step, by the answers to its own
+heartbeats; nobody waits for anybody at a barrier. No I/O and no clock: a heartbeat comes in with the time and the
+topics that exist, its answer comes out, and `take_changes` says what must be stored before that answer may be sent.
+
+Theory of operation. Three counters:
+
+- `epoch` of the group rises when a member comes, leaves or changes its subscription, or a topic it reads changes;
+- `assignment_epoch` is the group epoch that the *target assignment* was computed for; it catches up at the next
+  heartbeat of anyone;
+- the epoch of a member is the one it has been led to. A member is *stable* when it equals `assignment_epoch`.
+
+A member holds `assigned` partitions (it may read them) and `revoking` ones (it was told to give them up and has not yet
+said that it has). To go on to the next target it first gives up what is not in it, staying at its epoch meanwhile; then
+it gets what is free, at the new epoch; what others still hold it gets in later heartbeats, as they let go. So a
+partition is never held by two at once: this is the invariant, and `_holders` is the table that enforces it.
+
+A member that is silent for a session timeout, or does not give up its partitions within its rebalance timeout, is
+removed. A static member may leave with epoch −2 to say that it will be back: its place is kept for a session timeout.
+
+Left out: members of the classic protocol inside such a group (Kafka's online upgrade). An empty group may change its
+protocol; one with members may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from fencepost.core.assignors import ASSIGNORS, PartitionId, Partitions, Reader
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.types import Milliseconds
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+"""A static member goes away for a while and keeps its partitions."""
+
+DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+NOTHING: Final[Partitions] = frozenset()
+
+
+class ConsumerGroupState(StrEnum):
+    """Kafka's names, as ListGroups and ConsumerGroupDescribe carry them."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class MemberState(StrEnum):
+    STABLE = "stable"
+    """Has all of its target, or has not been told of a newer one yet."""
+    UNREVOKED = "unrevoked"
+    """Was told to give partitions up; nothing else happens until it has."""
+    UNRELEASED = "unreleased"
+    """Has all of its target that is free; the rest is still held by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """Kafka's broker settings `group.consumer.*`, with Kafka's defaults."""
+
+    session_timeout_ms: Milliseconds = 45_000
+    heartbeat_interval_ms: Milliseconds = 5_000
+    max_size: int = 2**31 - 1
+
+
+class TopicInfo(NamedTuple):
+    topic_id: UUID
+    partitions: int
+
+
+class Topics(NamedTuple):
+    """The topics that exist. `version` rises whenever one is made, deleted or gets partitions."""
+
+    version: int
+    by_name: Mapping[str, TopicInfo]
+
+
+class Heartbeat(NamedTuple):
+    """A ConsumerGroupHeartbeat request; None (or −1) means: as before."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: Milliseconds = -1
+    topic_names: frozenset[str] | None = None
+    topic_regex: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """All that a member must say when it joins, or after an error: it then wants its whole assignment in return."""
+        return self.member_epoch == JOIN_EPOCH or (
+            self.rebalance_timeout_ms >= 0
+            and (self.topic_names is not None or self.topic_regex is not None)
+            and self.owned is not None
+        )
+
+
+class HeartbeatResult(NamedTuple):
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    assignment: Partitions | None = None
+    """None: as before."""
+
+
+class ConsumerMemberRecord(NamedTuple):
+    """What is stored of a member."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: Milliseconds
+    topic_names: frozenset[str]
+    topic_regex: str | None
+    assignor: str | None
+    epoch: int
+    previous_epoch: int
+    state: MemberState
+    assigned: Partitions
+    revoking: Partitions
+    target: Partitions
+
+
+class ConsumerGroupRecord(NamedTuple):
+    """What is stored of the group itself."""
+
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    known: Mapping[str, TopicInfo]
+
+
+class Changes(NamedTuple):
+    """What is to be stored since the last time; a member that maps to None is gone."""
+
+    group: ConsumerGroupRecord
+    members: Mapping[str, ConsumerMemberRecord | None]
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: Milliseconds = 0
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    assignor: str | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    """An answer may get lost: who comes with this one has not heard of `epoch` yet."""
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
+    target: Partitions = NOTHING
+    deadline: Milliseconds = 0
+    """End of its session."""
+    revoke_deadline: Milliseconds | None = None
+    """When it must have given up `revoking`."""
+
+    def record(self) -> ConsumerMemberRecord:
+        return ConsumerMemberRecord(*(getattr(self, name) for name in ConsumerMemberRecord._fields))
+
+    def subscribes(self, topic: str) -> bool:
+        if topic in self.topic_names:
+            return True
+        return bool(self.topic_regex) and re.fullmatch(self.topic_regex or "", topic) is not None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    group_id: str
+    settings: ConsumerGroupSettings
+    epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = DEFAULT_ASSIGNOR
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    statics: dict[str, str] = field(default_factory=dict)
+    """instance id → member id."""
+    known: dict[str, TopicInfo] = field(default_factory=dict)
+    """The topics that members read and that exist, as of `epoch`."""
+    _matched: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The topics that each pattern stands for."""
+    _topics_version: int | None = None
+    """The topics' version that `known` was made from; None: look again."""
+    _holders: dict[PartitionId, str] = field(default_factory=dict)
+    """Who holds a partition, assigned or revoking."""
+    _changed: bool = False
+    _changed_members: set[str] = field(default_factory=set)
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def heartbeat(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
+        try:
+            _check_form(request)
+            if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+                return self._leave(request)
+            return self._stay(now, request, topics)
+        except ServerError as refusal:
+            return HeartbeatResult(refusal.code, refusal.message)
+
+    def check_commit(self, member_id: str, member_epoch: int) -> ErrorCode:
+        """May this sender commit offsets now?"""
+        if member_epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        return self._check_epoch(member_id, member_epoch)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """May this sender ask for offsets? Anybody may who does not pretend to be a member."""
+        if not member_id and member_epoch < 0:
+            return ErrorCode.NONE
+        return self._check_epoch(member_id or "", member_epoch)
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def next_deadline(self) -> Milliseconds | None:
+        deadlines = [member.deadline for member in self.members.values()]
+        deadlines += [at for member in self.members.values() if (at := member.revoke_deadline) is not None]
+        return min(deadlines, default=None)
+
+    def tick(self, now: Milliseconds) -> list[str]:
+        """Removes those whose time is over, and says who they were."""
+        gone = [
+            member
+            for member in self.members.values()
+            if member.deadline <= now or (member.revoke_deadline is not None and member.revoke_deadline <= now)
+        ]
+        for member in gone:
+            self._remove(member)
+        if gone:
+            self._bump()
+        return [member.member_id for member in gone]
+
+    # ------------------------------------------------------------------------------------------ questions
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(
+            member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
+            for member in self.members.values()
+        ):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def subscribes(self, topic: str) -> bool:
+        return any(member.subscribes(topic) for member in self.members.values())
+
+    def record(self) -> ConsumerGroupRecord:
+        return ConsumerGroupRecord(self.epoch, self.assignment_epoch, self.assignor, dict(self.known))
+
+    def take_changes(self) -> Changes | None:
+        """What has changed since the last call, or None."""
+        if not self._changed and not self._changed_members:
+            return None
+        members = {
+            member_id: self.members[member_id].record() if member_id in self.members else None
+            for member_id in sorted(self._changed_members)
+        }
+        self._changed = False
+        self._changed_members = set()
+        return Changes(self.record(), members)
+
+    def put_back(self, changes: Changes) -> None:
+        """The changes could not be stored: the next ones will contain them."""
+        self._changed = True
+        self._changed_members |= changes.members.keys()
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        settings: ConsumerGroupSettings,
+        record: ConsumerGroupRecord,
+        members: Iterable[ConsumerMemberRecord],
+        now: Milliseconds,
+    ) -> ConsumerGroup:
+        """The group as it was stored; every member has one session timeout to show up."""
+        group = cls(group_id, settings, record.epoch, record.assignment_epoch, record.assignor)
+        group.known = dict(record.known)
+        for stored in members:
+            member = ConsumerMember(*stored)
+            member.deadline = now + settings.session_timeout_ms
+            if member.state is MemberState.UNREVOKED:
+                member.revoke_deadline = now + member.rebalance_timeout_ms
+            group.members[member.member_id] = member
+            if member.instance_id is not None:
+                group.statics[member.instance_id] = member.member_id
+            for partition in member.assigned | member.revoking:
+                group._holders[partition] = member.member_id
+        return group
+
+    # ------------------------------------------------------------------------------------------ staying
+
+    def _stay(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
+        if request.topic_regex:
+            _check_regex(request.topic_regex)
+        member, is_new = self._member_of(request)
+        resubscribed = self._update(member, request) or is_new
+        if resubscribed or topics.version != self._topics_version:
+            self._look_at(topics)
+        if resubscribed:
+            self._bump()
+        if self.assignment_epoch < self.epoch:
+            self._compute_target()
+        before = member.assigned
+        self._reconcile(now, member, request.owned)
+        member.deadline = now + self.settings.session_timeout_ms
+        wanted = request.is_full or member.assigned != before
+        return HeartbeatResult(
+            ErrorCode.NONE, None, member.member_id, member.epoch, member.assigned if wanted else None
+        )
+
+    def _member_of(self, request: Heartbeat) -> tuple[ConsumerMember, bool]:
+        """The member that sends this, and whether it is a new one."""
+        joins = request.member_epoch == JOIN_EPOCH
+        if request.instance_id is not None:
+            holder = self.statics.get(request.instance_id)
+            if joins and holder is not None and holder != request.member_id:
+                return self._replace_static(self.members[holder], request), False
+            self._check_instance(request, may_be_new=joins)
+        member = self.members.get(request.member_id)
+        if member is None:
+            if not joins:
+                raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is not in the group")
+            if len(self.members) >= self.settings.max_size:
+                raise ServerError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has as many members as it may have")
+            return self._add(ConsumerMember(request.member_id, request.instance_id)), True
+        if not joins:
+            self._check_member_epoch(member, request)
+        return member, False
+
+    def _add(self, member: ConsumerMember) -> ConsumerMember:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.statics[member.instance_id] = member.member_id
+        self._changed_members.add(member.member_id)
+        return member
+
+    def _replace_static(self, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+        """A static member is back under a new id, and goes on where the old one stopped."""
+        if former.epoch != LEAVE_STATIC_EPOCH:
+            raise ServerError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"{request.instance_id} is still used by member {former.member_id}, which has not left",
+            )
+        member = ConsumerMember(*former.record()._replace(member_id=request.member_id))
+        member.epoch = member.previous_epoch = JOIN_EPOCH
+        self._remove(former)
+        for partition in member.assigned:
+            self._holders[partition] = member.member_id
+        return self._add(member)
+
+    def _update(self, member: ConsumerMember, request: Heartbeat) -> bool:
+        """Takes over what the request says anew; True if the member now reads other topics."""
+        before = member.record()
+        if request.rack_id is not None:
+            member.rack_id = request.rack_id
+        if request.rebalance_timeout_ms >= 0:
+            member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        if request.assignor is not None:
+            member.assignor = request.assignor
+        if request.topic_names is not None:
+            member.topic_names = request.topic_names
+        if request.topic_regex is not None:
+            member.topic_regex = request.topic_regex or None
+        member.client_id = request.client_id
+        member.client_host = request.client_host
+        after = member.record()
+        if after != before:
+            self._changed_members.add(member.member_id)
+        return (after.topic_names, after.topic_regex) != (before.topic_names, before.topic_regex)
+
+    def _look_at(self, topics: Topics) -> None:
+        """Which topics are read now? If not the same as before, or not of the same size, the group moves on."""
+        names: set[str] = set()
+        for member in self.members.values():
+            names |= member.topic_names
+        patterns = {member.topic_regex for member in self.members.values() if member.topic_regex}
+        self._matched = {
+            pattern: frozenset(name for name in topics.by_name if re.fullmatch(pattern, name)) for pattern in patterns
+        }
+        names = names.union(*self._matched.values())
+        known = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
+        self._topics_version = topics.version
+        if known != self.known:
+            self.known = known
+            self._bump()
+
+    def _topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        return member.topic_names | self._matched.get(member.topic_regex or "", frozenset())
+
+    def _bump(self) -> None:
+        if self.epoch == self.assignment_epoch:
+            # Several causes before the next target is computed are one step.
+            self.epoch += 1
+        self._changed = True
+
+    def _compute_target(self) -> None:
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor)
+        self.assignor = max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
+        readers = [
+            Reader(
+                member.member_id,
+                member.instance_id,
+                frozenset(self.known[name].topic_id for name in self._topics_of(member) if name in self.known),
+                member.target,
+            )
+            for member in self.members.values()
+        ]
+        partitions = {info.topic_id: info.partitions for info in self.known.values()}
+        target = ASSIGNORS[self.assignor](readers, partitions)
+        for member in self.members.values():
+            if member.target != target[member.member_id]:
+                member.target = target[member.member_id]
+                self._changed_members.add(member.member_id)
+        self.assignment_epoch = self.epoch
+        self._changed = True
+
+    # ------------------------------------------------------------------------------------------ reconciliation
+
+    def _reconcile(self, now: Milliseconds, member: ConsumerMember, owned: Partitions | None) -> None:
+        """One step of this member towards its target. `owned` is what it says it holds; None if it does not say."""
+        epoch = member.epoch
+        if member.state is MemberState.STABLE:
+            if member.epoch == self.assignment_epoch:
+                return
+        elif member.state is MemberState.UNREVOKED:
+            if _still_owns(owned, member.revoking):
+                return
+            epoch += 1
+        before = member.record()
+        self._step(member, epoch, owned)
+        if member.record() == before:
+            return
+        self._changed_members.add(member.member_id)
+        member.revoke_deadline = now + member.rebalance_timeout_ms if member.state is MemberState.UNREVOKED else None
+
+    def _step(self, member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
+        kept = member.assigned & member.target
+        to_revoke = member.assigned - kept
+        missing = member.target - kept
+        free = {partition for partition in missing if self._holders.get(partition) in (None, member.member_id)}
+        if to_revoke and _still_owns(owned, to_revoke):
+            self._hold(member, kept, to_revoke)
+            self._move(member, epoch)
+            member.state = MemberState.UNREVOKED
+            return
+        self._hold(member, kept | free, NOTHING)
+        self._move(member, self.assignment_epoch)
+        member.state = MemberState.UNRELEASED if len(free) < len(missing) else MemberState.STABLE
+
+    def _hold(self, member: ConsumerMember, assigned: Partitions, revoking: Partitions) -> None:
+        for partition in (member.assigned | member.revoking) - assigned - revoking:
+            del self._holders[partition]
+        for partition in assigned | revoking:
+            self._holders[partition] = member.member_id
+        member.assigned = assigned
+        member.revoking = revoking
+
+    @staticmethod
+    def _move(member: ConsumerMember, epoch: int) -> None:
+        if epoch != member.epoch:
+            member.previous_epoch = member.epoch
+            member.epoch = epoch
+
+    # ------------------------------------------------------------------------------------------ leaving
+
+    def _leave(self, request: Heartbeat) -> HeartbeatResult:
+        if request.instance_id is not None:
+            self._check_instance(request, may_be_new=False)
+        member = self.members.get(request.member_id)
+        if member is None:
+            raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is not in the group")
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            # The session goes on: if it is not back by its end, the place is given away.
+            self._hold(member, member.assigned, NOTHING)
+            member.state = MemberState.STABLE
+            member.epoch = LEAVE_STATIC_EPOCH
+            member.revoke_deadline = None
+            self._changed_members.add(member.member_id)
+        else:
+            self._remove(member)
+            self._bump()
+        return HeartbeatResult(ErrorCode.NONE, None, request.member_id, request.member_epoch)
+
+    def _remove(self, member: ConsumerMember) -> None:
+        self._hold(member, NOTHING, NOTHING)
+        del self.members[member.member_id]
+        if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
+            del self.statics[member.instance_id]
+        self._changed_members.add(member.member_id)
+        # What it alone had subscribed is not read any more.
+        self._topics_version = None
+
+    # ------------------------------------------------------------------------------------------ checks
+
+    def _check_instance(self, request: Heartbeat, *, may_be_new: bool) -> None:
+        holder = self.statics.get(request.instance_id or "")
+        if holder is None:
+            if not may_be_new:
+                raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {request.instance_id} is not in the group")
+        elif holder != request.member_id:
+            raise ServerError(ErrorCode.FENCED_INSTANCE_ID, f"instance {request.instance_id} is member {holder} by now")
+
+    @staticmethod
+    def _check_member_epoch(member: ConsumerMember, request: Heartbeat) -> None:
+        if request.member_epoch == member.epoch:
+            return
+        lost_answer = (
+            request.member_epoch < member.epoch
+            and request.member_epoch == member.previous_epoch
+            and request.owned is not None
+            and request.owned <= member.assigned
+        )
+        if not lost_answer:
+            raise ServerError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"member {member.member_id} is at epoch {member.epoch}, not {request.member_epoch}; it must rejoin",
+            )
+
+    def _check_epoch(self, member_id: str, member_epoch: int) -> ErrorCode:
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
+    return owned is None or not owned.isdisjoint(revoking)
+
+
+def _check_form(request: Heartbeat) -> None:
+    """What is wrong with a request whatever the state of the group."""
+    problem = None
+    if not request.member_id:
+        problem = "MemberId can't be empty"
+    elif request.instance_id is not None and not request.instance_id:
+        problem = "InstanceId can't be empty"
+    elif request.rack_id is not None and not request.rack_id:
+        problem = "RackId can't be empty"
+    elif request.member_epoch == JOIN_EPOCH:
+        if request.rebalance_timeout_ms < 0:
+            problem = "RebalanceTimeoutMs must be given when joining"
+        elif request.owned is None or request.owned:
+            problem = "TopicPartitions must be empty when joining"
+        elif request.topic_names is None and request.topic_regex is None:
+            problem = "SubscribedTopicNames or SubscribedTopicRegex must be given when joining"
+    elif request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        problem = "InstanceId must be given by a static member that leaves for a while"
+    elif request.member_epoch < LEAVE_STATIC_EPOCH:
+        problem = "MemberEpoch is invalid"
+    if problem is not None:
+        raise ServerError(ErrorCode.INVALID_REQUEST, problem)
+    if request.assignor is not None and request.assignor not in ASSIGNORS:
+        raise ServerError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.assignor} is not one of {', '.join(ASSIGNORS)}")
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ServerError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {error}") from error

@@ -1,0 +1,757 @@
+"""A consumer group of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+The coordinator's side, without sockets or clock. Requests come in with the time and an opaque handle; out come effects:
+which parked request gets which answer, and that the group's metadata must be stored first. `next_deadline` says when
+`tick` wants to be called, `tick` does what time alone brings about.
+
+Theory of operation. A group goes round in a circle:
+
+    Empty ──join──▶ PreparingRebalance ──all are back──▶ CompletingRebalance ──leader's SyncGroup──▶ Stable
+      ▲                   ▲    │                               │                                     │
+      └──nobody is left───┼────┘◀── join, leave, expiry ───────┴─────────────────────────────────────┘
+
+In PreparingRebalance every JoinGroup is parked until all known members have come back, or the rebalance timeout throws
+out those who have not. Then the generation rises, everyone is answered, and the leader gets the list of members. In
+CompletingRebalance every SyncGroup is parked until the leader's arrives with the assignment. A member that is parked
+cannot send heartbeats (its connection waits), so its session does not expire meanwhile.
+
+Two kinds of members need care. A dynamic one first asks without an id and is told one (KIP-394): until it comes back
+with it, it is *pending*, and holds up the rebalance for a session timeout at most. A static one (KIP-345) has a name of
+its own, `instance_id`; when it comes back under a new member id it takes over its old place and assignment without a
+rebalance, and whoever still uses the old id is fenced.
+
+Cooperative rebalances (KIP-429) need nothing here: the assignors on the clients' side make two rounds of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from fencepost.errors import ErrorCode
+from fencepost.types import Milliseconds
+
+Handle: TypeAlias = Hashable
+"""Names a parked request; it is only ever handed back, in an Answer."""
+
+NO_GENERATION: Final = -1
+CONSUMER: Final = "consumer"
+"""The protocol type of consumers; Connect's workers, for example, have another."""
+
+
+class GroupState(StrEnum):
+    """Kafka's names, as ListGroups and DescribeGroups carry them."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Kafka's broker settings `group.*`, with Kafka's defaults (except the initial delay, which Kafka sets to 3 s)."""
+
+    initial_rebalance_delay_ms: Milliseconds = 0
+    min_session_timeout_ms: Milliseconds = 6_000
+    max_session_timeout_ms: Milliseconds = 1_800_000
+    max_size: int = 2**31 - 1
+    new_member_join_timeout_ms: Milliseconds = 300_000
+    """A new member that parks a JoinGroup has no session yet: one whose client went away is dropped after this."""
+
+
+class Join(NamedTuple):
+    """A JoinGroup request."""
+
+    member_id: str
+    session_timeout_ms: Milliseconds
+    rebalance_timeout_ms: Milliseconds
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    """(name, metadata), the most preferred first."""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    needs_known_id: bool = True
+    """From v4 on a new dynamic member is first told its id (KIP-394)."""
+    may_skip_assignment: bool = True
+    """From v9 on a static leader that came back can be told not to assign anew (KIP-814)."""
+
+
+class Sync(NamedTuple):
+    """A SyncGroup request."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+class Leave(NamedTuple):
+    """One member of a LeaveGroup request; an empty member id with an instance id is an administrator's."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    """All members, for the leader alone."""
+    skip_assignment: bool = False
+
+
+class SyncResult(NamedTuple):
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class Answer(NamedTuple):
+    """The request behind `handle` is answered."""
+
+    handle: Handle
+    result: JoinResult | SyncResult
+
+
+class Save(NamedTuple):
+    """The group's metadata (`Group.record`) must be stored before the answers of the same step go out."""
+
+
+Effect: TypeAlias = Answer | Save
+
+
+class MemberRecord(NamedTuple):
+    """What is stored of a member."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: Milliseconds
+    rebalance_timeout_ms: Milliseconds
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes
+
+
+class GroupRecord(NamedTuple):
+    """What is stored of a group: enough for its members to go on with heartbeats after a crash."""
+
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: tuple[MemberRecord, ...]
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: Milliseconds
+    rebalance_timeout_ms: Milliseconds
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    parked_join: Handle | None = None
+    parked_sync: Handle | None = None
+    deadline: Milliseconds | None = None
+    """When it is thrown out unless it shows up; None while a request of it is parked, for then it cannot."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def record(self) -> MemberRecord:
+        return MemberRecord(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.protocols,
+            self.assignment,
+        )
+
+
+@dataclass(slots=True)
+class Group:
+    """One group. Every public method that may settle parked requests returns the effects of its step."""
+
+    group_id: str
+    settings: GroupSettings
+    new_id: Callable[[], str]
+    """Gives the random part of a new member id: core has no randomness of its own."""
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    """None for a group that nobody ever joined: a *simple* one, with offsets only."""
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, Milliseconds] = field(default_factory=dict)
+    """Member ids handed out and not yet used, with the time when they lapse."""
+    statics: dict[str, str] = field(default_factory=dict)
+    """instance id → member id."""
+    _initial: bool = False
+    """This rebalance started from Empty: it waits for its delay, not for the members."""
+    _initial_left_ms: Milliseconds = 0
+    _joined_in_delay: bool = False
+    _join_deadline: Milliseconds | None = None
+    _sync_deadline: Milliseconds | None = None
+    _unsynced: set[str] = field(default_factory=set)
+    """Answered in this generation's join, and no SyncGroup seen from them yet."""
+    _effects: list[Effect] = field(default_factory=list)
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def join(self, now: Milliseconds, request: Join, handle: Handle) -> list[Effect]:
+        error = self._check_join(request)
+        if error is not ErrorCode.NONE:
+            self._answer(handle, JoinResult(error, request.member_id))
+        elif not request.member_id:
+            self._join_unknown(now, request, handle)
+        else:
+            self._join_known(now, request, handle)
+        return self._take_effects()
+
+    def sync(self, now: Milliseconds, request: Sync, handle: Handle) -> list[Effect]:
+        error = self._check_sync(request)
+        if error is not ErrorCode.NONE:
+            self._answer(handle, SyncResult(error))
+            return self._take_effects()
+        member = self.members[request.member_id]
+        self._unsynced.discard(member.member_id)
+        if self.state is GroupState.STABLE:
+            self._touch(member, now)
+            self._answer(handle, self._synced(member))
+        else:
+            self._park_sync(member, handle)
+            if member.member_id == self.leader:
+                self._assign(now, dict(request.assignments))
+        if not self._unsynced:
+            self._sync_deadline = None
+        return self._take_effects()
+
+    def heartbeat(
+        self, now: Milliseconds, member_id: str, generation: int, instance_id: str | None = None
+    ) -> ErrorCode:
+        error = self._check_member(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._touch(self.members[member_id], now)
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+
+    def leave(self, now: Milliseconds, leaving: Iterable[Leave]) -> tuple[list[ErrorCode], list[Effect]]:
+        """One error code per leaving member; the others are rebalanced once for all of them."""
+        errors = []
+        lost = unblocked = False
+        for who in leaving:
+            member_id = who.member_id
+            if not member_id and who.instance_id is not None:
+                member_id = self.statics.get(who.instance_id, "")
+            if member_id in self.pending and who.instance_id is None:
+                del self.pending[member_id]
+                unblocked = True
+                errors.append(ErrorCode.NONE)
+                continue
+            error = self._check_member(member_id, who.instance_id)
+            errors.append(error)
+            if error is ErrorCode.NONE:
+                self._remove(self.members[member_id])
+                lost = True
+        self._after_loss(now, lost=lost, unblocked=unblocked)
+        return errors, self._take_effects()
+
+    def check_commit(
+        self,
+        now: Milliseconds,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """May this sender commit offsets now? A commit that may counts as a sign of life."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not member_id and instance_id is None:
+            # Somebody without membership commits into a group that has members: they would fight over the offsets.
+            # A transaction's owner is known by its pid instead.
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
+        error = self._check_member(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
+            # Its generation is right, but somebody else may own the partition a moment later.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        self._touch(self.members[member_id], now)
+        return ErrorCode.NONE
+
+    def close(self) -> list[Effect]:
+        """The coordinator stops: whoever is parked shall look for it anew."""
+        for member in self.members.values():
+            self._settle_join(member, JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id))
+            self._settle_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR))
+        self.state = GroupState.DEAD
+        return self._take_effects()
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def next_deadline(self) -> Milliseconds | None:
+        """When `tick` has something to do, if nothing else happens before."""
+        deadlines = [member.deadline for member in self.members.values() if member.deadline is not None]
+        deadlines += self.pending.values()
+        deadlines += [at for at in (self._join_deadline, self._sync_deadline) if at is not None]
+        return min(deadlines, default=None)
+
+    def tick(self, now: Milliseconds) -> list[Effect]:
+        lapsed = [member_id for member_id, at in self.pending.items() if at <= now]
+        for member_id in lapsed:
+            del self.pending[member_id]
+        silent = [member for member in self.members.values() if member.deadline is not None and member.deadline <= now]
+        for member in silent:
+            self._remove(member)
+        self._after_loss(now, lost=bool(silent), unblocked=bool(lapsed))
+        if self._join_deadline is not None and self._join_deadline <= now:
+            self._join_time_is_over(now)
+        if self._sync_deadline is not None and self._sync_deadline <= now:
+            self._sync_deadline = None
+            for member_id in sorted(self._unsynced):
+                self._remove(self.members[member_id])
+            self._rebalance(now)
+        return self._take_effects()
+
+    # ------------------------------------------------------------------------------------------ questions
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY and not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """Nobody is in it, nobody is about to be, and nobody ever was."""
+        return self.is_empty and not self.pending and self.generation == 0
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics the members read; None where that cannot be known (not consumers, or not yet agreed)."""
+        if self.protocol_type != CONSUMER:
+            return None
+        if not self.members:
+            return frozenset()
+        topics: set[str] = set()
+        for member in self.members.values():
+            names = [self.protocol] if self.protocol is not None else [name for name, _ in member.protocols]
+            for name in names:
+                subscribed = topics_of_subscription(member.metadata(name))
+                if subscribed is None:
+                    return None
+                topics |= subscribed
+        return frozenset(topics)
+
+    def record(self) -> GroupRecord:
+        return GroupRecord(
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            tuple(member.record() for member in self.members.values()),
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        record: GroupRecord,
+        now: Milliseconds,
+    ) -> Group:
+        """The group as it was when `record` was stored; every member has one session timeout to show up."""
+        group = cls(group_id, settings, new_id)
+        group.generation = record.generation
+        group.protocol_type = record.protocol_type
+        group.protocol = record.protocol
+        group.leader = record.leader
+        for stored in record.members:
+            member = Member(*stored)
+            member.deadline = now + member.session_timeout_ms
+            group.members[member.member_id] = member
+            if member.instance_id is not None:
+                group.statics[member.instance_id] = member.member_id
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        return group
+
+    # ------------------------------------------------------------------------------------------ join
+
+    def _check_join(self, request: Join) -> ErrorCode:
+        settings = self.settings
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if not self._accepts(request):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not self._supports(request):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _accepts(self, request: Join) -> bool:
+        taken = len(self.members)
+        if request.member_id in self.members or request.instance_id in self.statics:
+            return True
+        if self.state is GroupState.PREPARING_REBALANCE:
+            # Those who do not come back will make room; only those who are back count.
+            taken = sum(member.parked_join is not None for member in self.members.values())
+        return taken < self.settings.max_size
+
+    def _supports(self, request: Join) -> bool:
+        """Is there a protocol left that everyone would speak?"""
+        if not request.protocol_type or not request.protocols:
+            return False
+        if not self.members:
+            return True
+        others = [member for member in self.members.values() if member.member_id != request.member_id]
+        if request.protocol_type != self.protocol_type:
+            return False
+        return any(all(name in dict(other.protocols) for other in others) for name, _ in request.protocols)
+
+    def _join_unknown(self, now: Milliseconds, request: Join, handle: Handle) -> None:
+        member_id = f"{request.instance_id or request.client_id}-{self.new_id()}"
+        if request.instance_id is not None:
+            former = self.statics.get(request.instance_id)
+            if former is not None:
+                self._replace_static(now, self.members[former], member_id, request, handle)
+            else:
+                self._add(now, member_id, request, handle)
+        elif request.needs_known_id:
+            self.pending[member_id] = now + request.session_timeout_ms
+            self._answer(handle, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(now, member_id, request, handle)
+
+    def _join_known(self, now: Milliseconds, request: Join, handle: Handle) -> None:
+        if request.member_id in self.pending and request.instance_id is None:
+            del self.pending[request.member_id]
+            self._add(now, request.member_id, request, handle)
+            return
+        error = self._check_member(request.member_id, request.instance_id)
+        if error is not ErrorCode.NONE:
+            self._answer(handle, JoinResult(error, request.member_id))
+            return
+        member = self.members[request.member_id]
+        unchanged = member.protocols == request.protocols
+        if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
+            # It did not get the answer to its last JoinGroup: here it is again.
+            self._touch(member, now)
+            self._answer(handle, self._joined(member))
+        elif self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
+            self._touch(member, now)
+            self._answer(handle, self._joined(member))
+        else:
+            # The leader of a stable group rejoins because it wants a new assignment (topics may have changed).
+            self._update(member, request)
+            self._park_join(member, handle)
+            self._rebalance(now)
+
+    def _add(self, now: Milliseconds, member_id: str, request: Join, handle: Handle) -> None:
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+        )
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members[member_id] = member
+        if request.instance_id is not None:
+            self.statics[request.instance_id] = member_id
+        if self.leader is None:
+            self.leader = member_id
+        if self._initial and self.state is GroupState.PREPARING_REBALANCE:
+            self._joined_in_delay = True
+        self._park_join(member, handle)
+        member.deadline = now + self.settings.new_member_join_timeout_ms
+        self._rebalance(now)
+
+    def _update(self, member: Member, request: Join) -> None:
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.client_id = request.client_id
+        member.client_host = request.client_host
+
+    def _replace_static(self, now: Milliseconds, member: Member, member_id: str, request: Join, handle: Handle) -> None:
+        """A static member is back under a new id; the old id is fenced, its place and assignment stay."""
+        former = member.member_id
+        self._settle_join(member, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former))
+        self._settle_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+        # The order of the members decides who leads next, so the place in the dict is kept too.
+        member.member_id = member_id
+        self.members = {entry.member_id: entry for entry in self.members.values()}
+        self.statics[request.instance_id or ""] = member_id
+        if former in self._unsynced:
+            self._unsynced.discard(former)
+            self._unsynced.add(member_id)
+        led = self.leader == former
+        if led:
+            self.leader = member_id
+        self._update(member, request)
+        if self.state is GroupState.STABLE and self._choose_protocol() == self.protocol:
+            self._touch(member, now)
+            self._effects.append(Save())
+            result = self._joined(member)
+            if led and not request.may_skip_assignment:
+                # An older client that reads its own id as the leader's would assign anew, to members whose state it
+                # does not know; told the old id, it takes itself for a follower.
+                result = result._replace(leader=former, members=())
+            self._answer(handle, result._replace(skip_assignment=led and request.may_skip_assignment))
+        else:
+            self._park_join(member, handle)
+            self._rebalance(now)
+
+    # ------------------------------------------------------------------------------------------ rebalance
+
+    def _rebalance(self, now: Milliseconds) -> None:
+        """Somebody came, changed or left: start a rebalance, or see whether the one under way is complete."""
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_all_are_back(now)
+            return
+        self._initial = self.state is GroupState.EMPTY
+        for member in self.members.values():
+            if member.parked_sync is not None:
+                self._settle_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                self._touch(member, now)
+        self._sync_deadline = None
+        self._unsynced.clear()
+        self.state = GroupState.PREPARING_REBALANCE
+        timeout = self._rebalance_timeout_ms()
+        if self._initial:
+            delay = self.settings.initial_rebalance_delay_ms
+            self._initial_left_ms = max(timeout - delay, 0)
+            self._joined_in_delay = False
+            self._join_deadline = now + delay
+            if delay == 0:
+                self._complete_join(now)
+        else:
+            self._join_deadline = now + timeout
+            self._complete_join_if_all_are_back(now)
+
+    def _after_loss(self, now: Milliseconds, *, lost: bool, unblocked: bool) -> None:
+        """`lost`: members are gone. `unblocked`: only ids that nobody used yet, which a rebalance had waited for."""
+        if lost:
+            self._rebalance(now)
+        elif unblocked and self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_all_are_back(now)
+
+    def _rebalance_timeout_ms(self) -> Milliseconds:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0) or 1
+
+    def _complete_join_if_all_are_back(self, now: Milliseconds) -> None:
+        all_back = not self.pending and all(member.parked_join is not None for member in self.members.values())
+        if all_back and not self._initial:
+            self._complete_join(now)
+
+    def _join_time_is_over(self, now: Milliseconds) -> None:
+        if self._initial and self._joined_in_delay and self._initial_left_ms > 0:
+            # Members are still streaming in: wait once more, at most a rebalance timeout in all.
+            self._joined_in_delay = False
+            delay = min(self.settings.initial_rebalance_delay_ms, self._initial_left_ms)
+            self._initial_left_ms -= delay
+            self._join_deadline = now + delay
+        else:
+            self._complete_join(now)
+
+    def _complete_join(self, now: Milliseconds) -> None:
+        """Nobody is waited for any longer: a new generation of those who are here."""
+        for member in list(self.members.values()):
+            # A static member may be restarting: it keeps its place until its session is over.
+            if member.parked_join is None and member.instance_id is None:
+                self._remove(member)
+        if self.members and not self._elect_leader():
+            self._join_deadline = now + self._rebalance_timeout_ms()
+            return
+        self._initial = False
+        self._join_deadline = None
+        self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 1
+        if not self.members:
+            self.state = GroupState.EMPTY
+            self.protocol = None
+            self.leader = None
+            self._effects.append(Save())
+            return
+        self.state = GroupState.COMPLETING_REBALANCE
+        self.protocol = self._choose_protocol()
+        for member in self.members.values():
+            if member.parked_join is not None:
+                self._settle_join(member, self._joined(member))
+                self._touch(member, now)
+                self._unsynced.add(member.member_id)
+        self._sync_deadline = now + self._rebalance_timeout_ms()
+
+    def _elect_leader(self) -> bool:
+        """Keeps the leader if it is here, otherwise takes the first who is; False if nobody is."""
+        if self.leader in self.members and self.members[self.leader].parked_join is not None:
+            return True
+        for member in self.members.values():
+            if member.parked_join is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def _choose_protocol(self) -> str:
+        """Of the protocols that all speak, the one most members prefer; in a tie, the first in the first list."""
+        members = list(self.members.values())
+        common = [
+            name for name, _ in members[0].protocols if all(name in dict(other.protocols) for other in members[1:])
+        ]
+        votes = dict.fromkeys(common, 0)
+        for member in members:
+            votes[next(name for name, _ in member.protocols if name in votes)] += 1
+        return max(common, key=votes.__getitem__)
+
+    def _assign(self, now: Milliseconds, assignments: dict[str, bytes]) -> None:
+        """The leader has spoken."""
+        self.state = GroupState.STABLE
+        self._effects.append(Save())
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.parked_sync is not None:
+                self._settle_sync(member, self._synced(member))
+                self._touch(member, now)
+
+    # ------------------------------------------------------------------------------------------ members
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if instance_id is not None:
+            current = self.statics.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _check_sync(self, request: Sync) -> ErrorCode:
+        error = self._check_member(request.member_id, request.instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type is not None and request.protocol_type != self.protocol_type:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol is not None and request.protocol != self.protocol:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _remove(self, member: Member) -> None:
+        # A new member can be dropped while its JoinGroup is parked; if its client still lives, it tries again.
+        self._settle_join(member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        self._settle_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        del self.members[member.member_id]
+        self._unsynced.discard(member.member_id)
+        if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
+            del self.statics[member.instance_id]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _touch(self, member: Member, now: Milliseconds) -> None:
+        if member.parked_join is None and member.parked_sync is None:
+            member.deadline = now + member.session_timeout_ms
+
+    def _joined(self, member: Member) -> JoinResult:
+        leads = member.member_id == self.leader
+        everyone: Collection[Member] = self.members.values() if leads else ()
+        return JoinResult(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            tuple(JoinedMember(each.member_id, each.instance_id, each.metadata(self.protocol)) for each in everyone),
+        )
+
+    def _synced(self, member: Member) -> SyncResult:
+        return SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+    # ------------------------------------------------------------------------------------------ parked requests
+
+    def _park_join(self, member: Member, handle: Handle) -> None:
+        # A second JoinGroup of the same member: its client has given the first one up.
+        self._settle_join(member, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        member.parked_join = handle
+        member.deadline = None
+
+    def _park_sync(self, member: Member, handle: Handle) -> None:
+        self._settle_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        member.parked_sync = handle
+        member.deadline = None
+
+    def _settle_join(self, member: Member, result: JoinResult) -> None:
+        if member.parked_join is not None:
+            self._answer(member.parked_join, result)
+            member.parked_join = None
+
+    def _settle_sync(self, member: Member, result: SyncResult) -> None:
+        if member.parked_sync is not None:
+            self._answer(member.parked_sync, result)
+            member.parked_sync = None
+
+    def _answer(self, handle: Handle, result: JoinResult | SyncResult) -> None:
+        self._effects.append(Answer(handle, result))
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def topics_of_subscription(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a consumer's metadata (ConsumerProtocolSubscription); None if it is something else.
+
+    version INT16, topics [STRING], … — later versions only add fields behind.
+    """
+    try:
+        version, count = struct.unpack_from(">hi", metadata)
+        if version < 0 or count < 0:
+            return None
+        topics, at = [], 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, at)
+            name = metadata[at + 2 : at + 2 + length]
+            if length < 0 or len(name) != length:
+                return None
+            topics.append(name.decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

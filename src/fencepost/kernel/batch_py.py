@@ -1,0 +1,321 @@
+"""Record batches in plain Python: the readable twin of `_batch.pyx`, held byte-equal to it by the tests.
+
+A batch is a header (see `header.py`) and its records, one behind the other, compressed as one:
+
+    record:  length varint | attributes int8 (0) | timestamp delta varlong | offset delta varint
+             | key length varint (−1: null) | key | value length varint (−1: null) | value
+             | number of headers varint | headers
+    header:  name length varint | name (UTF-8, never null) | value length varint (−1: null) | value
+
+Varints are zigzag: 0, −1, 1, −2, … are written as 0, 1, 2, 3, …, seven bits a byte, lowest first, the top bit set on
+all but the last byte. Deltas count from the header's base offset and base timestamp. A varint of more bits than its field,
+a length that points outside, a record that is longer or shorter than it says, offsets that do not rise, bytes behind
+the last record: `CorruptBatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from fencepost.errors import CorruptBatch
+from fencepost.kernel.codecs import compress
+from fencepost.kernel.header import (
+    CONTROL,
+    HEADER_SIZE,
+    LENGTH_PREFIX,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    write_header,
+)
+from fencepost.kernel.payload import open_batch
+from fencepost.kernel.record import MAX_BATCH_SIZE, MAX_DECOMPRESSED, Headers, Payload, Record, Row
+from fencepost.types import Epoch, Offset, Pid, Sequence
+
+_INT32_BITS: Final = 32
+_INT64_BITS: Final = 64
+_MASK64: Final = 2**64 - 1
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+_NO_HEADERS: Final = b"\x00"
+
+
+# --- varints ---
+
+
+def _varint(number: int) -> bytes:
+    """A number of up to 64 bits, zigzag."""
+    rest = (number << 1 ^ number >> 63) & _MASK64
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _wrap64(number: int) -> int:
+    """Timestamps are added and subtracted as Java does it, in 64 bits."""
+    return (number + 2**63 & _MASK64) - 2**63
+
+
+class _Cursor:
+    """Reads a buffer front to back; whatever would read behind `end` is a `CorruptBatch`."""
+
+    __slots__ = ("at", "buffer", "end")
+
+    def __init__(self, buffer: memoryview) -> None:
+        self.buffer = buffer
+        self.at = 0
+        self.end = len(buffer)
+
+    def varint(self, bits: int = _INT32_BITS) -> int:
+        number = shift = 0
+        while True:
+            if self.at >= self.end:
+                raise CorruptBatch("a number is cut off")
+            byte = self.buffer[self.at]
+            self.at += 1
+            number |= (byte & 0x7F) << shift
+            if number >> bits:
+                raise CorruptBatch(f"a number does not fit {bits} bits")
+            if byte < 0x80:
+                return number >> 1 ^ -(number & 1)
+            shift += 7
+            if shift >= bits:
+                raise CorruptBatch(f"a number does not fit {bits} bits")
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= self.end - self.at:
+            raise CorruptBatch(f"a length of {size} where {self.end - self.at} bytes are left")
+        self.at += size
+        return bytes(self.buffer[self.at - size : self.at])
+
+    def nullable(self) -> bytes | None:
+        size = self.varint()
+        return None if size == -1 else self.take(size)
+
+
+# --- encoding ---
+
+
+def _payload(data: Payload | object) -> bytes | None:
+    if data is None:
+        return None
+    if isinstance(data, str):
+        return data.encode()
+    with memoryview(data) as view:  # type: ignore[arg-type]
+        if not view.c_contiguous:
+            raise BufferError("memoryview: underlying buffer is not C-contiguous")
+        return view.tobytes()
+
+
+def _nullable(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _headers(headers: Headers | None) -> bytes:
+    if headers is None:
+        return _NO_HEADERS
+    parts = []
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is text, not {type(name).__name__}")
+        parts.append(_nullable(name.encode()) + _nullable(_payload(value)))
+    return _varint(len(parts)) + b"".join(parts)
+
+
+class BatchBuilder:
+    """One open batch. Not for several threads at once, except that the GIL makes each `append` whole."""
+
+    def __init__(self, capacity: int = 16384) -> None:
+        """`capacity` is a hint; the batch grows as it must."""
+        if capacity < 0:
+            raise ValueError("capacity is negative")
+        self._records = bytearray()
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch, were it built now without compression."""
+        return HEADER_SIZE + len(self._records)
+
+    def append(self, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
+        """Encodes one record at the end; the batch's size afterwards. If it raises, nothing was added."""
+        if not _MIN_INT64 <= timestamp <= _MAX_INT64:
+            raise OverflowError("a timestamp has 64 bits")
+        key, value, encoded_headers = _payload(key), _payload(value), _headers(headers)
+        base_timestamp = timestamp if not self.count else self.base_timestamp
+        body = b"".join(
+            (
+                b"\x00",
+                _varint(_wrap64(timestamp - base_timestamp)),
+                _varint(self.count),
+                _nullable(key),
+                _nullable(value),
+                encoded_headers,
+            )
+        )
+        length = _varint(len(body))
+        if self.size + len(length) + len(body) > MAX_BATCH_SIZE:
+            raise ValueError("the record does not fit into a batch")
+        self._records += length + body
+        self.max_timestamp = timestamp if not self.count else max(self.max_timestamp, timestamp)
+        self.base_timestamp = base_timestamp
+        self.count += 1
+        return self.size
+
+    def records(self) -> bytes:
+        """The encoded records, uncompressed."""
+        return bytes(self._records)
+
+    def build(
+        self,
+        codec: int = 0,
+        level: int | None = None,
+        *,
+        pid: int = -1,
+        epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+        base_offset: int = 0,
+        control: bool = False,
+    ) -> bytearray:
+        """The whole batch, compressed and with its checksum. The builder stays as it is."""
+        if not self.count:
+            raise ValueError("a batch has at least one record")
+        payload = compress(codec, self._records, level)
+        batch = bytearray(HEADER_SIZE + len(payload))
+        batch[HEADER_SIZE:] = payload
+        header = BatchHeader(
+            base_offset=Offset(base_offset),
+            batch_length=len(batch) - LENGTH_PREFIX,
+            leader_epoch=-1,  # the broker's to set
+            magic=MAGIC,
+            crc=0,
+            attributes=codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0),
+            last_offset_delta=self.count - 1,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            pid=Pid(pid),
+            epoch=Epoch(epoch),
+            base_sequence=Sequence(base_sequence),
+            count=self.count,
+        )
+        write_header(batch, header)
+        return batch
+
+    def clear(self) -> None:
+        """Makes the builder empty, for the next batch; its memory is kept."""
+        self._records = bytearray()
+        self.count = 0
+        self.base_timestamp = self.max_timestamp = -1
+
+
+def encode_batch(
+    records: Iterable[Row],
+    *,
+    codec: int = 0,
+    level: int | None = None,
+    pid: int = -1,
+    epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    base_offset: int = 0,
+    control: bool = False,
+) -> bytearray:
+    """A whole batch of (key, value, timestamp, headers)."""
+    builder = BatchBuilder()
+    for key, value, timestamp, headers in records:
+        builder.append(key, value, timestamp, headers)
+    return builder.build(
+        codec,
+        level,
+        pid=pid,
+        epoch=epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        base_offset=base_offset,
+        control=control,
+    )
+
+
+# --- decoding ---
+
+
+def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
+    """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
+    header, payload = open_batch(buffer, at, check, max_bytes)
+    return _decode_records(header, _Cursor(memoryview(payload)))
+
+
+def _decode_records(header: BatchHeader, cursor: _Cursor) -> list[Record]:
+    records = []
+    last_delta = -1
+    for _ in range(header.count):
+        record = _decode_record(header, cursor)
+        delta = record.offset - header.base_offset
+        if not last_delta < delta <= header.last_offset_delta:
+            raise CorruptBatch(f"offset delta {delta} comes after {last_delta}, the last is {header.last_offset_delta}")
+        last_delta = delta
+        records.append(record)
+    if cursor.at != cursor.end:
+        raise CorruptBatch(f"{cursor.end - cursor.at} bytes behind the last record")
+    return records
+
+
+def _decode_record(header: BatchHeader, cursor: _Cursor) -> Record:
+    size = cursor.varint()
+    if not 0 <= size <= cursor.end - cursor.at:
+        raise CorruptBatch(f"a record of {size} bytes where {cursor.end - cursor.at} are left")
+    end_of_batch, cursor.end = cursor.end, cursor.at + size
+    cursor.take(1)  # attributes: none are defined
+    timestamp = _wrap64(header.base_timestamp + cursor.varint(_INT64_BITS))
+    offset = header.base_offset + cursor.varint()
+    key = cursor.nullable()
+    value = cursor.nullable()
+    number_of_headers = cursor.varint()
+    if number_of_headers < 0:
+        raise CorruptBatch(f"{number_of_headers} headers")
+    headers = tuple(_decode_header(cursor) for _ in range(number_of_headers))
+    if cursor.at != cursor.end:
+        raise CorruptBatch(f"a record is {cursor.end - cursor.at} bytes longer than its fields")
+    cursor.end = end_of_batch
+    return Record(offset, header.max_timestamp if header.is_log_append_time else timestamp, key, value, headers)
+
+
+def _decode_header(cursor: _Cursor) -> tuple[str, bytes | None]:
+    # Some clients let users write any bytes as a name; Java shows them with replacement characters, and so do we.
+    return cursor.take(cursor.varint()).decode(errors="replace"), cursor.nullable()
+
+
+# --- partitioning ---
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key: MurmurHash2, 32 bit, signed, with the seed that Kafka's clients share."""
+    mix, mask = 0x5BD1E995, 0xFFFFFFFF
+    hashed = 0x9747B28C ^ len(key)
+    whole = len(key) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * mix & mask
+        hashed = hashed * mix & mask ^ (word ^ word >> 24) * mix & mask
+    if whole < len(key):
+        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * mix & mask
+    hashed = (hashed ^ hashed >> 13) * mix & mask
+    hashed ^= hashed >> 15
+    return hashed - 2**32 if hashed & 0x80000000 else hashed
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's default partitioner gives a record with this key."""
+    if partitions <= 0:
+        raise ValueError("a topic has at least one partition")
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

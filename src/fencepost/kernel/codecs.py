@@ -1,0 +1,310 @@
+"""Compression of a batch's records, in the formats that Kafka's clients write and read.
+
+    gzip    one or more gzip members
+    snappy  written in the xerial framing (Java's), read in it and raw (librdkafka's)
+    lz4     an LZ4 frame whose blocks are independent and whose header checksum is right: Java's reader refuses others
+    zstd    one or more zstd frames
+
+Decompression never inflates first and measures afterwards. Each format says, in its own headers, how much its blocks
+can at most become; the output is allocated to the smaller of that and the caller's limit, and the decoder stops at its
+end. What does not fit is a zip bomb or damaged: `CorruptBatch` either way.
+
+The libraries release the GIL while they work.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NoReturn
+
+import cramjam
+
+from fencepost.errors import CorruptBatch, UnsupportedFormat
+from fencepost.kernel.header import Buffer
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODECS: Final[dict[str, int]] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+"""Kafka's `compression.type` by name → the number in a batch's attributes."""
+
+_GZIP_WINDOW: Final = 31  # the largest deflate window, in gzip's wrapper
+_GZIP_LEVEL: Final = 6
+_ZSTD_LEVEL: Final = 3
+_LZ4_FIRST_SLOW_LEVEL: Final = 3  # below it LZ4 has one fast mode
+
+_BIG_ENDIAN_INT: Final = Struct(">i")
+_LITTLE_ENDIAN_INT: Final = Struct("<I")
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` in the given codec's format; `level` means what it means to that codec, and nothing to snappy."""
+    if codec == NONE:
+        return data
+    try:
+        compressor = _COMPRESSORS[codec]
+    except KeyError:
+        raise UnsupportedFormat(f"codec {codec} does not exist") from None
+    return compressor(data, level)
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """What `data` was before it was compressed; more than `max_bytes` is refused with `CorruptBatch`."""
+    if codec == NONE:
+        if len(data) > max_bytes:
+            _refuse_bomb("none", max_bytes)
+        return data
+    try:
+        decompressor = _DECOMPRESSORS[codec]
+    except KeyError:
+        raise UnsupportedFormat(f"codec {codec} does not exist") from None
+    return decompressor(memoryview(data), max_bytes)
+
+
+def _refuse_bomb(name: str, max_bytes: int) -> NoReturn:
+    raise CorruptBatch(f"{name}: the records take more than the {max_bytes} bytes allowed")
+
+
+# --- gzip ---
+
+
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    stream = zlib.compressobj(_GZIP_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
+    return stream.compress(data) + stream.flush()
+
+
+def _gunzip(data: memoryview, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    room = max_bytes
+    rest: Buffer = data
+    while len(rest):
+        stream = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            # One byte more than there is room for tells "exactly full" from "too much"; zlib takes 0 for "no limit".
+            part = stream.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise CorruptBatch(f"gzip: {error}") from None
+        if len(part) > room:
+            _refuse_bomb("gzip", max_bytes)
+        if not stream.eof:
+            raise CorruptBatch("gzip: the records are cut off")
+        parts.append(part)
+        room -= len(part)
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# --- snappy ---
+#
+# xerial framing:  82 "SNAPPY" 00 | version int32 (1) | oldest reader's version int32 (1) | blocks
+# block:           length int32 | that many bytes of raw snappy
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + _BIG_ENDIAN_INT.pack(1) + _BIG_ENDIAN_INT.pack(1)
+_XERIAL_BLOCK: Final = 32 << 10
+
+
+def _snap(data: Buffer, _level: int | None) -> bytes:
+    view = memoryview(data)
+    parts: list[Buffer] = [_XERIAL_HEADER]
+    for at in range(0, len(view), _XERIAL_BLOCK):
+        block = memoryview(cramjam.snappy.compress_raw(view[at : at + _XERIAL_BLOCK]))
+        parts += (_BIG_ENDIAN_INT.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _unsnap(data: memoryview, max_bytes: int) -> Buffer:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnap_blocks([data], max_bytes)
+    blocks: list[memoryview] = []
+    at = len(_XERIAL_HEADER)
+    while at < len(data):
+        if len(data) - at < _BIG_ENDIAN_INT.size:
+            raise CorruptBatch("snappy: the length of a block is cut off")
+        (size,) = _BIG_ENDIAN_INT.unpack_from(data, at)
+        at += _BIG_ENDIAN_INT.size
+        if not 0 < size <= len(data) - at:
+            raise CorruptBatch(f"snappy: a block of {size} bytes where {len(data) - at} are left")
+        blocks.append(data[at : at + size])
+        at += size
+    return _unsnap_blocks(blocks, max_bytes)
+
+
+def _unsnap_blocks(blocks: list[memoryview], max_bytes: int) -> bytearray:
+    try:
+        sizes = [int(cramjam.snappy.decompress_raw_len(block)) for block in blocks]
+        if sum(sizes) > max_bytes:
+            _refuse_bomb("snappy", max_bytes)
+        if any(size > _SNAPPY_RATIO * len(block) for size, block in zip(sizes, blocks, strict=True)):
+            raise CorruptBatch("snappy: a block claims to become larger than the format can make it")
+        out = bytearray(sum(sizes))
+        at = 0
+        with memoryview(out) as view:
+            for size, block in zip(sizes, blocks, strict=True):
+                if size and cramjam.snappy.decompress_raw_into(block, view[at : at + size]) != size:
+                    raise CorruptBatch("snappy: a block is shorter than it claims")
+                at += size
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"snappy: {error}") from None
+    return out
+
+
+_SNAPPY_RATIO: Final = 64  # a copy of up to 64 bytes takes at least two
+
+
+# --- lz4 ---
+#
+# frame:  magic 4 | FLG 1 | BD 1 | content size 8, if FLG says so | header checksum 1 | blocks | 0 int32
+#         | content checksum 4, if FLG says so
+# FLG:    bits 7-6 version (01), 5 blocks independent, 4 block checksums, 3 content size, 2 content checksum,
+#         0 dictionary
+# BD:     bits 6-4 largest block: 4 = 64 KiB, 5 = 256 KiB, 6 = 1 MiB, 7 = 4 MiB
+# block:  size int32, top bit = stored as it is | data | checksum 4, if FLG says so          (integers little endian)
+#
+# We write independent blocks, no checksums of blocks or content (the batch has its own). The header checksum is the
+# second byte of xxHash32 over FLG and BD: with FLG fixed there are four headers, so they stand here ready-made.
+
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_FLAGS: Final = 0x60
+_LZ4_BLOCK_SIZES: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+_LZ4_HEADERS: Final = [
+    (_LZ4_BLOCK_SIZES[code], _LZ4_MAGIC + bytes((_LZ4_FLAGS, code << 4, checksum)))
+    for code, checksum in ((4, 0x82), (5, 0xFB), (6, 0x51), (7, 0x73))
+]
+_LZ4_END: Final = bytes(4)
+_LZ4_STORED: Final = 0x80000000
+_LZ4_RATIO: Final = 255  # a byte of LZ4 stands for at most 255
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    view = memoryview(data)
+    block_size, header = next(
+        (choice for choice in _LZ4_HEADERS if len(view) <= choice[0]), _LZ4_HEADERS[-1]
+    )  # the smallest that holds the records: readers allocate a whole block
+    parts: list[Buffer] = [header]
+    for at in range(0, len(view), block_size):
+        plain = view[at : at + block_size]
+        block = _lz4_block(plain, level)
+        if len(block) < len(plain):
+            parts += (_LITTLE_ENDIAN_INT.pack(len(block)), block)
+        else:
+            parts += (_LITTLE_ENDIAN_INT.pack(len(plain) | _LZ4_STORED), plain)
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+def _lz4_block(plain: memoryview, level: int | None) -> memoryview:
+    if level is None or level < _LZ4_FIRST_SLOW_LEVEL:
+        return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
+    return memoryview(cramjam.lz4.compress_block(plain, mode="high_compression", compression=level, store_size=False))
+
+
+def _unlz4(data: memoryview, max_bytes: int) -> bytearray:
+    return _inflate("lz4", cramjam.lz4.decompress_into, data, _lz4_bound(data), max_bytes)
+
+
+def _lz4_bound(data: memoryview) -> int:
+    """How many bytes the frames in `data` can at most become, by their own block sizes."""
+    bound = at = 0
+    while at < len(data):
+        if bytes(data[at : at + 4]) != _LZ4_MAGIC or len(data) - at < 7:
+            raise CorruptBatch("lz4: no frame")
+        flags, largest = data[at + 4], _LZ4_BLOCK_SIZES.get(data[at + 5] >> 4)
+        if largest is None:
+            raise CorruptBatch("lz4: impossible block size")
+        at += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+        while True:
+            if len(data) - at < 4:
+                raise CorruptBatch("lz4: a block is cut off")
+            (size,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
+            at += 4
+            if not size:
+                break
+            size &= ~_LZ4_STORED
+            at += size + (4 if flags & 0x10 else 0)
+            bound += min(largest, size * _LZ4_RATIO)
+        at += 4 if flags & 0x04 else 0
+    return bound
+
+
+# --- zstd ---
+#
+# frame:  magic 4 | descriptor 1 | window 0-1 | dictionary id 0-4 | content size 0-8 | blocks
+#         | checksum 4, if the descriptor says so
+# descriptor: bits 7-6 content size field, 5 single segment (no window byte), 2 checksum, 1-0 dictionary id field
+# block:  3 bytes little endian: bit 0 last, 1-2 type (0 raw, 1 one byte repeated, 2 compressed), 3-23 size
+# A block becomes at most 128 KiB. A skippable frame (magic 184D2A50 to 5F, size int32) becomes nothing.
+
+_ZSTD_MAGIC: Final = 0xFD2FB528
+_ZSTD_SKIPPABLE: Final = 0x184D2A5
+_ZSTD_BLOCK: Final = 128 << 10
+_ZSTD_REPEATED: Final = 1
+_ZSTD_COMPRESSED: Final = 2
+
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
+
+
+def _unzstd(data: memoryview, max_bytes: int) -> bytearray:
+    return _inflate("zstd", cramjam.zstd.decompress_into, data, _zstd_bound(data), max_bytes)
+
+
+def _zstd_bound(data: memoryview) -> int:
+    """How many bytes the frames in `data` can at most become, by their own block headers."""
+    bound = at = 0
+    while at < len(data):
+        if len(data) - at < 8:
+            raise CorruptBatch("zstd: a frame is cut off")
+        (magic,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
+        if magic >> 4 == _ZSTD_SKIPPABLE:
+            at += 8 + _LITTLE_ENDIAN_INT.unpack_from(data, at + 4)[0]
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise CorruptBatch("zstd: no frame")
+        descriptor = data[at + 4]
+        single_segment = descriptor >> 5 & 1
+        at += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + (single_segment, 2, 4, 8)[descriptor >> 6]
+        last = False
+        while not last:
+            if len(data) - at < 3:
+                raise CorruptBatch("zstd: a block is cut off")
+            block = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+            last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
+            at += 3 + (1 if kind == _ZSTD_REPEATED else size)
+            bound += _ZSTD_BLOCK if kind == _ZSTD_COMPRESSED else min(size, _ZSTD_BLOCK)
+        at += 4 if descriptor >> 2 & 1 else 0
+    return bound
+
+
+def _inflate(
+    name: str, decompress_into: Callable[[Buffer, Buffer], int], data: memoryview, bound: int, max_bytes: int
+) -> bytearray:
+    out = bytearray(min(bound, max_bytes))
+    if bound:
+        try:
+            del out[decompress_into(data, out) :]
+        except cramjam.DecompressionError as error:
+            if bound > max_bytes:
+                raise CorruptBatch(f"{name}: damaged, or more than the {max_bytes} bytes allowed") from None
+            raise CorruptBatch(f"{name}: {error}") from None
+    return out
+
+
+_COMPRESSORS: Final[dict[int, Callable[[Buffer, int | None], Buffer]]] = {
+    GZIP: _gzip,
+    SNAPPY: _snap,
+    LZ4: _lz4,
+    ZSTD: _zstd,
+}
+_DECOMPRESSORS: Final[dict[int, Callable[[memoryview, int], Buffer]]] = {
+    GZIP: _gunzip,
+    SNAPPY: _unsnap,
+    LZ4: _unlz4,
+    ZSTD: _unzstd,
+}

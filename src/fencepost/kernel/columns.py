@@ -1,0 +1,54 @@
+"""Records as columns, in Arrow's memory layout but without Arrow: what decoding gives and encoding takes.
+
+A column of bytes is three buffers. `offsets` has a number more than there are rows; row i is
+`data[offsets[first + i] : offsets[first + i + 1]]`. `validity` has a bit per row, lowest first, 0 for null; None means that
+nothing is null. `first` is the row of the buffers at which the column begins, so that a slice shares its whole's buffers.
+Numbers have the machine's byte order.
+"""
+
+from __future__ import annotations
+
+from fencepost.kernel.header import Buffer
+from typing import NamedTuple
+
+
+class BytesColumn(NamedTuple):
+    rows: int
+    offsets: Buffer
+    data: Buffer
+    validity: Buffer | None = None
+    first: int = 0
+    wide: bool = False
+    """Offsets have 64 bits, not 32."""
+
+
+class NumberColumn(NamedTuple):
+    """Numbers of 64 bits."""
+
+    rows: int
+    data: Buffer
+    validity: Buffer | None = None
+    first: int = 0
+
+
+class HeaderColumn(NamedTuple):
+    """A list of (name, value) per row: `offsets`, of 32 bits, point into `names` and `values`."""
+
+    rows: int
+    offsets: Buffer
+    names: BytesColumn
+    values: BytesColumn
+    validity: Buffer | None = None
+    first: int = 0
+
+
+class RecordColumns(NamedTuple):
+    rows: int
+    key: BytesColumn | None = None
+    value: BytesColumn | None = None
+    timestamp: NumberColumn | None = None
+    headers: HeaderColumn | None = None
+    offset: NumberColumn | None = None
+    """Given by decoding; of no meaning to encoding, like `timestamp_type`."""
+    timestamp_type: Buffer | None = None
+    """32 bits a row: 0 CreateTime, 1 LogAppendTime."""

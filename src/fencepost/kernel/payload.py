@@ -1,0 +1,30 @@
+"""From a batch's bytes to its uncompressed records: what both implementations do once per batch before they decode."""
+
+from __future__ import annotations
+
+from fencepost.errors import CorruptBatch
+from fencepost.kernel.codecs import NONE, decompress
+from fencepost.kernel.header import HEADER_SIZE, BatchHeader, Buffer, check_batch, read_header
+from fencepost.kernel.record import MIN_RECORD_SIZE
+
+_MAX_OFFSET = 2**63 - 1
+
+
+def open_batch(buffer: Buffer, at: int, check: bool, max_bytes: int) -> tuple[BatchHeader, Buffer]:
+    """The header of the batch at `at` and its records, uncompressed, with everything verified that can be without
+    decoding a record: size, checksum (if `check`), offsets, and that so many records fit into so many bytes.
+    """
+    header = check_batch(buffer, at) if check else read_header(buffer, at)
+    if header.size > len(buffer) - at:
+        raise CorruptBatch(f"batch of {header.size} bytes is cut off after {len(buffer) - at}")
+    if header.count < 0 or header.last_offset_delta < header.count - 1:
+        raise CorruptBatch(f"{header.count} records cannot have {header.last_offset_delta + 1} offsets")
+    if header.base_offset > _MAX_OFFSET - max(header.last_offset_delta, 0):
+        raise CorruptBatch("the offsets do not fit 64 bits")
+    payload: Buffer = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
+    # A batch that compaction has emptied is a bare header, whatever its codec.
+    if header.codec != NONE and len(payload):
+        payload = decompress(header.codec, payload, max_bytes)
+    if header.count > len(payload) // MIN_RECORD_SIZE:
+        raise CorruptBatch(f"{header.count} records cannot fit into {len(payload)} bytes")
+    return header, payload

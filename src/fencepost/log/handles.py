@@ -1,0 +1,121 @@
+"""Open files, at most so many at a time.
+
+Ten thousand partitions live under a limit of a thousand descriptors: a `FileHandle` is a file's name and, while it is
+among the recently used, its descriptor. Whoever works on one holds it from `acquire` to `release`, and a handle that is
+held is not closed: an fsync in one thread is safe from a read in another that opens the file too many.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from fencepost.log.files import Files
+
+DEFAULT_LIMIT: Final = 512
+_CLOSED: Final = -1
+_TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class FileHandle:
+    """One file that is opened when needed. Its fields belong to `Handles` and are guarded by its lock."""
+
+    __slots__ = ("discarded", "fd", "path", "users")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = _CLOSED
+        self.users = 0
+        self.discarded = False
+
+    def __repr__(self) -> str:
+        return f"FileHandle({self.path!r}, fd={self.fd}, users={self.users})"
+
+
+class Handles:
+    """The open files of all logs of a server, least recently used first. Any thread."""
+
+    def __init__(self, files: Files, limit: int = DEFAULT_LIMIT) -> None:
+        if limit < 1:
+            raise ValueError("at least one file has to be open to be worked on")
+        self.files = files
+        self.limit = limit
+        self._open: OrderedDict[FileHandle, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many files are open now."""
+        return len(self._open)
+
+    def acquire(self, handle: FileHandle, *, create: bool = False) -> int:
+        """The file's descriptor, which stays open until `release`."""
+        with self._lock:
+            fd = handle.fd
+            if fd == _CLOSED:
+                if len(self._open) >= self.limit:
+                    self._evict(len(self._open) - self.limit + 1)
+                fd = handle.fd = self._open_file(handle.path, create)
+                self._open[handle] = None
+            else:
+                self._open.move_to_end(handle)
+            handle.users += 1
+            return fd
+
+    def release(self, handle: FileHandle) -> None:
+        with self._lock:
+            handle.users -= 1
+            if handle.users == 0 and (handle.discarded or len(self._open) > self.limit):
+                self._close(handle)
+
+    @contextmanager
+    def using(self, handle: FileHandle, *, create: bool = False) -> Iterator[int]:
+        fd = self.acquire(handle, create=create)
+        try:
+            yield fd
+        finally:
+            self.release(handle)
+
+    def discard(self, handle: FileHandle) -> None:
+        """The file will not be needed soon, or goes away: closed now, or when its last user is done."""
+        with self._lock:
+            if handle.users:
+                handle.discarded = True
+            else:
+                self._close(handle)
+
+    def close(self) -> None:
+        """Closes what nobody is using."""
+        with self._lock:
+            self._evict(len(self._open))
+
+    def _open_file(self, path: str, create: bool) -> int:
+        try:
+            return self.files.open(path, create=create)
+        except OSError as error:
+            if error.errno not in _TOO_MANY or not self._evict(max(1, len(self._open) // 2)):
+                raise
+            return self.files.open(path, create=create)
+
+    def _evict(self, count: int) -> int:
+        """Closes up to `count` handles that nobody holds, oldest first; says how many. If all are held, the limit is
+        exceeded for as long as they are: better than to wait for a sync here."""
+        idle: list[FileHandle] = []
+        for handle in self._open:
+            if len(idle) == count:
+                break
+            if handle.users == 0:
+                idle.append(handle)
+        for handle in idle:
+            self._close(handle)
+        return len(idle)
+
+    def _close(self, handle: FileHandle) -> None:
+        handle.discarded = False
+        if handle.fd != _CLOSED:
+            fd, handle.fd = handle.fd, _CLOSED
+            self._open.pop(handle, None)
+            self.files.close(fd)

@@ -1,0 +1,495 @@
+"""The log of one partition.
+
+`PartitionLog` belongs to one thread, the server's loop. What the loop calls never waits for the disk: an append is one
+write into the page cache, a read takes only what is in it (or says `WouldBlock`). What does wait, `sync`, cold reads,
+lookups by time and `SnapshotJob.write`, may run in any other thread at the same time:
+
+- Segments are in a tuple that is replaced, never changed; a segment's bytes below `size` never change.
+- `append` writes, then moves `end_offset`, then `segment.size`. Whoever reads `size` first and `end_offset` after it
+  thus never takes bytes for readable that lie behind the end offset he saw.
+- `sync` reads `end_offset` before it syncs, so that everything below what it returns is on the disk.
+
+A failed write changes nothing: its torn bytes are cut off again, at the latest before the next append. A failed sync is
+final for this object, because nobody knows what the kernel dropped: `failed` is set, appends raise, reads go on. The
+log has to be opened again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from contextlib import suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fencepost.core import dedup
+from fencepost.errors import ErrorCode, FencepostError, StorageError
+from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
+from fencepost.log import snapshot as snapshots
+from fencepost.log import times
+from fencepost.log.config import LogConfig
+from fencepost.log.files import Files, make_directories, write_file
+from fencepost.log.handles import Handles
+from fencepost.log.index import MAX_RELATIVE_OFFSET, IndexMark, SegmentIndex, mark_of
+from fencepost.log.reading import Found, Stretch, read_stretch
+from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, producer_batch, recover
+from fencepost.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from fencepost.log.snapshot import SegmentMark, Snapshot
+from fencepost.log.times import TimedOffset
+from fencepost.types import Milliseconds, Offset
+
+_PLACES_KEPT: Final = 32
+_base_offset = attrgetter("base_offset")
+_logger = logging.getLogger(__name__)
+
+
+class OffsetOutOfRange(FencepostError):
+    """The offset lies before the log's start or behind its end."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class _Place(NamedTuple):
+    """Where in the files an offset is."""
+
+    segment: Segment
+    position: int
+
+
+class PartitionLog:
+    """See the module's text for who may call what."""
+
+    __slots__ = (
+        "_batches_since_snapshot",
+        "_bytes_since_snapshot",
+        "_directory_changes",
+        "_directory_changes_synced",
+        "_handles",
+        "_new_directories",
+        "_places",
+        "_segments",
+        "_snapshot_due",
+        "_snapshot_running",
+        "_sync_lock",
+        "_synced_offset",
+        "_torn",
+        "config",
+        "directory",
+        "end_offset",
+        "failed",
+        "high_watermark",
+        "producers",
+        "recovered",
+        "start_offset",
+    )
+
+    def __init__(self, directory: str, config: LogConfig, handles: Handles, recovered: Recovered) -> None:
+        self.directory = directory
+        self.config = config
+        self.producers = recovered.producers
+        self.recovered = (recovered.replayed_batches, recovered.replayed_bytes, recovered.cut_bytes)
+        """Batches and bytes replayed when the log was opened, and torn bytes cut off."""
+        self.start_offset = recovered.start_offset
+        self.end_offset = recovered.end_offset
+        self.high_watermark = recovered.end_offset
+        self.failed: BaseException | None = None
+        """Why this log takes no more batches until it is opened again."""
+        self._handles = handles
+        self._segments: tuple[Segment, ...] = tuple(recovered.segments)
+        self._synced_offset = recovered.end_offset
+        self._places: dict[Offset, _Place] = {}
+        """Where recent reads ended: a consumer that reads on needs no index."""
+        self._sync_lock = threading.Lock()
+        self._new_directories: list[str] = []
+        """Directories that the first append had to make, or to make an entry in."""
+        self._directory_changes = 0
+        """Counts new names in the directory; written by the owner alone, and `…_synced` by `sync` alone."""
+        self._directory_changes_synced = 0
+        self._torn = False
+        self._bytes_since_snapshot = recovered.replayed_bytes
+        self._batches_since_snapshot = recovered.replayed_batches
+        self._snapshot_due = False
+        self._snapshot_running = False
+
+    @classmethod
+    def open(
+        cls, directory: Path, config: LogConfig, *, files: Files, handles: Handles, now_ms: Milliseconds
+    ) -> PartitionLog:
+        """The log in this directory, recovered; a missing directory is an empty log, and made by the first append.
+        Blocks. StorageError if the disk does not play along."""
+        if handles.files is not files:
+            raise ValueError("the handles belong to another file system")
+        try:
+            return cls(str(directory), config, handles, recover(str(directory), config, handles, now_ms))
+        except OSError as error:
+            raise StorageError(f"cannot open the log {directory}: {error}") from error
+
+    # --- the owner's thread -----------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Are there bytes that are not known to be on the disk?"""
+        return self._synced_offset < self.end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Up to here (exclusive) every transaction is decided."""
+        first = self.producers.first_open_transaction()
+        return self.high_watermark if first is None else min(first, self.high_watermark)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    def judge(self, header: BatchHeader) -> dedup.Verdict:
+        """Is this batch new, a duplicate, out of line or fenced? Changes nothing."""
+        if header.pid < 0:
+            return dedup.ACCEPT
+        return self.producers.judge(producer_batch(header, header.crc, header.max_timestamp))
+
+    def append(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: Milliseconds, *, leader_epoch: int = 0
+    ) -> Offset:
+        """Gives the batch its offset, in place, and writes it; then its producer's state moves. The batch must have
+        been checked and judged. On StorageError nothing has changed, and the next append tries again."""
+        if self.failed is not None:
+            raise StorageError(f"a sync of {self.directory} failed, the log has to be opened again") from self.failed
+        config = self.config
+        offset = self.end_offset
+        size = header.batch_length + LENGTH_PREFIX
+        last_offset = Offset(offset + header.last_offset_delta)
+        timestamp = header.max_timestamp
+        stamp_offset(batch, offset, leader_epoch)
+        if config.append_time:
+            stamp_append_time(batch, header, now_ms)
+            timestamp = now_ms
+
+        segments = self._segments
+        segment = segments[-1] if segments else None
+        if (
+            segment is None
+            or self._torn
+            or segment.size + size > config.segment_bytes
+            or now_ms - segment.created_ms > config.segment_ms
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._segment_for(size, last_offset, now_ms)
+
+        handles = self._handles
+        handle = segment.handle
+        try:
+            fd = handles.acquire(handle)
+            try:
+                written = handles.files.write(fd, batch, segment.size)
+            finally:
+                handles.release(handle)
+        except OSError as error:
+            self._undo_write(segment)
+            raise StorageError(f"cannot write to {handle.path}: {error}") from error
+        if written != size:
+            self._undo_write(segment)
+            raise StorageError(f"only {written} of {size} bytes could be written to {handle.path}: is the disk full?")
+
+        # In this order; see the module's text.
+        self.end_offset = Offset(last_offset + 1)
+        segment.note(last_offset, size, timestamp, config.index_interval_bytes)
+        if header.pid >= 0:
+            if header.is_control:
+                self.producers.end_transaction(header.pid, header.epoch, now_ms)
+            else:
+                self.producers.apply(
+                    producer_batch(header, header.crc, timestamp),
+                    offset,
+                    now_ms,
+                    transactional=header.is_transactional,
+                )
+        self._bytes_since_snapshot += size
+        self._batches_since_snapshot += 1
+        return offset
+
+    def read(self, offset: Offset, max_bytes: int, *, upto: Offset, block: bool) -> list[memoryview]:
+        """Whole batches, from the one that contains `offset`, together at most `max_bytes` (but always at least one),
+        none that reaches beyond `upto`; empty if there is none. The first batch may begin before `offset`.
+
+        With block=False (the loop) WouldBlock is raised where the disk would have to be waited for; with block=True any
+        other thread may call this."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not within {self.start_offset} to {self.end_offset}")
+        if offset >= upto:
+            return []
+        segments = self._segments
+        first = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= upto:
+                break
+            found = self._read_segment(segments, number, offset, max_bytes, upto, block)
+            if found is not None:
+                places = self._places
+                if len(places) >= _PLACES_KEPT:
+                    places.clear()
+                places[found.next_offset] = _Place(segment, found.next_position)
+                return [found.data]
+        return []
+
+    def synced(self, offset: Offset) -> None:
+        """Everything below `offset` may be read: the high watermark moves there."""
+        self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
+
+    def wants_snapshot(self) -> bool:
+        if self._snapshot_running or self.failed is not None:
+            return False
+        config = self.config
+        return (
+            self._snapshot_due
+            or self._bytes_since_snapshot >= config.snapshot_bytes
+            or self._batches_since_snapshot >= config.snapshot_batches
+        )
+
+    def snapshot(self, now_ms: Milliseconds) -> SnapshotJob:
+        """The state as it is now, to be written by another thread. One at a time."""
+        self._snapshot_running = True
+        self._snapshot_due = False
+        job = SnapshotJob(self, now_ms)
+        self._bytes_since_snapshot = 0
+        self._batches_since_snapshot = 0
+        return job
+
+    def expire_producers(self, now_ms: Milliseconds) -> int:
+        """Forgets producers that were idle for longer than they have to be remembered; says how many."""
+        return len(self.producers.expire(now_ms - self.config.producer_expiry_ms))
+
+    # --- any thread -------------------------------------------------------------------------------------------------
+
+    def sync(self) -> Offset:
+        """Everything below the offset returned is on the disk. Waits. A failure is final: see `failed`."""
+        with self._sync_lock:
+            if self.failed is not None:
+                raise StorageError(f"a sync of {self.directory} failed before") from self.failed
+            offset = self.end_offset
+            if offset == self._synced_offset and self._directory_changes == self._directory_changes_synced:
+                return offset
+            try:
+                self._sync_segments()
+                self._sync_directories()
+            except OSError as error:
+                self.failed = error
+                _logger.error(
+                    "cannot sync %s: %s; it takes no more batches until it is opened again", self.directory, error
+                )
+                with suppress(OSError):
+                    write_file(self._handles.files, f"{self.directory}/{SYNC_FAILED_NAME}", b"")
+                raise StorageError(f"cannot sync {self.directory}: {error}") from error
+            self._synced_offset = offset
+            return offset
+
+    def offset_for_time(self, timestamp: Milliseconds, *, upto: Offset) -> TimedOffset | None:
+        """The first record by offset, below `upto`, that is not older than this time. Waits for the disk."""
+        return times.first_at_or_after(
+            self._handles, self._segments, timestamp, self.start_offset, upto, self.config.index_interval_bytes
+        )
+
+    def offset_of_max_timestamp(self, *, upto: Offset) -> TimedOffset | None:
+        """The first of the records with the highest timestamp below `upto`. Waits for the disk."""
+        return times.highest(self._handles, self._segments, self.start_offset, upto, self.config.index_interval_bytes)
+
+    def close(self, now_ms: Milliseconds) -> None:
+        """Cleanly: synced, and with a snapshot, so that nothing has to be replayed. Waits. It is not used after."""
+        try:
+            if (
+                self.failed is None
+                and self._segments
+                and (self._bytes_since_snapshot or self._snapshot_due or self.dirty)
+            ):
+                self.snapshot(now_ms).write()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the files and leaves everything as it is."""
+        for segment in self._segments:
+            self._handles.discard(segment.handle)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _segment_for(self, size: int, last_offset: Offset, now_ms: Milliseconds) -> Segment:
+        """The segment that the next batch goes to: the active one once it is mended, or a new one."""
+        segments = self._segments
+        if not segments:
+            return self._begin_segment(now_ms)
+        segment = segments[-1]
+        if self._torn:
+            self._undo_write(segment)
+            if self._torn:
+                raise StorageError(f"{segment.handle.path} ends in torn bytes that cannot be cut off")
+        config = self.config
+        if segment.size == 0:
+            segment.created_ms = now_ms  # nothing to seal, whatever its age
+        elif (
+            segment.size + size > config.segment_bytes
+            or now_ms - segment.created_ms > config.segment_ms
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            return self._begin_segment(now_ms)
+        return segment
+
+    def _begin_segment(self, now_ms: Milliseconds) -> Segment:
+        handles = self._handles
+        segment = Segment(self.directory, self.end_offset, now_ms)
+        segment.index = SegmentIndex(segment.base_offset)
+        try:
+            if not self._segments:
+                self._new_directories += make_directories(handles.files, self.directory)
+            with handles.using(segment.handle, create=True):
+                pass
+        except OSError as error:
+            raise StorageError(f"cannot make {segment.handle.path}: {error}") from error
+        if self._segments:
+            self._segments[-1].seal()
+            self._snapshot_due = True
+        self._segments += (segment,)
+        self._directory_changes += 1
+        return segment
+
+    def _undo_write(self, segment: Segment) -> None:
+        """Cuts off what a failed write left behind the last whole batch. Must succeed before anything is written there:
+        the rest of a torn batch behind a shorter good one could be anything, even something that looks like a batch."""
+        self._torn = True
+        try:
+            with self._handles.using(segment.handle) as fd:
+                self._handles.files.truncate(fd, segment.size)
+        except OSError as error:
+            _logger.warning("cannot cut off torn bytes of %s: %s", segment.handle.path, error)
+        else:
+            self._torn = False
+
+    def _read_segment(
+        self, segments: tuple[Segment, ...], number: int, offset: Offset, max_bytes: int, upto: Offset, block: bool
+    ) -> Found | None:
+        segment = segments[number]
+        limit = segment.size  # read before `end_offset`; see the module's text
+        end = segments[number + 1].base_offset if number + 1 < len(segments) else self.end_offset
+        place = self._places.pop(offset, None)
+        position = place.position if place is not None and place.segment is segment else None
+        stretch = Stretch(offset, max_bytes, upto, limit, end if upto >= end else None)
+        interval = self.config.index_interval_bytes
+        try:
+            return read_stretch(self._handles, segment, stretch, position=position, interval=interval, block=block)
+        except OSError as error:
+            raise StorageError(f"cannot read {segment.handle.path}: {error}") from error
+
+    def _sync_segments(self) -> None:
+        # Sealed segments are synced in order, so everything before one that is synced and sealed is synced too.
+        waiting = []
+        for segment in reversed(self._segments):
+            size = segment.size
+            if segment.synced_size < size:
+                waiting.append((segment, size))
+            elif segment.size and waiting:
+                break
+        handles = self._handles
+        for segment, size in reversed(waiting):
+            with handles.using(segment.handle) as fd:
+                handles.files.sync(fd)
+            segment.synced_size = size
+
+    def _sync_directories(self) -> None:
+        changes = self._directory_changes
+        if changes != self._directory_changes_synced:
+            for directory in {self.directory, *self._new_directories}:
+                self._handles.files.sync_directory(directory)
+            self._directory_changes_synced = changes
+
+
+class _Captured(NamedTuple):
+    """A segment as it was when the snapshot was taken."""
+
+    segment: Segment
+    sealed: bool
+    size: int
+    max_timestamp: Milliseconds
+    max_timestamp_offset: Offset
+    entries: SegmentIndex | None
+    offset_entries: int
+    time_entries: int
+
+
+class SnapshotJob:
+    """A snapshot that was taken and is still to be written, by whichever thread may wait for the disk."""
+
+    def __init__(self, log: PartitionLog, now_ms: Milliseconds) -> None:
+        self._log = log
+        self._taken_ms = now_ms
+        self._start_offset = log.start_offset
+        self._end_offset = log.end_offset
+        self._producers = snapshots.copy_producers(log.producers)
+        self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
+
+    def write(self) -> None:
+        """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
+        log = self._log
+        try:
+            log.sync()  # a snapshot is the recovery point: what it covers is not read again, so it must be on the disk
+            marks = tuple(self._mark(captured) for captured in self._segments)
+            active = marks[-1] if marks else None
+            snapshot = Snapshot(
+                start_offset=self._start_offset,
+                end_offset=self._end_offset,
+                active_base=active.base_offset if active else self._end_offset,
+                position=active.size if active else 0,
+                taken_ms=self._taken_ms,
+                segments=marks,
+                producers=self._producers,
+            )
+            snapshots.write(log._handles.files, log.directory, snapshot)
+        except BaseException as error:
+            log._snapshot_due = True
+            if isinstance(error, OSError):
+                raise StorageError(f"cannot write a snapshot of {log.directory}: {error}") from error
+            raise
+        finally:
+            log._snapshot_running = False
+
+    def _mark(self, captured: _Captured) -> SegmentMark:
+        segment = captured.segment
+        return SegmentMark(
+            segment.base_offset,
+            captured.size,
+            segment.created_ms,
+            captured.max_timestamp,
+            captured.max_timestamp_offset,
+            self._write_index(captured),
+        )
+
+    def _write_index(self, captured: _Captured) -> IndexMark:
+        segment = captured.segment
+        if captured.sealed and segment.index_mark is not None:
+            return segment.index_mark
+        log = self._log
+        index, entries = captured.entries, (captured.offset_entries, captured.time_entries)
+        if index is None:
+            index = segment.load_index(log._handles, log.config.index_interval_bytes)
+            entries = index.mark()
+        offset_data, time_data = index.encode(*entries)
+        files = log._handles.files
+        write_file(files, segment.path(INDEX_SUFFIX), offset_data)
+        write_file(files, segment.path(TIME_INDEX_SUFFIX), time_data)
+        mark = mark_of(offset_data, time_data)
+        if captured.sealed:
+            segment.index_mark = mark
+        return mark
+
+
+def _capture(segment: Segment, sealed: bool) -> _Captured:
+    index = segment.index
+    entries = index.mark() if index is not None else (0, 0)
+    return _Captured(
+        segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries
+    )

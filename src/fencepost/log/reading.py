@@ -1,0 +1,203 @@
+"""Finding batches in a segment: from an offset to bytes.
+
+A read is one pread where it can be. Only two places of it are looked at: the beginning, to find the batch that contains
+the offset, and the end, to stop at the end of a batch; the index leads close to both. What lies between goes to the
+socket as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
+from fencepost.kernel.header import HEADER_SIZE, LENGTH_PREFIX, BatchHeader, read_header
+from fencepost.log.files import WouldBlock
+from fencepost.log.handles import Handles
+from fencepost.log.index import IndexEntry, SegmentIndex
+from fencepost.log.segment import Placed, Segment, walk_headers
+from fencepost.types import Offset
+
+# base_offset, batch_length, (leader epoch, magic, crc, attributes), last_offset_delta
+_EXTENT: Final = Struct(">qi11xi")
+
+
+class Stretch(NamedTuple):
+    """What to read of a segment."""
+
+    offset: Offset
+    """The first batch is the one that contains this offset, or the next one if there is none."""
+    max_bytes: int
+    upto: Offset
+    """No batch that reaches to this offset or beyond."""
+    limit: int
+    """Position in the file behind which nothing is read."""
+    limit_offset: Offset | None
+    """If every batch before `limit` may be read: the offset that follows them. Otherwise None."""
+
+
+class Found(NamedTuple):
+    data: memoryview
+    next_offset: Offset
+    next_position: int
+
+
+def read_stretch(
+    handles: Handles, segment: Segment, stretch: Stretch, *, position: int | None, interval: int, block: bool
+) -> Found | None:
+    """Whole batches; None if this segment has none to give. `position`: where the first batch begins, if that is known.
+    WouldBlock if not `block` and the disk would have to be waited for."""
+    reader = _Reader(handles, segment, interval, block)
+    if position is not None:
+        found, right = reader.read(stretch, IndexEntry(stretch.offset, position), known=True)
+        if right:
+            return found
+    entry = reader.index().at_offset(stretch.offset)
+    found, right = reader.read(stretch, entry)
+    if not right:
+        reader.rebuild_index()
+        entry = reader.index().at_offset(stretch.offset)
+        found, right = reader.read(stretch, entry)
+        if not right:
+            raise StorageError(f"{segment.handle.path} is damaged around offset {stretch.offset}")
+    return found
+
+
+class _Reader:
+    def __init__(self, handles: Handles, segment: Segment, interval: int, block: bool) -> None:
+        self._handles = handles
+        self._segment = segment
+        self._interval = interval
+        self._block = block
+
+    def index(self) -> SegmentIndex:
+        index = self._segment.index
+        if index is None:
+            if not self._block:
+                raise WouldBlock
+            index = self._segment.load_index(self._handles, self._interval)
+        return index
+
+    def rebuild_index(self) -> None:
+        if not self._block:
+            raise WouldBlock
+        self._segment.index = self._segment.build_index(self._handles, self._interval)
+
+    def read(self, stretch: Stretch, entry: IndexEntry | None, *, known: bool = False) -> tuple[Found | None, bool]:
+        """Reads from where `entry` says; the second value is False if that was wrong. `known`: the batch there is the
+        one wanted, not one before it."""
+        position = 0 if entry is None else entry.position
+        limit = stretch.limit
+        if position >= limit:
+            # The index knows batches that this reader may not see yet, or it is wrong; a caller who knew the place of
+            # the end is simply at the end.
+            return None, entry is None or known
+        ahead = 0 if known else self._interval
+        data = self._bytes(position, min(limit - position, stretch.max_bytes + ahead + HEADER_SIZE))
+        if entry is not None and not _stands(data, entry, known):
+            return None, False
+        at = 0
+        while True:
+            if len(data) - at < HEADER_SIZE:
+                position += at
+                if position + HEADER_SIZE > limit:
+                    return None, True
+                data, at = self._bytes(position, min(limit - position, stretch.max_bytes + HEADER_SIZE)), 0
+            header = self._header(data, at, position)
+            if header.last_offset >= stretch.offset:
+                break
+            at += header.size
+        if header.last_offset >= stretch.upto:
+            return None, True
+        if at + header.size > len(data):
+            position += at
+            data, at = self._bytes(position, min(limit - position, max(header.size, stretch.max_bytes))), 0
+            if header.size > len(data):
+                if not self._block:
+                    raise WouldBlock
+                raise StorageError(f"{self._segment.handle.path} ends within the batch at offset {header.base_offset}")
+        stop = at + max(stretch.max_bytes, header.size)
+        if stretch.limit_offset is not None and position + len(data) == limit and len(data) <= stop:
+            return Found(data[at:], stretch.limit_offset, limit), True
+        end, next_offset = self._end(data, at, stop, position, stretch)
+        return Found(data[at:end], next_offset, position + end), True
+
+    def _end(self, data: memoryview, at: int, stop: int, position: int, stretch: Stretch) -> tuple[int, Offset]:
+        """Where in `data` the last whole batch ends that ends at or before `stop`, and the offset behind it."""
+        entry = self._entry_before_end(position + stop, stretch)
+        if entry is not None and entry.position > position + at:
+            jump = entry.position - position
+            if jump + HEADER_SIZE <= len(data) and _stands(data[jump:], entry, known=False):
+                at = jump
+        next_offset: int = _EXTENT.unpack_from(data, at)[0]
+        stop = min(stop, len(data))
+        while at + HEADER_SIZE <= stop:
+            base_offset, length, delta = _EXTENT.unpack_from(data, at)
+            end = at + LENGTH_PREFIX + length
+            if end > stop or base_offset + delta >= stretch.upto:
+                break
+            if length < HEADER_SIZE - LENGTH_PREFIX:
+                raise StorageError(f"{self._segment.handle.path} is damaged at position {position + at}")
+            at = end
+            next_offset = base_offset + delta + 1
+        return at, Offset(next_offset)
+
+    def _entry_before_end(self, position: int, stretch: Stretch) -> IndexEntry | None:
+        index = self._segment.index
+        if index is None:
+            return None
+        entry = index.at_position(position)
+        if stretch.limit_offset is None:
+            below = index.at_offset(Offset(stretch.upto - 1))
+            if entry is None or below is None:
+                return None
+            entry = min(entry, below, key=_position_of)
+        return entry
+
+    def _bytes(self, position: int, size: int) -> memoryview:
+        handles = self._handles
+        handle = self._segment.handle
+        fd = handles.acquire(handle)
+        try:
+            read = handles.files.read if self._block else handles.files.read_nowait
+            return memoryview(read(fd, size, position))
+        finally:
+            handles.release(handle)
+
+    def _header(self, data: memoryview, at: int, position: int) -> BatchHeader:
+        if len(data) - at < HEADER_SIZE:
+            if not self._block:
+                raise WouldBlock
+            raise StorageError(f"{self._segment.handle.path} ends at position {position + len(data)}, too early")
+        try:
+            return read_header(data, at)
+        except (CorruptBatch, UnsupportedFormat) as error:
+            raise StorageError(
+                f"{self._segment.handle.path} is damaged at position {position + at}: {error}"
+            ) from error
+
+
+def _position_of(entry: IndexEntry) -> int:
+    return entry.position
+
+
+def _stands(data: memoryview, entry: IndexEntry, known: bool) -> bool:
+    """Is the batch that `data` begins with the one the entry speaks of? A known place names the batch's first offset
+    (or one before it, where compaction left a gap), an index entry its last."""
+    if len(data) < HEADER_SIZE:
+        return True  # cut short by a read that did not wait: the caller finds out
+    try:
+        header = read_header(data)
+    except (CorruptBatch, UnsupportedFormat):
+        return False
+    return header.base_offset >= entry.last_offset if known else header.last_offset == entry.last_offset
+
+
+def headers_from(handles: Handles, segment: Segment, offset: Offset, interval: int) -> Iterator[Placed]:
+    """The headers of the batches from the one that contains `offset` on. Waits for the disk."""
+    entry = segment.load_index(handles, interval).at_offset(offset)
+    with handles.using(segment.handle) as fd:
+        for placed in walk_headers(handles.files, fd, entry.position if entry else 0, segment.size):
+            if placed.header.last_offset >= offset:
+                yield placed

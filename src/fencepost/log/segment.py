@@ -1,0 +1,191 @@
+"""One stretch of a partition's log: a file of record batches, one behind the other, and its indexes.
+
+Files are named as Kafka names them, by the first offset they may hold:
+
+    00000000000000000000.log  .index  .timeindex
+
+A segment is *active* while batches are appended to it, and *sealed* afterwards. The indexes of a sealed segment can be
+dropped from memory and are read back, or built anew, when somebody looks for an offset in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from fencepost.errors import CorruptBatch, UnsupportedFormat
+from fencepost.kernel.header import (
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    check_batch,
+    read_header,
+)
+from fencepost.log.files import Files, read_file
+from fencepost.log.handles import FileHandle, Handles
+from fencepost.log.index import IndexMark, SegmentIndex
+from fencepost.types import NO_TIMESTAMP, Milliseconds, Offset
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+_HEADER_CHUNK: Final = 64 << 10
+_CHECK_CHUNK: Final = 1 << 20
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def offset_of_name(name: str, suffix: str) -> Offset | None:
+    """The offset in a file's name, or None if it is no such file."""
+    stem = name.removesuffix(suffix)
+    return Offset(int(stem)) if len(stem) == 20 and len(name) == 20 + len(suffix) and stem.isdecimal() else None
+
+
+class Segment:
+    """Fields are changed only by the log's owner, except `index` and `synced_size`: a cold read or a sync sets them."""
+
+    __slots__ = (
+        "_directory",
+        "base_offset",
+        "created_ms",
+        "handle",
+        "index",
+        "index_mark",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+        "synced_size",
+        "unindexed_bytes",
+    )
+
+    def __init__(self, directory: str, base_offset: Offset, created_ms: Milliseconds) -> None:
+        self._directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.handle = FileHandle(self.path(LOG_SUFFIX))
+        self.size = 0
+        """Bytes of whole batches; the file holds no others, except after a failed write that could not be undone."""
+        self.synced_size = 0
+        self.max_timestamp: Milliseconds = NO_TIMESTAMP
+        self.max_timestamp_offset = Offset(-1)
+        """Last offset of the batch with the highest timestamp."""
+        self.index: SegmentIndex | None = None
+        """None: not in memory."""
+        self.index_mark: IndexMark | None = None
+        """What the index files must hold; None: they were not written yet, or are not known."""
+        self.unindexed_bytes = 0
+        """Bytes behind the last entry of the index."""
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes)"
+
+    def path(self, suffix: str) -> str:
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+
+    def note(self, last_offset: Offset, size: int, timestamp: Milliseconds, interval: int) -> None:
+        """A batch of `size` bytes now stands at the end: keep index and timestamps. `self.size` moves on last."""
+        position = self.size
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self.unindexed_bytes > interval:
+            index = self.index
+            if index is not None:
+                index.add(last_offset, position)
+                index.add_time(self.max_timestamp, self.max_timestamp_offset)
+            self.unindexed_bytes = 0
+        self.unindexed_bytes += size
+        self.size = position + size
+
+    def seal(self) -> None:
+        """No more batches come: the time index gets its last entry."""
+        if self.index is not None:
+            self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
+
+    def load_index(self, handles: Handles, interval: int) -> SegmentIndex:
+        """The index, from its files if they are what was written, otherwise built anew from the log. May take long."""
+        index = self.index
+        if index is None:
+            index = self._read_index(handles.files) or self.build_index(handles, interval)
+            self.index = index
+        return index
+
+    def build_index(self, handles: Handles, interval: int) -> SegmentIndex:
+        """A new index from the headers of all batches."""
+        index = SegmentIndex(self.base_offset)
+        rebuilt = Segment(self._directory, self.base_offset, self.created_ms)
+        rebuilt.index = index
+        with handles.using(self.handle) as fd:
+            for _, header in walk_headers(handles.files, fd, 0, self.size):
+                rebuilt.note(header.last_offset, header.size, header.max_timestamp, interval)
+        rebuilt.seal()
+        return index
+
+    def _read_index(self, files: Files) -> SegmentIndex | None:
+        if self.index_mark is None:
+            return None
+        try:
+            offset_data = read_file(files, self.path(INDEX_SUFFIX))
+            time_data = read_file(files, self.path(TIME_INDEX_SUFFIX))
+        except OSError:
+            return None
+        return SegmentIndex.decode(self.base_offset, offset_data, time_data, self.index_mark)
+
+
+class Placed(NamedTuple):
+    """A batch's header and where in the file it stands."""
+
+    position: int
+    header: BatchHeader
+
+
+def walk_headers(files: Files, fd: int, position: int, end: int) -> Iterator[Placed]:
+    """The headers of the batches between two positions, whose bytes are known to be good; stops at the first bad one.
+
+    Reads little where batches are large: a chunk's worth of headers at a time, skipping over the records between.
+    """
+    while position + HEADER_SIZE <= end:
+        chunk = files.read(fd, min(_HEADER_CHUNK, end - position), position)
+        at = 0
+        while at + HEADER_SIZE <= len(chunk):
+            try:
+                header = read_header(chunk, at)
+            except (CorruptBatch, UnsupportedFormat):
+                return
+            if position + at + header.size > end:
+                return
+            yield Placed(position + at, header)
+            at += header.size
+        if at == 0:
+            return
+        position += at
+
+
+def walk_batches(files: Files, fd: int, position: int, end: int) -> Iterator[tuple[Placed, Buffer, int]]:
+    """The whole batches between two positions, each with its checksum verified, as (header, buffer, place in the
+    buffer); stops in front of the first bad byte."""
+    chunk_size = _CHECK_CHUNK
+    while position + HEADER_SIZE <= end:
+        chunk = memoryview(files.read(fd, min(chunk_size, end - position), position))
+        at = 0
+        while at + HEADER_SIZE <= len(chunk):
+            try:
+                header = read_header(chunk, at)
+                if at + header.size > len(chunk):
+                    break
+                check_batch(chunk, at)
+            except (CorruptBatch, UnsupportedFormat):
+                return
+            yield Placed(position + at, header), chunk, at
+            at += header.size
+        if at == 0:
+            # Not even one batch: it is larger than the chunk, or cut off.
+            if len(chunk) < HEADER_SIZE or position + header.size > end or header.size <= chunk_size:
+                return
+            chunk_size = header.size
+            continue
+        chunk_size = _CHECK_CHUNK
+        position += at

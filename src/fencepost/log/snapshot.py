@@ -1,0 +1,216 @@
+"""A partition's state at one offset: its recovery point.
+
+A snapshot says which segments there are, how far the log was synced, and what is known of every producer. Restart
+reads the newest one and replays only the batches behind it. It is written beside the older one, synced and renamed
+into place; the older one stays until then, and one older stays even afterwards, in case the newest cannot be read.
+
+    NNNNNNNNNNNNNNNNNNNN.snapshot      N: the end offset it was taken at
+
+     8  magic and version: "fencepS1"
+     4  CRC-32C of everything behind it
+    40  start offset, end offset, base offset of the active segment, position in it, time it was taken (8 bytes each)
+     4  number of segments, then for each
+            40  base offset, size, created, highest timestamp, offset of that
+            16  entries and checksum of .index, entries and checksum of .timeindex (4 bytes each)
+     4  number of producers, then for each
+            38  pid, epoch (2 bytes), last sequence (4), last offset, last seen, start of the open transaction or −1
+             1  number of remembered batches, then for each
+                32  first and last sequence (4 each), base offset, checksum or −1, timestamp
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from fencepost.core.dedup import ProducerEntry, ProducerTable, RememberedBatch
+from fencepost.log.files import Files, read_file, write_file_atomically
+from fencepost.log.index import IndexMark
+from fencepost.log.segment import file_name, offset_of_name
+from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
+
+SUFFIX: Final = ".snapshot"
+KEPT: Final = 2
+"""Snapshots kept: the newest, and one to fall back on."""
+
+_MAGIC: Final = b"fencepS1"
+_CHECKSUM: Final = Struct(">I")
+_HEAD: Final = Struct(">qqqqq")
+_COUNT: Final = Struct(">I")
+_SEGMENT: Final = Struct(">qqqqqIIII")
+_PRODUCER: Final = Struct(">qhiqqqB")
+_BATCH: Final = Struct(">iiqqq")
+_NONE: Final = -1
+
+_logger = logging.getLogger(__name__)
+
+
+class SegmentMark(NamedTuple):
+    """What a snapshot knows of a segment: spares reading it at a restart."""
+
+    base_offset: Offset
+    size: int
+    created_ms: Milliseconds
+    max_timestamp: Milliseconds
+    max_timestamp_offset: Offset
+    index_mark: IndexMark
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    start_offset: Offset
+    end_offset: Offset
+    active_base: Offset
+    position: int
+    """Everything before this position of the active segment is synced and accounted for."""
+    taken_ms: Milliseconds
+    segments: tuple[SegmentMark, ...]
+    producers: tuple[tuple[Pid, ProducerEntry], ...]
+
+
+def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry], ...]:
+    """The table as it is now, for another thread to write down."""
+    return tuple(
+        (
+            pid,
+            ProducerEntry(
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                entry.last_seen,
+                list(entry.batches),
+                entry.transaction_start,
+            ),
+        )
+        for pid, entry in producers
+    )
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    parts = [
+        _HEAD.pack(
+            snapshot.start_offset,
+            snapshot.end_offset,
+            snapshot.active_base,
+            snapshot.position,
+            snapshot.taken_ms,
+        ),
+        _COUNT.pack(len(snapshot.segments)),
+    ]
+    parts += [_SEGMENT.pack(*mark[:5], *mark.index_mark) for mark in snapshot.segments]
+    parts.append(_COUNT.pack(len(snapshot.producers)))
+    for pid, entry in snapshot.producers:
+        start = _NONE if entry.transaction_start is None else entry.transaction_start
+        parts.append(
+            _PRODUCER.pack(
+                pid,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                entry.last_seen,
+                start,
+                len(entry.batches),
+            )
+        )
+        parts += [
+            _BATCH.pack(
+                batch.first_sequence,
+                batch.last_sequence,
+                batch.base_offset,
+                _NONE if batch.crc is None else batch.crc,
+                batch.timestamp,
+            )
+            for batch in entry.batches
+        ]
+    body = b"".join(parts)
+    return _MAGIC + _CHECKSUM.pack(crc32c(body)) + body
+
+
+def decode(data: bytes) -> Snapshot | None:
+    """The snapshot, or None if these bytes are none that this version wrote."""
+    at = len(_MAGIC) + _CHECKSUM.size
+    if len(data) < at or data[: len(_MAGIC)] != _MAGIC:
+        return None
+    if _CHECKSUM.unpack_from(data, len(_MAGIC))[0] != crc32c(memoryview(data)[at:]):
+        return None
+    try:
+        return _decode_body(data, at)
+    except struct.error:
+        return None
+
+
+def _decode_body(data: bytes, at: int) -> Snapshot:
+    start_offset, end_offset, active_base, position, taken_ms = _HEAD.unpack_from(data, at)
+    at += _HEAD.size
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    segments = []
+    for _ in range(count):
+        fields = _SEGMENT.unpack_from(data, at)
+        at += _SEGMENT.size
+        segments.append(SegmentMark(*fields[:5], index_mark=IndexMark(*fields[5:])))
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    producers = []
+    for _ in range(count):
+        pid, epoch, last_sequence, last_offset, last_seen, start, remembered = _PRODUCER.unpack_from(data, at)
+        at += _PRODUCER.size
+        batches = []
+        for _ in range(remembered):
+            first, last, base_offset, crc, timestamp = _BATCH.unpack_from(data, at)
+            at += _BATCH.size
+            batches.append(
+                RememberedBatch(
+                    Sequence(first), Sequence(last), Offset(base_offset), None if crc == _NONE else crc, timestamp
+                )
+            )
+        entry = ProducerEntry(
+            Epoch(epoch),
+            Sequence(last_sequence),
+            Offset(last_offset),
+            last_seen,
+            batches,
+            None if start == _NONE else Offset(start),
+        )
+        producers.append((Pid(pid), entry))
+    return Snapshot(
+        Offset(start_offset),
+        Offset(end_offset),
+        Offset(active_base),
+        position,
+        taken_ms,
+        tuple(segments),
+        tuple(producers),
+    )
+
+
+def write(files: Files, directory: str, snapshot: Snapshot) -> None:
+    """Durable when this returns. Removes what is older than the newest two."""
+    write_file_atomically(files, directory, file_name(snapshot.end_offset, SUFFIX), encode(snapshot))
+    for offset in snapshot_offsets(files.listdir(directory))[KEPT:]:
+        files.remove(f"{directory}/{file_name(offset, SUFFIX)}")
+
+
+def snapshot_offsets(names: list[str]) -> list[Offset]:
+    """The end offsets of the snapshots among these files, newest first."""
+    offsets = (offset_of_name(name, SUFFIX) for name in names)
+    return sorted((offset for offset in offsets if offset is not None), reverse=True)
+
+
+def read(files: Files, directory: str, offset: Offset) -> Snapshot | None:
+    """The snapshot taken at this end offset, or None, with a warning, if it cannot be read."""
+    path = f"{directory}/{file_name(offset, SUFFIX)}"
+    try:
+        snapshot = decode(read_file(files, path))
+    except OSError as error:
+        _logger.warning("cannot read the snapshot %s: %s", path, error)
+        return None
+    if snapshot is None or snapshot.end_offset != offset:
+        _logger.warning("the snapshot %s is damaged; going back to an older one", path)
+        return None
+    return snapshot

@@ -1,0 +1,235 @@
+"""Produce (0): append one record batch per partition, at most once each (IDEM-2).
+
+Versions 3 to 13. v7 allows zstd, v8 adds an error message per partition, v9 is flexible, v13 names topics by id. Versions
+0 to 2 are advertised but not served, exactly as Kafka 4 does it: librdkafka leaves out compression without them.
+
+The batch is not taken apart: its header, size and checksum are verified, the partition judges (pid, epoch, sequence) and
+stamps the offset. Only a compacted topic looks at the records, since it refuses those without a key.
+
+With `--sync always` the answer waits for the shared sync, while the connection goes on with its next request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import Final
+
+from fencepost import kernel
+from fencepost.core.dedup import Accept, Duplicate, Fenced, Forgotten
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel.header import BatchHeader, Buffer, check_batch
+from fencepost.log.partition import PartitionLog
+from fencepost.server.broker import Broker
+from fencepost.server.partition import Partition
+from fencepost.server.router import Answer, Api, Deferred, Request
+from fencepost.types import Offset
+from fencepost.wire.hot import (
+    ProducedPartition,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+logger = logging.getLogger(__name__)
+
+OUR_CLIENT: Final = "fencepost"
+_FIRST_VERSION_WITH_ZSTD: Final = 7
+_ZSTD: Final = 4
+_LAST_CODEC: Final = 4
+
+
+class _Outcome:
+    """What became of one partition's batch; settled for good only when the log says that it is durable."""
+
+    __slots__ = ("answer", "log", "needs", "partition")
+
+    def __init__(self, answer: ProducedPartition) -> None:
+        self.answer = answer
+        self.partition: Partition | None = None
+        self.log: PartitionLog | None = None
+        self.needs = Offset(-1)
+        """The high watermark at which the batch counts as written."""
+
+
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    message = decode_produce_request(request.version, request.message, request.body_at)
+    closed = _closed_partitions(broker, message)
+    if closed:
+        return _open_first(broker, request, message, closed)
+    return _produce(broker, request, message)
+
+
+def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
+    if topic.name is not None:
+        return topic.name
+    found = broker.topics.by_id(topic.topic_id) if topic.topic_id is not None else None
+    return found.name if found is not None else None
+
+
+def _closed_partitions(broker: Broker, message: ProduceRequest) -> list[Partition]:
+    closed: list[Partition] = []
+    for wanted in message.topics:
+        name = _topic_name(broker, wanted)
+        topic = broker.topics.get(name) if name is not None else None
+        if topic is not None:
+            for index, _ in wanted.partitions:
+                partition = topic.partition(index)
+                if partition is not None and not partition.usable():
+                    closed.append(partition)
+    return closed
+
+
+async def _open_first(broker: Broker, request: Request, message: ProduceRequest, closed: list[Partition]) -> Answer:
+    for partition in closed:
+        try:
+            await partition.open()
+        except (FencepostError, OSError) as error:
+            logger.warning("%s stays closed: %s", partition.name, error)
+    return _produce(broker, request, message)
+
+
+def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answer:
+    ours = request.connection.software_name == OUR_CLIENT
+    outcomes: list[tuple[ProduceTopic, list[_Outcome]]] = []
+    touched: list[Partition] = []
+    for topic in message.topics:
+        name = _topic_name(broker, topic)
+        rows: list[_Outcome] = []
+        for index, records in topic.partitions:
+            if name is None:
+                outcome = _refused(index, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            elif message.acks not in (-1, 0, 1):
+                outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
+            else:
+                try:
+                    outcome = _append(broker, name, index, records, request.version, ours=ours)
+                except FencepostError as error:
+                    outcome = _refused(index, error.code, error.reason)
+            if outcome.partition is not None:
+                touched.append(outcome.partition)
+            rows.append(outcome)
+        outcomes.append((topic, rows))
+    finish = partial(_finish, request.version, outcomes)
+    if not touched:
+        return _last_word(request, message, outcomes, finish)
+    if broker.config.sync == "always":
+        synced = broker.syncer.join(touched)
+        return None if message.acks == 0 else Deferred(synced, finish)
+    for partition in touched:
+        if partition.log is not None:
+            partition.advance(partition.log.end_offset)
+    return _last_word(request, message, outcomes, finish)
+
+
+def _last_word(
+    request: Request,
+    message: ProduceRequest,
+    outcomes: list[tuple[ProduceTopic, list[_Outcome]]],
+    finish: partial[list[Buffer]],
+) -> Answer:
+    if message.acks != 0:
+        return finish()
+    if any(outcome.answer.error_code for _, rows in outcomes for outcome in rows):
+        # Nobody waits for an answer, so the only way to say that something went wrong is to hang up, as Kafka does.
+        request.connection.close()
+    return None
+
+
+def _append(
+    broker: Broker, topic: str, index: int, records: memoryview | None, version: int, *, ours: bool
+) -> _Outcome:
+    partition = broker.partition(topic, index)
+    header = _check(partition, records, version)
+    assert records is not None
+    now = broker.clock.now_ms()
+    verdict, offset = partition.append(records, header, now)
+    log = partition.log
+    assert log is not None
+    if isinstance(verdict, Accept):
+        time = now if partition.topic.log_config.append_time else -1
+        outcome = _Outcome(ProducedPartition(index, 0, offset, time, log.start_offset))
+        outcome.needs = Offset(offset + header.count)
+    elif isinstance(verdict, Duplicate) and (verdict.same_bytes or not ours):
+        if not verdict.same_bytes:
+            logger.warning(
+                "%s: pid %d sent sequence %d again with other bytes; taken for a duplicate, as Kafka does",
+                partition.name, header.pid, header.base_sequence,
+            )  # fmt: skip
+        time = verdict.timestamp if partition.topic.log_config.append_time else -1
+        outcome = _Outcome(ProducedPartition(index, 0, verdict.base_offset, time, log.start_offset))
+        outcome.needs = Offset(verdict.base_offset + header.count)
+    else:
+        return _refused(index, *_refusal(partition, header, verdict, ours=ours))
+    outcome.partition, outcome.log = partition, log
+    return outcome
+
+
+def _refusal(partition: Partition, header: BatchHeader, verdict: object, *, ours: bool) -> tuple[ErrorCode, str]:
+    who = f"{partition.name}: pid {header.pid}, epoch {header.epoch}, sequence {header.base_sequence}"
+    if isinstance(verdict, Fenced):
+        return ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: fenced by epoch {verdict.current_epoch}"
+    if isinstance(verdict, Duplicate):
+        return ErrorCode.INVALID_RECORD, f"{who}: already in the log with other bytes"
+    if isinstance(verdict, Forgotten):
+        # Other clients take DUPLICATE_SEQUENCE_NUMBER for success and would report an offset they do not have.
+        code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER if ours else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return code, f"{who}: already in the log, too long ago to know where"
+    expected = getattr(verdict, "expected", None)
+    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: expected sequence {expected}"
+
+
+def _check(partition: Partition, records: memoryview | None, version: int) -> BatchHeader:
+    """The header of the one batch, if it may be appended as far as its form goes."""
+    if records is None or not len(records):
+        raise ServerError(ErrorCode.INVALID_RECORD, "there is no record batch")
+    header = check_batch(records)
+    if header.size != len(records):
+        raise ServerError(ErrorCode.INVALID_RECORD, "there must be exactly one record batch per partition")
+    config = partition.topic.log_config
+    if header.size > config.max_message_bytes:
+        raise ServerError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {header.size} bytes is larger than max.message.bytes={config.max_message_bytes}",
+        )
+    if header.count < 1 or header.count != header.last_offset_delta + 1:
+        raise ServerError(
+            ErrorCode.INVALID_RECORD,
+            f"batch says {header.count} records but a last offset delta of {header.last_offset_delta}",
+        )
+    if header.is_control:
+        raise ServerError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+    if header.codec > _LAST_CODEC or (header.codec == _ZSTD and version < _FIRST_VERSION_WITH_ZSTD):
+        raise ServerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.codec} is not served in v{version}")
+    if header.pid >= 0 and (header.epoch < 0 or header.base_sequence < 0):
+        raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs an epoch and a sequence")
+    if header.is_transactional:
+        raise ServerError(ErrorCode.INVALID_TXN_STATE, "this server has no transactions yet")
+    if partition.topic.is_compacted and any(record.key is None for record in kernel.decode_batch(records)):
+        raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+    return header
+
+
+def _refused(index: int, code: ErrorCode, message: str) -> _Outcome:
+    return _Outcome(ProducedPartition(index, code, error_message=message))
+
+
+def _finish(version: int, outcomes: list[tuple[ProduceTopic, list[_Outcome]]]) -> list[Buffer]:
+    topics = [
+        ProducedTopic(topic.name, topic.topic_id, [_settled(outcome) for outcome in rows]) for topic, rows in outcomes
+    ]
+    return [encode_produce_response(version, ProduceResponse(topics))]
+
+
+def _settled(outcome: _Outcome) -> ProducedPartition:
+    if outcome.log is not None and outcome.log.high_watermark < outcome.needs:
+        reason = f"the disk refused: {outcome.log.failed}"
+        return ProducedPartition(outcome.answer.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=reason)
+    return outcome.answer
+
+
+API = Api(key=0, name="Produce", versions=(3, 13), handle=handle, raw=True, advertise_from=0)

@@ -1,0 +1,166 @@
+"""Fetch (1): record batches as they lie in the log, now or as soon as there are enough of them.
+
+Versions 4 to 18. v7 brought fetch sessions, which are declined (every answer has session 0, and clients then name
+their partitions each time), v12 is flexible, v13 names topics by id, v15 to v18 concern replicas.
+
+Batches that are in the page cache are read on the loop; cold ones in a thread. `max_bytes` never keeps the first
+batch back, or a reader could not get past one larger than its buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, NamedTuple
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel.header import Buffer
+from fencepost.log.files import WouldBlock
+from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.server.broker import Broker
+from fencepost.server.partition import Partition
+from fencepost.server.router import Answer, Api, Request
+from fencepost.types import Offset
+from fencepost.wire.hot import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+
+LEADER_EPOCH: Final = 0
+_READ_COMMITTED: Final = 1
+
+
+class _Wanted(NamedTuple):
+    """A partition of the request, looked up."""
+
+    ask: FetchPartition
+    partition: Partition | None
+    error: ErrorCode
+
+
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    message = decode_fetch_request(request.version, request.message, request.body_at)
+    if message.session_id != 0:
+        refusal = FetchResponse([], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return encode_fetch_response(request.version, refusal)
+    wanted = [(topic, [_look_up(broker, topic, ask) for ask in topic.partitions]) for topic in message.topics]
+    if all(row.partition is None or row.partition.log is not None for _, rows in wanted for row in rows):
+        try:
+            topics, size, failed = _read_all(broker, message, wanted, block=False)
+        except WouldBlock:
+            return _wait(broker, request, message, wanted)
+        if size >= message.min_bytes or failed or message.max_wait_ms <= 0 or not message.topics:
+            return encode_fetch_response(request.version, FetchResponse(topics))
+    return _wait(broker, request, message, wanted)
+
+
+async def _wait(
+    broker: Broker, request: Request, message: FetchRequest, wanted: list[tuple[FetchTopic, list[_Wanted]]]
+) -> Answer:
+    """The long poll: reads again whenever one of the partitions has news, until there is enough or time is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + message.max_wait_ms / 1000
+    partitions = [row.partition for _, rows in wanted for row in rows if row.partition is not None]
+    for partition in partitions:
+        try:
+            await partition.open()
+        except (FencepostError, OSError):
+            continue  # the read below answers with the error
+    while True:
+        news: asyncio.Future[None] = loop.create_future()
+        for partition in partitions:
+            partition.add_waiter(news)
+        try:
+            try:
+                topics, size, failed = _read_all(broker, message, wanted, block=False)
+            except WouldBlock:
+                topics, size, failed = await loop.run_in_executor(
+                    broker.threads, lambda: _read_all(broker, message, wanted, block=True)
+                )
+            left = deadline - loop.time()
+            if size >= message.min_bytes or failed or left <= 0:
+                return encode_fetch_response(request.version, FetchResponse(topics))
+            await asyncio.wait((news,), timeout=left)
+        finally:
+            for partition in partitions:
+                partition.remove_waiter(news)
+
+
+def _look_up(broker: Broker, wanted: FetchTopic, ask: FetchPartition) -> _Wanted:
+    if wanted.name is not None:
+        topic = broker.topics.get(wanted.name)
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic = broker.topics.by_id(wanted.topic_id) if wanted.topic_id is not None else None
+        missing = ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None:
+        return _Wanted(ask, None, missing)
+    partition = topic.partition(ask.index)
+    if partition is None:
+        return _Wanted(ask, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _Wanted(ask, partition, ErrorCode.NONE)
+
+
+def _read_all(
+    broker: Broker, message: FetchRequest, wanted: list[tuple[FetchTopic, list[_Wanted]]], *, block: bool
+) -> tuple[list[FetchedTopic], int, bool]:
+    """Answers for all partitions, the bytes of records in them, and whether one of them is an error."""
+    left = min(message.max_bytes, broker.config.fetch_max_bytes)
+    size, failed = 0, False
+    topics: list[FetchedTopic] = []
+    for topic, rows in wanted:
+        answers: list[FetchedPartition] = []
+        for row in rows:
+            answer, taken = _read(row, message, left, first=size == 0, block=block)
+            size += taken
+            left -= taken
+            failed = failed or bool(answer.error_code)
+            answers.append(answer)
+        topics.append(FetchedTopic(topic.name, topic.topic_id, answers))
+    return topics, size, failed
+
+
+def _read(row: _Wanted, message: FetchRequest, left: int, *, first: bool, block: bool) -> tuple[FetchedPartition, int]:
+    ask, partition = row.ask, row.partition
+    if partition is None:
+        return FetchedPartition(ask.index, row.error), 0
+    if partition.topic.deleted:
+        return FetchedPartition(ask.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+    log = partition.log
+    if log is None:
+        return FetchedPartition(ask.index, ErrorCode.KAFKA_STORAGE_ERROR), 0
+    try:
+        _check_leader_epoch(ask.current_leader_epoch)
+        upto = log.last_stable_offset if message.isolation_level == _READ_COMMITTED else log.high_watermark
+        records: list[Buffer] = []
+        if left > 0 or first:
+            records = [*log.read(Offset(ask.fetch_offset), min(ask.max_bytes, max(left, 0)), upto=upto, block=block)]
+        taken = sum(map(len, records))
+        if taken > left and not first:
+            records, taken = [], 0
+    except OffsetOutOfRange:
+        return _described(log, ask.index, ErrorCode.OFFSET_OUT_OF_RANGE, []), 0
+    except FencepostError as error:
+        return _described(log, ask.index, error.code, []), 0
+    return _described(log, ask.index, ErrorCode.NONE, records), taken
+
+
+def _described(log: PartitionLog, index: int, error: ErrorCode, records: list[Buffer]) -> FetchedPartition:
+    return FetchedPartition(
+        index, error, log.high_watermark, log.last_stable_offset, log.start_offset, None, records
+    )  # fmt: skip
+
+
+def _check_leader_epoch(given: int) -> None:
+    """There has only ever been one leader; a client that knows of another comes from some other cluster."""
+    if given > LEADER_EPOCH:
+        raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, raw=True)

@@ -1,0 +1,88 @@
+"""ListOffsets (2): the first or last offset of a partition, or the first at or after a time.
+
+Versions 1 to 11. v2 adds the isolation level, v4 leader epochs, v6 is flexible, v7 the offset of the largest timestamp
+(−3), v8 the earliest local one (−4), v9 the last tiered one (−5), v11 the earliest not yet tiered (−6). Nothing is
+tiered here: local means all, and tiered none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.log.partition import PartitionLog
+from fencepost.server.api.k01_fetch import LEADER_EPOCH
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Milliseconds, Offset
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    committed = getattr(message, "isolation_level", 0) == 1
+    seen: set[tuple[str, int]] = set()
+    topics: list[Fields] = []
+    for topic in message.topics:
+        partitions: list[Fields] = []
+        for ask in topic.partitions:
+            twice = (topic.name, ask.partition_index) in seen
+            seen.add((topic.name, ask.partition_index))
+            partitions.append(await _look_up(broker, topic.name, ask, committed=committed, twice=twice))
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _look_up(broker: Broker, topic: str, ask: Any, *, committed: bool, twice: bool) -> Fields:
+    answer = {
+        "partition_index": ask.partition_index,
+        "error_code": 0,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
+    try:
+        if twice:
+            raise ServerError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+        if getattr(ask, "current_leader_epoch", -1) > LEADER_EPOCH:
+            raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        log = await broker.partition(topic, ask.partition_index).open()
+        end = log.last_stable_offset if committed else log.high_watermark
+        found = await _find(broker, log, ask.timestamp, end)
+    except FencepostError as error:
+        return {**answer, "error_code": error.code}
+    except OSError:
+        return {**answer, "error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    if found is None:
+        return answer
+    offset, timestamp = found
+    return {**answer, "offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
+
+
+async def _find(
+    broker: Broker, log: PartitionLog, timestamp: Milliseconds, end: Offset
+) -> tuple[Offset, Milliseconds] | None:
+    if timestamp == LATEST:
+        return end, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.start_offset, -1
+    if timestamp == LATEST_TIERED:
+        return None
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        return None
+    run = asyncio.get_running_loop().run_in_executor
+    if timestamp == MAX_TIMESTAMP:
+        return await run(broker.threads, lambda: log.offset_of_max_timestamp(upto=end))
+    if timestamp < 0:
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"{timestamp} is neither a time nor a known placeholder")
+    return await run(broker.threads, lambda: log.offset_for_time(timestamp, upto=end))
+
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)

@@ -1,0 +1,42 @@
+"""ApiVersions (18): what the server speaks, from the registry. Clients ask this first.
+
+Versions 0 to 4. v3 is flexible and carries the client's name and version; its answer keeps the old header all the same,
+so that a client can read it before anything is negotiated. An unknown version is answered in v0 with
+UNSUPPORTED_VERSION and the range of this API. No features are advertised: transactions run by the older protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+_KEY: Final = 18
+_LONGEST_NAME: Final = 200
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    connection = request.connection
+    connection.software_name = getattr(request.message, "client_software_name", "")[:_LONGEST_NAME]
+    return {"error_code": ErrorCode.NONE, "api_keys": _ranges(connection.apis), "finalized_features_epoch": -1}
+
+
+def unsupported_version(apis: Mapping[int, Api]) -> Fields:
+    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": _ranges({_KEY: apis[_KEY]})}
+
+
+def _ranges(apis: Mapping[int, Api]) -> list[Fields]:
+    return [
+        {
+            "api_key": api.key,
+            "min_version": api.versions[0] if api.advertise_from is None else api.advertise_from,
+            "max_version": api.versions[1],
+        }
+        for api in apis.values()
+    ]
+
+
+API = Api(key=_KEY, name="ApiVersions", versions=(0, 4), handle=handle)

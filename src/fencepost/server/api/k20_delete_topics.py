@@ -1,0 +1,47 @@
+"""DeleteTopics (20): by name, or by id from v6 on. Records are unreachable when it answers; their files go in the background.
+
+Versions 1 to 6. v4 is flexible, v5 adds an error message, v6 ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topics import Topic
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    if request.version >= 6:
+        asked = [(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        asked = [(name, None) for name in message.topic_names]
+    return {"responses": [await _delete(broker, name, topic_id) for name, topic_id in asked]}
+
+
+async def _delete(broker: Broker, name: str | None, topic_id: Any) -> Fields:
+    answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
+    try:
+        topic = _find(broker, name, topic_id)
+        answer |= {"name": topic.name, "topic_id": topic.topic_id}
+        await broker.delete_topic(topic)
+    except FencepostError as error:
+        answer |= {"error_code": error.code, "error_message": error.reason}
+    return answer
+
+
+def _find(broker: Broker, name: str | None, topic_id: Any) -> Topic:
+    if name is not None and topic_id is not None:
+        raise ServerError(ErrorCode.INVALID_REQUEST, "name the topic or give its id, not both")
+    topic = broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id)
+    if topic is None and name is None:
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    if topic is None:
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    return topic
+
+
+API = Api(key=20, name="DeleteTopics", versions=(1, 6), handle=handle)

@@ -1,0 +1,38 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ended. There is only epoch 0, and it ends at the end of the log.
+
+Versions 2 to 4; v3 adds the replica id, v4 is flexible. Consumers ask this to find out whether their position was truncated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.api.k01_fetch import LEADER_EPOCH
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "topics": [
+            {"topic": topic.topic, "partitions": [await _end(broker, topic.topic, ask) for ask in topic.partitions]}
+            for topic in request.message.topics
+        ]
+    }
+
+
+async def _end(broker: Broker, topic: str, ask: Any) -> Fields:
+    answer = {"error_code": ErrorCode.NONE, "partition": ask.partition, "leader_epoch": -1, "end_offset": -1}
+    try:
+        if ask.current_leader_epoch > LEADER_EPOCH:
+            raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        log = await broker.partition(topic, ask.partition).open()
+    except FencepostError as error:
+        return {**answer, "error_code": error.code}
+    if ask.leader_epoch != LEADER_EPOCH:
+        return answer
+    return {**answer, "leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
+
+
+API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle)

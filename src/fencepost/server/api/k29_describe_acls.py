@@ -1,0 +1,18 @@
+"""DescribeAcls (29): there are none, and Kafka has a code for that. Versions 1 to 3; v2 is flexible."""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "error_code": ErrorCode.SECURITY_DISABLED,
+        "error_message": "this server has no authorizer",
+        "resources": [],
+    }
+
+
+API = Api(key=29, name="DescribeAcls", versions=(1, 3), handle=handle)

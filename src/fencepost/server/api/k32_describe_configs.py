@@ -1,0 +1,105 @@
+"""DescribeConfigs (32): the configs of topics, defaults included, and the settings of this node.
+
+Versions 1 to 4. v1 tells where a value comes from, v3 its type and documentation, v4 is flexible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topic_config import KNOWN
+from fencepost.server.topics import check_topic_name
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+_FROM_TOPIC: Final = 1
+_FROM_SERVER: Final = 4
+_FROM_DEFAULT: Final = 5
+_TYPES: Final = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+_PYTHON_TYPES: Final = {bool: "bool", int: "long"}
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    return {"results": [_describe(broker, resource, message) for resource in message.resources]}
+
+
+def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
+    answer = {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
+    try:
+        rows = _rows(broker, resource, with_synonyms=message.include_synonyms)
+    except FencepostError as error:
+        return {**answer, "error_code": error.code, "error_message": error.reason, "configs": []}
+    wanted = resource.configuration_keys
+    if wanted is not None:
+        rows = [row for row in rows if row["name"] in wanted]
+    if not getattr(message, "include_documentation", False):
+        rows = [{**row, "documentation": None} for row in rows]
+    return {**answer, "configs": rows}
+
+
+def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]:
+    if resource.resource_type == TOPIC:
+        check_topic_name(resource.resource_name)
+        topic = broker.topics.get(resource.resource_name)
+        if topic is None:
+            raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.resource_name!r}")
+        return [
+            _row(
+                known.name, topic.configs.get(known.name), known.default, known.kind, known.documentation, with_synonyms
+            )
+            for known in KNOWN.values()
+        ]
+    if resource.resource_type == BROKER:
+        if resource.resource_name not in ("", str(broker.config.node_id)):
+            raise ServerError(ErrorCode.INVALID_REQUEST, f"this is node {broker.config.node_id}")
+        return _server_rows(broker)
+    raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
+
+
+def _row(name: str, own: str | None, default: str, kind: str, documentation: str, with_synonyms: bool) -> Fields:
+    synonyms = [{"name": name, "value": own, "source": _FROM_TOPIC}] if own is not None else []
+    synonyms.append({"name": name, "value": default, "source": _FROM_DEFAULT})
+    return {
+        "name": name,
+        "value": default if own is None else own,
+        "read_only": False,
+        "config_source": _FROM_DEFAULT if own is None else _FROM_TOPIC,
+        "is_sensitive": False,
+        "synonyms": synonyms if with_synonyms else [],
+        "config_type": _TYPES[kind],
+        "documentation": documentation,
+    }
+
+
+def _server_rows(broker: Broker) -> list[Fields]:
+    rows: list[Fields] = []
+    for field in dataclasses.fields(broker.config):
+        value = getattr(broker.config, field.name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        rows.append(
+            {
+                "name": field.name.replace("_", "."),
+                "value": None if value is None else text,
+                "read_only": True,
+                "config_source": _FROM_DEFAULT if value == field.default else _FROM_SERVER,
+                "is_sensitive": False,
+                "synonyms": [],
+                "config_type": _TYPES[_PYTHON_TYPES.get(type(value), "string")],
+                "documentation": None,
+            }
+        )
+    return rows
+
+
+API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)

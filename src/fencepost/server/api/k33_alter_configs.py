@@ -1,0 +1,63 @@
+"""AlterConfigs (33): replaces all configs of a topic; the older way, kept because tools still use it.
+
+Versions 0 to 2; v2 is flexible. Settings of the node are fixed when it starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.api.k32_describe_configs import TOPIC
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topic_config import check_config
+from fencepost.server.topics import Topic
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    return {"responses": await alter(broker, request.message, _replaced)}
+
+
+async def alter(broker: Broker, message: Any, changed: Callable[[Topic, Any], Mapping[str, str]]) -> list[Fields]:
+    """Gives each topic named in `message` the configs that `changed` makes of it; answers row by row."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
+    rows: list[Fields] = []
+    for resource in message.resources:
+        row = {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise ServerError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named more than once")
+            topic = _topic(broker, resource)
+            configs = changed(topic, resource)
+            if not message.validate_only:
+                await broker.topics.configure(topic, configs)
+        except FencepostError as error:
+            row |= {"error_code": error.code, "error_message": error.reason}
+        rows.append(row)
+    return rows
+
+
+def _topic(broker: Broker, resource: Any) -> Topic:
+    if resource.resource_type != TOPIC:
+        raise ServerError(
+            ErrorCode.INVALID_REQUEST, "only topics can be altered; settings of the node are given at its start"
+        )
+    topic = broker.topics.get(resource.resource_name)
+    if topic is None:
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.resource_name!r}")
+    return topic
+
+
+def _replaced(_: Topic, resource: Any) -> Mapping[str, str]:
+    return {config.name: check_config(config.name, config.value) for config in resource.configs}
+
+
+API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle)

@@ -1,0 +1,60 @@
+"""DescribeLogDirs (35): the one data directory, with the size of each partition in it.
+
+Versions 1 to 5. v2 is flexible, v4 adds the disk's size. Partitions nobody has opened since the start are measured on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.partition import Partition
+from fencepost.server.router import Api, Fields, Request
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    wanted = _wanted(broker, request.message.topics)
+
+    def measure() -> Fields:
+        disk = shutil.disk_usage(broker.directory.path)
+        topics = [
+            {"name": name, "partitions": [_measured(partition) for partition in partitions]}
+            for name, partitions in wanted.items()
+        ]
+        return {
+            "error_code": ErrorCode.NONE,
+            "log_dir": str(broker.directory.path),
+            "topics": topics,
+            "total_bytes": disk.total,
+            "usable_bytes": disk.free,
+        }
+
+    measured = await asyncio.get_running_loop().run_in_executor(broker.threads, measure)
+    return {"error_code": ErrorCode.NONE, "results": [measured]}
+
+
+def _wanted(broker: Broker, asked: Any) -> dict[str, list[Partition]]:
+    if asked is None:
+        rows = [(topic, range(topic.partition_count)) for topic in broker.topics]
+    else:
+        rows = [(found, row.partitions) for row in asked if (found := broker.topics.get(row.topic)) is not None]
+    return {
+        topic.name: [partition for index in indexes if (partition := topic.partition(index)) is not None]
+        for topic, indexes in rows
+    }
+
+
+def _measured(partition: Partition) -> Fields:
+    size = partition.log.size if partition.log is not None else _size_on_disk(partition.directory)
+    return {"partition_index": partition.index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+
+
+def _size_on_disk(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.log"))
+
+
+API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle)

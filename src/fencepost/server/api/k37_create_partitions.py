@@ -1,0 +1,62 @@
+"""CreatePartitions (37): more partitions for a topic; never fewer, since keys would move and records be lost.
+
+Versions 0 to 3; v2 is flexible. A manual assignment may only name this node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topics import MAX_PARTITIONS, Topic
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    times = Counter(topic.name for topic in message.topics)
+    rows: list[Fields] = []
+    for wanted in message.topics:
+        row = {"name": wanted.name, "error_code": ErrorCode.NONE, "error_message": None}
+        try:
+            if times[wanted.name] > 1:
+                raise ServerError(ErrorCode.INVALID_REQUEST, f"the request names topic {wanted.name!r} more than once")
+            topic = _check(broker, wanted)
+            if not message.validate_only:
+                await broker.topics.add_partitions(topic, wanted.count)
+        except FencepostError as error:
+            row |= {"error_code": error.code, "error_message": error.reason}
+        rows.append(row)
+    return {"results": rows}
+
+
+def _check(broker: Broker, wanted: Any) -> Topic:
+    topic = broker.topics.get(wanted.name)
+    if topic is None:
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}")
+    has = topic.partition_count
+    if wanted.count == has:
+        raise ServerError(ErrorCode.INVALID_PARTITIONS, f"topic {wanted.name!r} already has {has} partitions")
+    if wanted.count < has:
+        raise ServerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {wanted.name!r} has {has} partitions; there can only be more, not {wanted.count}",
+        )
+    if wanted.count > MAX_PARTITIONS:
+        raise ServerError(ErrorCode.INVALID_PARTITIONS, f"a topic has at most {MAX_PARTITIONS} partitions")
+    if wanted.assignments is not None:
+        if len(wanted.assignments) != wanted.count - has:
+            raise ServerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{len(wanted.assignments)} assignments for {wanted.count - has} new partitions",
+            )
+        if any(tuple(row.broker_ids) != (broker.config.node_id,) for row in wanted.assignments):
+            raise ServerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the only node to assign to is {broker.config.node_id}"
+            )
+    return topic
+
+
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle)

@@ -1,0 +1,26 @@
+"""ElectLeaders (43): there is nothing to elect; every partition is told so. Versions 0 to 2; v2 is flexible."""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    asked = request.message.topic_partitions
+    if asked is None:
+        return {"error_code": ErrorCode.NONE, "replica_election_results": []}
+    results: list[Fields] = []
+    for wanted in asked:
+        topic = broker.topics.get(wanted.topic)
+        rows: list[Fields] = []
+        for index in wanted.partitions:
+            there = topic is not None and topic.partition(index) is not None
+            code = ErrorCode.ELECTION_NOT_NEEDED if there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            rows.append({"partition_id": index, "error_code": code, "error_message": None})
+        results.append({"topic": wanted.topic, "partition_result": rows})
+    return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+
+
+API = Api(key=43, name="ElectLeaders", versions=(0, 2), handle=handle)

@@ -1,0 +1,14 @@
+"""ListPartitionReassignments (46): none are ever under way on one node. Version 0."""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {"error_code": ErrorCode.NONE, "error_message": None, "topics": []}
+
+
+API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0), handle=handle)

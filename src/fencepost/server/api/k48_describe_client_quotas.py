@@ -1,0 +1,14 @@
+"""DescribeClientQuotas (48): there are no quotas. Versions 0 and 1; v1 is flexible."""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {"error_code": ErrorCode.NONE, "error_message": None, "entries": []}
+
+
+API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), handle=handle)

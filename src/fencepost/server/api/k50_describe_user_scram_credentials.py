@@ -1,0 +1,26 @@
+"""DescribeUserScramCredentials (50): nobody has credentials here; a user asked for by name is not found. Version 0."""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "results": [
+            {
+                "user": user.name,
+                "error_code": ErrorCode.RESOURCE_NOT_FOUND,
+                "error_message": f"user {user.name!r} has no credentials",
+                "credential_infos": [],
+            }
+            for user in request.message.users or ()
+        ],
+    }
+
+
+API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0), handle=handle)

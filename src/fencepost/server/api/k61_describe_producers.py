@@ -1,0 +1,45 @@
+"""DescribeProducers (61): per partition the producers it knows, with epoch and H(P). Version 0."""
+
+from __future__ import annotations
+
+from fencepost.core.dedup import ProducerEntry
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Pid
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [await _describe(broker, topic.name, index) for index in topic.partition_indexes],
+            }
+            for topic in request.message.topics
+        ]
+    }
+
+
+async def _describe(broker: Broker, topic: str, index: int) -> Fields:
+    answer: Fields = {"partition_index": index, "error_code": ErrorCode.NONE, "error_message": None}
+    try:
+        log = await broker.partition(topic, index).open()
+    except FencepostError as error:
+        message = error.reason
+        return {**answer, "error_code": error.code, "error_message": message, "active_producers": []}
+    return {**answer, "active_producers": [_producer(pid, entry) for pid, entry in log.producers]}
+
+
+def _producer(pid: Pid, entry: ProducerEntry) -> Fields:
+    return {
+        "producer_id": pid,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.last_seen,
+        "coordinator_epoch": -1,
+        "current_txn_start_offset": -1 if entry.transaction_start is None else entry.transaction_start,
+    }
+
+
+API = Api(key=61, name="DescribeProducers", versions=(0, 0), handle=handle)

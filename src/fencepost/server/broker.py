@@ -1,0 +1,151 @@
+"""What the handlers ask: the catalogue, the partitions, the store, the clock; and the chores between requests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.log.files import Files, OsFiles
+from fencepost.log.handles import Handles
+from fencepost.server.clock import Clock, SystemClock
+from fencepost.server.datadir import DataDirectory
+from fencepost.server.partition import Disk, Partition
+from fencepost.server.pids import PidAllocator
+from fencepost.server.settings import ServerConfig
+from fencepost.server.store import Store
+from fencepost.server.syncer import Syncer
+from fencepost.server.topics import Topic, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """Everything that outlives a request. Lives on the loop; `start` and `close` are called there."""
+
+    def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.directory = DataDirectory(config.data)
+        try:
+            self.store = Store(self.directory.store, config.sync)
+        except BaseException:
+            self.directory.close()
+            raise
+        self.cluster_id = self._load_cluster_id()
+        self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
+        files = files or OsFiles(durable=not self.directory.ephemeral)
+        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock)
+        self.topics = Topics(
+            self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
+        )
+        self.pids = PidAllocator(self.store)
+        self.syncer = Syncer(self.threads)
+        self.derived: dict[str, Any] = {}
+        """Room for what handlers keep between requests and can make anew at any time."""
+        self._creating: dict[str, asyncio.Task[Topic]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+
+    def _load_cluster_id(self) -> str:
+        rows = self.store.query("SELECT value FROM meta WHERE name = 'cluster_id'")
+        if rows:
+            return str(rows[0][0])
+        return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+    async def start(self) -> None:
+        await self.store.execute(
+            [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
+        )
+        self.spawn(self._sweep_folders(), "remove folders of deleted topics")
+
+    async def close(self) -> None:
+        """Closes every log cleanly; afterwards a start has nothing to replay."""
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        open_logs = [p.log for topic in self.topics for p in topic.touched() if p.log is not None]
+        now = self.clock.now_ms()
+        closing = [loop.run_in_executor(self.threads, log.close, now) for log in open_logs]
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                logger.error("a log could not be closed cleanly and will be recovered: %s", outcome)
+        await loop.run_in_executor(None, self.threads.shutdown)
+        self.store.close()
+        self.directory.close()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Runs a chore that nobody waits for; its failure is logged, and it ends with the broker."""
+        task = asyncio.ensure_future(work)
+        task.set_name(name)
+        self._background.add(task)
+        task.add_done_callback(self._chore_done)
+
+    def _chore_done(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("chore %r failed", task.get_name(), exc_info=error)
+
+    # -- partitions -------------------------------------------------------------------------------------------
+
+    def partition(self, topic_name: str, index: int) -> Partition:
+        """UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+        topic = self.topics.get(topic_name)
+        partition = topic.partition(index) if topic is not None else None
+        if partition is None:
+            raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
+        return partition
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    async def auto_create(self, name: str) -> Topic:
+        """The topic, created with the defaults if need be; many clients asking at once share one creation."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        creating = self._creating.get(name)
+        if creating is None:
+            creating = asyncio.ensure_future(self.topics.create(name, self.config.default_partitions, {}))
+            self._creating[name] = creating
+            creating.add_done_callback(lambda _: self._creating.pop(name, None))
+        try:
+            return await asyncio.shield(creating)
+        except ServerError as error:
+            topic = self.topics.get(name)
+            if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None:
+                return topic
+            raise
+
+    async def delete_topic(self, topic: Topic) -> None:
+        await self.topics.delete(topic)
+        for partition in topic.touched():
+            if partition.log is not None:
+                partition.log.abandon()
+                partition.log = None
+        self.spawn(self._remove_folder(topic), f"remove {topic.folder.name}")
+
+    async def _remove_folder(self, topic: Topic) -> None:
+        await asyncio.get_running_loop().run_in_executor(
+            self.threads, lambda: shutil.rmtree(topic.folder, ignore_errors=True)
+        )
+
+    async def _sweep_folders(self) -> None:
+        """A crash between deleting a topic and removing its folder leaves one behind: it goes now."""
+        expected = {topic.folder for topic in self.topics}
+
+        def sweep() -> None:
+            with contextlib.suppress(OSError):
+                for folder in self.directory.logs.iterdir():
+                    if folder not in expected:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+        await asyncio.get_running_loop().run_in_executor(self.threads, sweep)

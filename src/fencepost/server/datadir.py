@@ -1,0 +1,92 @@
+"""The data directory: who owns it, and what lies where in it.
+
+fencepost.lock      held while a server runs on the directory
+meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
+logs/NAME.ID/P/     segments of partition P; the topic's id keeps a re-created topic apart from the deleted one
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from fencepost.errors import DataDirectoryError
+
+_NAME_IN_FOLDER = 200
+"""Characters of a topic's name that its folder shows; with the id it stays within what file systems take."""
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """As Kafka writes it: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+class DataDirectory:
+    """Takes the directory, or says who has it; a temporary one is removed on `close`."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.ephemeral = path is None
+        self.path = Path(tempfile.mkdtemp(prefix="fencepost-")) if path is None else path.absolute()
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self._lock: IO[str] = (self.path / "fencepost.lock").open("a+", encoding="ascii")
+        except OSError as error:
+            raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror or error}") from error
+        self._take()
+
+    def _take(self) -> None:
+        try:
+            _lock_file(self._lock)
+        except OSError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip()
+            self._lock.close()
+            who = f" (process {holder})" if holder else ""
+            raise DataDirectoryError(f"{self.path} is in use by another fencepost server{who}") from None
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "meta.sqlite"
+
+    def topic_folder(self, name: str, topic_id: uuid.UUID) -> Path:
+        return self.logs / f"{name[:_NAME_IN_FOLDER]}.{topic_id_text(topic_id)}"
+
+    def close(self) -> None:
+        self._lock.close()
+        if self.ephemeral:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _lock_file(file: IO[str]) -> None:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+else:
+    import fcntl
+
+    def _lock_file(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

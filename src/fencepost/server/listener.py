@@ -1,0 +1,87 @@
+"""Accepts connections, knows them all, and lets them finish when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.errors import ConfigError
+from fencepost.server.api import APIS
+from fencepost.server.api.k18_api_versions import unsupported_version
+from fencepost.server.broker import Broker
+from fencepost.server.connection import Connection
+from fencepost.server.memory import RequestMemory
+from fencepost.server.router import Api, Fields
+from fencepost.server.settings import parse_address
+
+logger = logging.getLogger(__name__)
+
+_PATROL_SECONDS: Final = 1.0
+
+
+class Listener:
+    def __init__(self, broker: Broker, apis: Mapping[int, Api] = APIS) -> None:
+        self.broker = broker
+        self.apis = apis
+        self.memory = RequestMemory(broker.config.request_memory)
+        self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+
+    async def start(self) -> str:
+        """Listens; answers with the address that a client can dial."""
+        host, port = parse_address(self.broker.config.listen)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        except OSError as error:
+            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise ConfigError(f"cannot listen on {self.broker.config.listen}: {reason}") from error
+        bound = self._server.sockets[0].getsockname()
+        self.broker.spawn(self._patrol(), "close idle connections")
+        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+
+    async def stop(self) -> None:
+        """Accepts nobody new, lets begun requests be answered for a while, then closes what is left."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.finish()
+        try:
+            await asyncio.wait_for(self._all_closed.wait(), self.broker.config.drain_ms / 1000)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.close()
+            await self._all_closed.wait()
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._all_closed.clear()
+        if len(self.connections) > self.broker.config.max_connections:
+            logger.warning("closing %s: there are %d connections already", connection.peer, len(self.connections) - 1)
+            connection.close()
+
+    def lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_closed.set()
+
+    def unsupported_version(self) -> Fields:
+        return unsupported_version(self.apis)
+
+    async def _patrol(self) -> None:
+        """Closes connections that are idle for long, and half-sent requests that stall while others need the memory."""
+        config, clock = self.broker.config, self.broker.clock
+        while True:
+            await asyncio.sleep(_PATROL_SECONDS)
+            now = clock.monotonic()
+            for connection in list(self.connections):
+                silent_ms = (now - connection.last_progress) * 1000
+                stalled = connection.half_received and self.memory.contended and silent_ms > config.stalled_frame_ms
+                if stalled or (silent_ms > config.connection_idle_ms and connection.idle):
+                    logger.info("closing %s after %.0f s of silence", connection.peer, silent_ms / 1000)
+                    connection.close()

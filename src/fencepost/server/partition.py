@@ -1,0 +1,163 @@
+"""A partition as the server sees it: its log once opened, who waits for records, and when they may see them.
+
+Everything here belongs to the loop. What blocks (opening, syncing, snapshots) runs in the broker's threads, on parts of
+the log that are made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fencepost.core.dedup import Accept, Verdict
+from fencepost.errors import StorageError
+from fencepost.kernel.header import BatchHeader
+from fencepost.log.files import Files
+from fencepost.log.handles import Handles
+from fencepost.log.partition import PartitionLog
+from fencepost.server.clock import Clock
+from fencepost.types import Milliseconds, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.server.topics import Topic
+
+logger = logging.getLogger(__name__)
+
+REOPEN_AFTER_SECONDS = 1.0
+"""A log that failed at a sync is opened anew, with recovery, but not more often than this."""
+
+
+class Disk:
+    """What a partition needs to reach the disk, the same for all of them."""
+
+    def __init__(self, files: Files, handles: Handles, threads: Executor, clock: Clock) -> None:
+        self.files = files
+        self.handles = handles
+        self.threads = threads
+        self.clock = clock
+
+
+class Partition:
+    __slots__ = ("_disk", "_failed_at", "_opening", "_snapshotting", "_waiters", "directory", "index", "log", "topic")
+
+    def __init__(self, topic: Topic, index: int, directory: Path, disk: Disk) -> None:
+        self.topic = topic
+        self.index = index
+        self.directory = directory
+        self.log: PartitionLog | None = None
+        """None until first use: a server with ten thousand partitions opens those that are asked for."""
+        self._disk = disk
+        self._opening: asyncio.Future[PartitionLog] | None = None
+        self._failed_at = 0.0
+        self._snapshotting = False
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.index)
+
+    # -- opening ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> PartitionLog:
+        """The log; opened and, if the last server was killed, recovered, in a thread."""
+        if self.log is not None:
+            return self.log
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> PartitionLog:
+        disk = self._disk
+        return await asyncio.get_running_loop().run_in_executor(
+            disk.threads,
+            lambda: PartitionLog.open(
+                self.directory,
+                self.topic.log_config,
+                files=disk.files,
+                handles=disk.handles,
+                now_ms=disk.clock.now_ms(),
+            ),
+        )
+
+    def _opened(self, opening: asyncio.Future[PartitionLog]) -> None:
+        self._opening = None
+        if opening.cancelled():
+            return
+        if (error := opening.exception()) is not None:
+            logger.error("%s cannot be opened: %s", self.name, error)
+        elif self.topic.deleted:
+            opening.result().abandon()
+        else:
+            self.log = opening.result()
+
+    def usable(self) -> bool:
+        """Whether the log is open and takes appends; one that failed is let go now and then, to be opened anew."""
+        if self.log is None:
+            return False
+        if self.log.failed is not None:
+            now = self._disk.clock.monotonic()
+            if now - self._failed_at >= REOPEN_AFTER_SECONDS:
+                self._failed_at = now
+                self.log.abandon()
+                self.log = None
+                return False
+        return True
+
+    def reconfigure(self) -> None:
+        if self.log is not None:
+            self.log.config = self.topic.log_config
+
+    # -- appending --------------------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, header: BatchHeader, now: Milliseconds) -> tuple[Verdict, Offset]:
+        """Judges the batch and, if it is new, writes it. The offset counts only with `Accept`."""
+        log = self.log
+        if log is None:
+            raise StorageError(f"{self.name} is not open")
+        verdict = log.judge(header)
+        if not isinstance(verdict, Accept):
+            return verdict, Offset(-1)
+        offset = log.append(batch, header, now)
+        if log.wants_snapshot():
+            self._snapshot(log)
+        return verdict, offset
+
+    def advance(self, offset: Offset) -> None:
+        """Everything before `offset` may be read now."""
+        if self.log is not None:
+            self.log.synced(offset)
+        self.wake()
+
+    def _snapshot(self, log: PartitionLog) -> None:
+        if self._snapshotting:
+            return
+        self._snapshotting = True
+        job = log.snapshot(self._disk.clock.now_ms())
+        writing = asyncio.get_running_loop().run_in_executor(self._disk.threads, job.write)
+        writing.add_done_callback(self._snapshot_written)
+
+    def _snapshot_written(self, writing: asyncio.Future[None]) -> None:
+        self._snapshotting = False
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            logger.warning("no snapshot of %s: %s; a restart will replay more", self.name, error)
+
+    # -- waiting for records ----------------------------------------------------------------------------------
+
+    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.discard(waiter)
+
+    def wake(self) -> None:
+        """Something changed for readers: new records, or the topic is gone."""
+        if self._waiters:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+

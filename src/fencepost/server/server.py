@@ -1,0 +1,250 @@
+"""Runs a broker: in the foreground (`fencepost serve`), in a thread of this process, or as a process of its own.
+
+with fencepost.Server() as server:
+    ... server.address ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from fencepost.errors import DataDirectoryError, FencepostError
+from fencepost.log.files import Files
+from fencepost.server.broker import Broker
+from fencepost.server.clock import Clock
+from fencepost.server.listener import Listener
+from fencepost.server.settings import ServerConfig, Sync
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Server", "ServerConfig", "run"]
+
+_START_SECONDS = 60.0
+
+
+def _run_loop(main: Any) -> None:
+    """asyncio.run, on uvloop where it can be had."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main)
+
+
+async def _serve(
+    config: ServerConfig,
+    on_ready: Callable[[str, Path], None],
+    stop: asyncio.Event,
+    *,
+    clock: Clock | None = None,
+    files: Files | None = None,
+) -> None:
+    broker = Broker(config, clock=clock, files=files)
+    try:
+        await broker.start()
+        listener = Listener(broker)
+        address = await listener.start()
+        try:
+            on_ready(address, broker.directory.path)
+            await stop.wait()
+        finally:
+            await listener.stop()
+    finally:
+        await broker.close()
+
+
+def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
+    """Serves in the foreground until SIGTERM or SIGINT, then drains and stops cleanly."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):  # Windows has no signal handlers on the loop
+                loop.add_signal_handler(name, stop.set)
+        await _serve(config, on_ready, stop)
+
+    _run_loop(main())
+
+
+class Server:
+    """An embedded server; by default in-process, on a free port of 127.0.0.1, with a data directory that goes away.
+
+    `process=True` starts it as a process of its own: its work then does not share this interpreter's lock, and a test can
+    kill it.
+    """
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        *,
+        listen: str = "127.0.0.1:0",
+        sync: Sync = "os",
+        process: bool = False,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        **settings: Any,
+    ) -> None:
+        self.config = ServerConfig(data=Path(data) if data is not None else None, listen=listen, sync=sync, **settings)
+        if process and (clock is not None or files is not None):
+            raise ValueError("a clock or files of one's own can only be given to a server in this process")
+        self._as_process = process
+        self._clock = clock
+        self._files = files
+        self._address = ""
+        self._data: Path | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[str] | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT to dial."""
+        if not self._address:
+            raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
+        return self._address
+
+    @property
+    def data(self) -> Path:
+        """Where its data lies."""
+        if self._data is None:
+            raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
+        return self._data
+
+    @property
+    def pid(self) -> int:
+        """The process that serves."""
+        return self._child.pid if self._child is not None else os.getpid()
+
+    def start(self) -> Self:
+        if self._address:
+            raise RuntimeError("the server is already running")
+        if self._as_process:
+            self._start_process()
+        else:
+            self._start_thread()
+        return self
+
+    def stop(self) -> None:
+        """Drains and stops; safe to call twice."""
+        if self._thread is not None:
+            if self._loop is not None and self._stop is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                    self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._thread = None
+        if self._child is not None:
+            self._child.terminate()
+            self._reap()
+        self._address = ""
+
+    def kill(self) -> None:
+        """SIGKILL, for tests of what a crash leaves behind; only for `process=True`."""
+        if self._child is None:
+            raise RuntimeError("only a server started with process=True can be killed")
+        self._child.kill()
+        self._reap()
+        self._address = ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- in a thread ------------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        ready = threading.Event()
+
+        def on_ready(address: str, data: Path) -> None:
+            self._address, self._data = address, data
+            ready.set()
+
+        async def main() -> None:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            await _serve(self.config, on_ready, self._stop, clock=self._clock, files=self._files)
+
+        def target() -> None:
+            try:
+                _run_loop(main())
+            except BaseException as error:
+                self._failure = error
+                if ready.is_set():
+                    logger.exception("the embedded server has stopped")
+            finally:
+                ready.set()
+
+        self._failure = None
+        self._thread = threading.Thread(target=target, name="fencepost-server", daemon=True)
+        self._thread.start()
+        ready.wait()
+        failure: BaseException | None = self._failure
+        if failure is not None:
+            self._thread.join()
+            self._thread = None
+            raise failure
+
+    # -- as a process -----------------------------------------------------------------------------------------
+
+    def _start_process(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "fencepost.server.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(repr_config(self.config) + "\n")
+        self._child.stdin.flush()
+        answer = _read_line(self._child.stdout, _START_SECONDS)
+        word, _, rest = answer.partition(" ")
+        if word != "ready":
+            self._child.kill()
+            self._reap()
+            raise DataDirectoryError(rest.strip()) if word == "error" else FencepostError("the server did not start")
+        address, _, data = rest.strip().partition(" ")
+        self._address, self._data = address, Path(data)
+
+    def _reap(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+            child.wait()
+
+
+def _read_line(stream: IO[str], seconds: float) -> str:
+    """A line, or "" when the child has ended or said nothing for too long."""
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
+    reader.start()
+    reader.join(seconds)
+    return lines[0] if lines else ""
+
+
+def repr_config(config: ServerConfig) -> str:
+    """The settings as one line of JSON, for a child process."""
+    import dataclasses
+    import json
+
+    return json.dumps({k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(config).items()})

@@ -1,0 +1,112 @@
+"""What a server can be told. Names and defaults are Kafka's where Kafka has the setting."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from fencepost.errors import ConfigError
+from fencepost.types import Milliseconds
+
+Sync: TypeAlias = Literal["always", "os"]
+
+_DAY: Milliseconds = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    data: Path | None = None
+    """The data directory; None: a temporary one that goes away with the server."""
+    listen: str = "127.0.0.1:9092"
+    """HOST:PORT; port 0 takes a free one."""
+    advertise: str | None = None
+    """HOST:PORT told to clients; None: the address they dialled."""
+    sync: Sync = "always"
+    """`always`: an acknowledged record is on the disk. `os`: left to the page cache, as Kafka does."""
+    insecure: bool = False
+    """Allow to listen beyond loopback although nobody is authenticated."""
+    auto_create_topics: bool = True
+    default_partitions: int = 1
+    node_id: int = 1
+    max_request_bytes: int = 100 * 1024 * 1024
+    """Largest frame accepted (Kafka: socket.request.max.bytes)."""
+    request_memory: int = 512 * 1024 * 1024
+    """Bytes of requests that may be held at once, over all connections."""
+    fetch_max_bytes: int = 55 * 1024 * 1024
+    open_files: int = 400
+    """File handles kept open for segments; partitions beyond that reopen theirs."""
+    connection_idle_ms: Milliseconds = 10 * 60 * 1000
+    stalled_frame_ms: Milliseconds = 10_000
+    """A half-sent request that makes no progress for this long is closed once others wait for its memory."""
+    producer_expiry_ms: Milliseconds = _DAY
+    """An idle pid is remembered at least this long (Kafka: producer.id.expiration.ms)."""
+    max_connections: int = 20_000
+    drain_ms: Milliseconds = 5_000
+    """How long a stopping server waits for requests that it has begun."""
+    group_min_session_timeout_ms: Milliseconds = 6_000
+    group_max_session_timeout_ms: Milliseconds = 1_800_000
+    group_initial_rebalance_delay_ms: Milliseconds = 0
+    group_max_size: int = 2**31 - 1
+    offsets_retention_ms: Milliseconds = 7 * _DAY
+    offset_metadata_max_bytes: int = 4096
+    background_interval_ms: Milliseconds = 5_000
+    """How often retention, expiry of idle pids and compaction look for work."""
+
+    def __post_init__(self) -> None:
+        if self.sync not in ("always", "os"):
+            raise ConfigError(f"sync is 'always' or 'os', not {self.sync!r}")
+        if self.default_partitions < 1:
+            raise ConfigError(f"default_partitions must be at least 1, not {self.default_partitions}")
+        host, _ = parse_address(self.listen)
+        if not self.insecure and not is_loopback(host):
+            raise ConfigError(
+                f"refusing to listen on {host}: anyone who reaches it could read and write everything; "
+                "listen on 127.0.0.1, or say --insecure if the network protects it"
+            )
+        if self.advertise is not None:
+            parse_address(self.advertise)
+
+    def with_options(self, options: dict[str, str]) -> ServerConfig:
+        """A copy with further settings given as text (`-X name=value`); dots and dashes count as underscores."""
+        known = {f.name: f for f in fields(self)}
+        changes: dict[str, object] = {}
+        for given, text in options.items():
+            name = given.replace(".", "_").replace("-", "_")
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise ConfigError(f"no setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            changes[name] = _parse_setting(given, text, getattr(self, name))
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _parse_setting(name: str, text: str, current: object) -> object:
+    if isinstance(current, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(current, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{name} is a whole number, not {text!r}") from None
+    return Path(text) if name == "data" else text
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """HOST:PORT, also [IPV6]:PORT."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"an address is HOST:PORT, not {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,142 @@
+"""Everything that is not records, in one SQLite file with one writing thread.
+
+Whoever changes something hands its statements to `execute` and awaits them: the thread takes all that have gathered
+while the last commit was on its way and commits them together, so a thousand waiting changes cost one sync of the
+disk. Reading from the file happens at start-up only; afterwards the server's own memory is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.errors import DataDirectoryError, StorageError
+from fencepost.server.settings import Sync
+
+logger = logging.getLogger(__name__)
+
+Statement: TypeAlias = tuple[str, tuple[Any, ...]]
+
+FORMAT_VERSION: Final = 1
+"""Of the whole data directory; a server refuses one that is newer than it knows."""
+
+SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS topics (
+        name TEXT PRIMARY KEY, id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL, created_ms INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS topic_configs (
+        topic TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (topic, name)
+    ) WITHOUT ROWID""",
+)
+
+
+class _Change(NamedTuple):
+    statements: Sequence[Statement]
+    done: asyncio.Future[None]
+    loop: asyncio.AbstractEventLoop
+
+
+class Store:
+    """Owned by the server's loop; the connection belongs to the writing thread once `start` was called."""
+
+    def __init__(self, path: Path, sync: Sync, schema: Sequence[str] = ()) -> None:
+        self._path = path
+        self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
+        self.commits = 0
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._prepare(sync, (*SCHEMA, *schema))
+        except sqlite3.Error as error:
+            raise DataDirectoryError(f"cannot use {path}: {error}") from error
+        self._thread = threading.Thread(target=self._run, name="fencepost-store", daemon=True)
+        self._thread.start()
+
+    def _prepare(self, sync: Sync, schema: Sequence[str]) -> None:
+        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if found > FORMAT_VERSION:
+            self._connection.close()
+            raise DataDirectoryError(
+                f"{self._path.parent} was written by a newer fencepost (format {found}, this one knows {FORMAT_VERSION})"
+            )
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
+        self._connection.execute("BEGIN")
+        for statement in schema:
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        self._connection.execute("COMMIT")
+
+    def query(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Blocking; for start-up, before anything is executed."""
+        return self._connection.execute(sql, params).fetchall()
+
+    def execute(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+        """Done when the statements are committed; all or none of them. StorageError if the disk refused."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._changes.put(_Change(statements, done, loop))
+        return done
+
+    def close(self) -> None:
+        """Commits what was handed in and ends the thread. Blocking."""
+        self._changes.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while (change := self._changes.get()) is not None:
+            batch = [change]
+            stop = False
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    more = self._changes.get_nowait()
+                    if more is None:
+                        stop = True
+                        break
+                    batch.append(more)
+            self._commit(batch)
+            if stop:
+                return
+
+    def _commit(self, batch: list[_Change]) -> None:
+        failure: StorageError | None = None
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for change in batch:
+                for sql, params in change.statements:
+                    self._connection.execute(sql, params)
+            self._connection.execute("COMMIT")
+            self.commits += 1
+        except sqlite3.Error as error:
+            logger.exception("the metadata store could not commit %d changes", len(batch))
+            failure = StorageError(f"metadata could not be written: {error}")
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        for loop, changes in _by_loop(batch).items():
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                loop.call_soon_threadsafe(_settle, changes, failure)
+
+
+def _by_loop(batch: list[_Change]) -> dict[asyncio.AbstractEventLoop, list[_Change]]:
+    loops: dict[asyncio.AbstractEventLoop, list[_Change]] = {}
+    for change in batch:
+        loops.setdefault(change.loop, []).append(change)
+    return loops
+
+
+def _settle(changes: list[_Change], failure: StorageError | None) -> None:
+    for change in changes:
+        if change.done.cancelled():
+            continue
+        if failure is None:
+            change.done.set_result(None)
+        else:
+            change.done.set_exception(failure)

@@ -1,0 +1,73 @@
+"""One fsync for many requests (`--sync always`).
+
+Time is cut into rounds. A request that has appended joins the round that has not begun yet and waits for its end; when a
+round begins, every log that is dirty at that moment is synced in threads, and when it ends their records become
+readable and all its requests are answered. While a round is under way the next one gathers: the busier the server, the
+more requests share a sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from typing import Final
+
+from fencepost.errors import StorageError
+from fencepost.log.partition import PartitionLog
+from fencepost.server.partition import Partition
+from fencepost.types import Offset
+
+logger = logging.getLogger(__name__)
+
+_PARALLEL: Final = 4
+"""Threads that a round may use: syncs of different files share the file system's journal commit."""
+
+
+class Syncer:
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._dirty: set[Partition] = set()
+        self._gathering: asyncio.Future[None] | None = None
+        self._running = False
+        self.rounds = 0
+
+    def join(self, partitions: list[Partition]) -> asyncio.Future[None]:
+        """Done when what is appended to these partitions so far is on the disk, or their logs have failed."""
+        self._dirty.update(partitions)
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().create_future()
+            if not self._running:
+                self._running = True
+                asyncio.ensure_future(self._run())  # noqa: RUF006 - ends by itself; `_running` says that it is there
+        return self._gathering
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (this_round := self._gathering) is not None:
+            self._gathering = None
+            partitions, self._dirty = self._dirty, set()
+            logs = [(partition, partition.log) for partition in partitions if partition.log is not None]
+            shares = [logs[i::_PARALLEL] for i in range(min(_PARALLEL, len(logs)))]
+            results = await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
+            for synced in results:
+                for partition, log, offset in synced:
+                    if offset is not None and partition.log is log:
+                        partition.advance(offset)
+            self.rounds += 1
+            this_round.set_result(None)
+        self._running = False
+
+
+def _sync_all(
+    logs: list[tuple[Partition, PartitionLog]],
+) -> list[tuple[Partition, PartitionLog, Offset | None]]:
+    results: list[tuple[Partition, PartitionLog, Offset | None]] = []
+    for partition, log in logs:
+        offset: Offset | None = None
+        try:
+            offset = log.sync()
+        except (StorageError, OSError) as error:
+            logger.error("sync of %s failed: %s; it takes no writes until it is reopened", partition.name, error)
+        results.append((partition, log, offset))
+    return results

@@ -1,0 +1,146 @@
+"""The configs of a topic: names, types and defaults as Kafka's, and what an invalid one is told.
+
+Only configs that mean something here are known; an unknown one is an error that names the nearest, because a setting
+that is silently ignored is found out about at the worst time.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from fencepost.errors import ConfigError
+from fencepost.log.config import LogConfig
+
+Kind: TypeAlias = Literal["int", "long", "bool", "string", "list", "double"]
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    name: str
+    kind: Kind
+    default: str
+    check: Callable[[str], str | None]
+    """What is wrong with this text, or None."""
+    documentation: str
+
+
+def _whole(low: int, high: int) -> Callable[[str], str | None]:
+    def check(text: str) -> str | None:
+        try:
+            value = int(text)
+        except ValueError:
+            return "is not a whole number"
+        return None if low <= value <= high else f"must lie between {low} and {high}"
+
+    return check
+
+
+def _one_of(*values: str) -> Callable[[str], str | None]:
+    def check(text: str) -> str | None:
+        return None if text in values else f"must be one of {', '.join(values)}"
+
+    return check
+
+
+def _policies(text: str) -> str | None:
+    given = [policy.strip() for policy in text.split(",")]
+    return None if all(policy in ("delete", "compact") for policy in given) else "must be delete, compact, or both"
+
+
+def _ratio(text: str) -> str | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return "is not a number"
+    return None if 0 <= value <= 1 else "must lie between 0 and 1"
+
+
+def _anything(_: str) -> str | None:
+    return None
+
+
+_bool = _one_of("true", "false")
+
+_TABLE: Final = (
+    TopicConfig("cleanup.policy", "list", "delete", _policies, "delete old segments, compact by key, or both"),
+    TopicConfig(
+        "compression.type", "string", "producer", _one_of("producer"), "batches stay as the producer made them"
+    ),
+    TopicConfig(
+        "delete.retention.ms", "long", "86400000", _whole(0, _LONG_MAX), "how long compaction keeps tombstones"
+    ),
+    TopicConfig("file.delete.delay.ms", "long", "60000", _whole(0, _LONG_MAX), "accepted; files go at once"),
+    TopicConfig(
+        "flush.messages", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "accepted; the server's --sync decides"
+    ),
+    TopicConfig("flush.ms", "long", str(_LONG_MAX), _whole(0, _LONG_MAX), "accepted; the server's --sync decides"),
+    TopicConfig("index.interval.bytes", "int", "4096", _whole(0, _INT_MAX), "how far apart index entries lie"),
+    TopicConfig("max.compaction.lag.ms", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "compact at the latest after"),
+    TopicConfig("max.message.bytes", "int", "1048588", _whole(0, _INT_MAX), "largest batch accepted"),
+    TopicConfig(
+        "message.timestamp.type", "string", "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock counts"
+    ),
+    TopicConfig(
+        "min.cleanable.dirty.ratio", "double", "0.5", _ratio, "share of uncompacted bytes that starts compaction"
+    ),
+    TopicConfig(
+        "min.compaction.lag.ms", "long", "0", _whole(0, _LONG_MAX), "a record is not compacted before this age"
+    ),
+    TopicConfig(
+        "min.insync.replicas", "int", "1", _whole(1, _INT_MAX), "there is one replica; only 1 can be satisfied"
+    ),
+    TopicConfig("preallocate", "bool", "false", _bool, "accepted; segments grow as they are written"),
+    TopicConfig("retention.bytes", "long", "-1", _whole(-1, _LONG_MAX), "keep at most this many bytes; -1: no limit"),
+    TopicConfig("retention.ms", "long", "604800000", _whole(-1, _LONG_MAX), "keep at most this long; -1: no limit"),
+    TopicConfig("segment.bytes", "int", "1073741824", _whole(14, _INT_MAX), "a segment is closed at this size"),
+    TopicConfig("segment.index.bytes", "int", "10485760", _whole(4, _INT_MAX), "accepted; indexes grow as needed"),
+    TopicConfig("segment.jitter.ms", "long", "0", _whole(0, _LONG_MAX), "accepted; not used"),
+    TopicConfig("segment.ms", "long", "604800000", _whole(1, _LONG_MAX), "a segment is closed at this age"),
+    TopicConfig("unclean.leader.election.enable", "bool", "false", _bool, "accepted; there is one replica"),
+    TopicConfig("fencepost.writer.group", "string", "", _anything, "only the owner in this group may write"),
+    TopicConfig("fencepost.reader.group", "string", "", _anything, "only the owner in this group may read"),
+)
+KNOWN: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
+
+
+def check_config(name: str, value: str | None) -> str:
+    """The value, if `name` exists and may have it; ConfigError with the reason otherwise."""
+    known = KNOWN.get(name)
+    if known is None:
+        near = difflib.get_close_matches(name, KNOWN, n=1)
+        raise ConfigError(f"unknown topic config {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if value is None:
+        raise ConfigError(f"{name} has no value")
+    if known.kind == "bool":
+        value = value.lower()
+    if (wrong := known.check(value)) is not None:
+        raise ConfigError(f"invalid value {value!r} for {name}: it {wrong}")
+    return value
+
+
+def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConfig:
+    """What the log needs to know of a topic's configs."""
+
+    def number(name: str) -> int:
+        return int(values.get(name, KNOWN[name].default))
+
+    policy = values.get("cleanup.policy", KNOWN["cleanup.policy"].default)
+    return LogConfig(
+        segment_bytes=number("segment.bytes"),
+        segment_ms=number("segment.ms"),
+        index_interval_bytes=number("index.interval.bytes"),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        cleanup_policy=policy,
+        max_message_bytes=number("max.message.bytes"),
+        append_time=values.get("message.timestamp.type") == "LogAppendTime",
+        delete_retention_ms=number("delete.retention.ms"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        producer_expiry_ms=producer_expiry_ms,
+    )

@@ -1,0 +1,41 @@
+"""A real broker in pytest: the fixture `fencepost_server`.
+
+    def test_orders(fencepost_server):
+        producer = confluent_kafka.Producer({"bootstrap.servers": fencepost_server.address})
+
+The server is started once per session, in-process, on a free port, with a data directory that goes away; under xdist each
+worker has its own. Tests that want a server to themselves (to kill it, or with other settings) take `fencepost_server_factory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fencepost.server.server import Server
+
+
+@pytest.fixture(scope="session")
+def fencepost_server() -> Iterator[Server]:
+    """A running `fencepost.Server`, shared by the tests of a session: use topic names of your own."""
+    from fencepost.server.server import Server
+
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def fencepost_server_factory() -> Iterator[Callable[..., Server]]:
+    """Starts servers with the settings you give (see `fencepost.Server`); they are stopped after the test."""
+    from fencepost.server.server import Server
+
+    with ExitStack() as servers:
+
+        def start(*args: Any, **settings: Any) -> Server:
+            return servers.enter_context(Server(*args, **settings))
+
+        yield start

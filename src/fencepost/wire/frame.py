@@ -1,0 +1,118 @@
+"""Frames and headers: what stands around a message.
+
+A frame is an INT32 length and that many bytes: a header, then the message.
+
+    request header v1   key INT16, version INT16, correlation_id INT32, client_id NULLABLE_STRING
+    request header v2   the same, then tagged fields (client_id stays a STRING with an INT16 length)
+    response header v0  correlation_id INT32
+    response header v1  correlation_id INT32, then tagged fields
+
+Flexible versions have the later header. ApiVersions is the exception: its answer always has header v0, because the
+client may have asked in a version that the server does not know, and must be able to read the refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from fencepost.errors import Malformed
+from fencepost.wire.apis import API_VERSIONS, APIS, is_flexible
+from fencepost.wire.primitives import INT32, NOT_READABLE, Buffer, read_string, skip_tags, string
+
+DEFAULT_MAX_SIZE: Final = 100 * 1024 * 1024
+"""Kafka's socket.request.max.bytes."""
+
+_REQUEST_HEAD: Final = Struct(">hhi")
+
+
+class RequestHead(NamedTuple):
+    key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def read_request_head(frame: Buffer) -> RequestHead:
+    """The header of a request, also of a version that is not spoken; an unknown API is Malformed, as in Kafka."""
+    view = memoryview(frame)
+    try:
+        key, version, correlation_id = _REQUEST_HEAD.unpack_from(view)
+        if key not in APIS:
+            raise Malformed(f"there is no API with key {key}")
+        if version < 0:
+            raise Malformed(f"{APIS[key].name} has no version {version}")
+        client_id, at = read_string(view, 8)
+        if version >= APIS[key].first_flexible:
+            at = skip_tags(view, at)
+    except NOT_READABLE as error:
+        raise Malformed(f"request header: {error}") from error
+    return RequestHead(key, version, correlation_id, client_id, at)
+
+
+def request_head(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request, without the length prefix."""
+    head = _REQUEST_HEAD.pack(key, version, correlation_id) + string(client_id)
+    return head + b"\0" if is_flexible(key, version) else head
+
+
+def response_head(key: int, version: int, correlation_id: int) -> bytes:
+    """The header of an answer, without the length prefix."""
+    head = INT32.pack(correlation_id)
+    return head + b"\0" if _has_tags(key, version) else head
+
+
+def read_response_head(key: int, version: int, frame: Buffer) -> tuple[int, int]:
+    """(correlation id, position of the message) of the answer to a request of this key and version."""
+    view = memoryview(frame)
+    try:
+        correlation_id: int = INT32.unpack_from(view)[0]
+        return correlation_id, skip_tags(view, 4) if _has_tags(key, version) else 4
+    except NOT_READABLE as error:
+        raise Malformed(f"response header: {error}") from error
+
+
+def _has_tags(key: int, version: int) -> bool:
+    return key != API_VERSIONS and is_flexible(key, version)
+
+
+def framed(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The parts of one message with the length prefix in front, none of them copied."""
+    return [INT32.pack(sum(map(len, parts))), *parts]
+
+
+class FrameReader:
+    """Cuts a stream into frames. Bytes come in as they arrive; complete frames come out, without their prefix."""
+
+    def __init__(self, max_size: int = DEFAULT_MAX_SIZE) -> None:
+        self.max_size = max_size
+        self._pending = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._pending)
+
+    def feed(self, data: Buffer) -> list[bytes]:
+        """Malformed as soon as a length is seen that no frame may have, before its bytes are waited for.
+
+        After that the stream cannot be read on: where the next frame begins is not known.
+        """
+        pending = self._pending
+        pending += data
+        frames: list[bytes] = []
+        at = 0
+        while len(pending) - at >= 4:
+            size: int = INT32.unpack_from(pending, at)[0]
+            if not 0 <= size <= self.max_size:
+                raise Malformed(f"frame of {size} bytes, allowed are 0 to {self.max_size}")
+            end = at + 4 + size
+            if end > len(pending):
+                break
+            frames.append(bytes(memoryview(pending)[at + 4 : end]))
+            at = end
+        if at:
+            del pending[:at]
+        return frames

@@ -1,0 +1,64 @@
+"""What Produce and Fetch have in common."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fencepost.errors import Malformed
+from fencepost.wire.apis import APIS
+from fencepost.wire.primitives import (
+    INT32,
+    compact_string,
+    read_compact_string,
+    read_string,
+    read_uuid,
+    string,
+    uuid_bytes,
+    uvarint,
+)
+
+
+def check_version(key: int, version: int) -> None:
+    api = APIS[key]
+    if not api.lowest <= version <= api.highest:
+        raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+
+
+def counted(count: int) -> range:
+    if count < 0:
+        raise Malformed("an array that must not be null is null")
+    return range(count)
+
+
+def named(name: str | None) -> str:
+    if name is None:
+        raise Malformed("a topic's name must not be null")
+    return name
+
+
+def read_flexible_topic(view: memoryview, at: int, with_id: bool) -> tuple[str | None, UUID | None, int]:
+    if with_id:
+        topic_id, at = read_uuid(view, at)
+        return None, topic_id, at
+    name, at = read_compact_string(view, at)
+    return named(name), None, at
+
+
+def read_topic(view: memoryview, at: int, flexible: bool, with_id: bool) -> tuple[str | None, UUID | None, int]:
+    if flexible:
+        return read_flexible_topic(view, at, with_id)
+    name, at = read_string(view, at)
+    return named(name), None, at
+
+
+def topic(name: str | None, topic_id: UUID | None, flexible: bool, with_id: bool) -> bytes:
+    if with_id:
+        return uuid_bytes(topic_id)
+    if name is None:
+        raise TypeError("a topic must have its name in this version")
+    return compact_string(name) if flexible else string(name)
+
+
+def length(count: int, flexible: bool) -> bytes:
+    """The length of an array or byte string that is not null."""
+    return uvarint(count + 1) if flexible else INT32.pack(count)

@@ -1,0 +1,89 @@
+"""Any message of the protocol by API key and version, and the one place that loads kio's message classes.
+
+A class is loaded when the first message of its key, version and direction is seen: few of the many are ever needed.
+What is read are kio's classes (`message.topics[0].name`); what is written are plain dicts with the same names:
+
+    encode_response(22, 4, {"error_code": 0, "producer_id": 4000, "producer_epoch": 0})
+
+Fields that a version does not have are dropped; fields that are missing take the definition's default, and one that has
+none and is needed raises `WrongField`, which names it. Bytes behind the end of a message are ignored, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any, Final
+
+from fencepost.errors import Malformed
+from fencepost.wire.apis import API_NAMES, API_VERSIONS, APIS, OWN, is_flexible, versions
+from fencepost.wire.codec import Codec, WrongField, codec, ms
+from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
+
+__all__ = [
+    "API_NAMES",
+    "WrongField",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "is_flexible",
+    "ms",
+    "versions",
+]
+
+_UNSUPPORTED_VERSION: Final = 35
+
+
+def decode_request(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
+    """The request at `at`; Malformed on anything wrong with it, or if this version is not spoken."""
+    return _decode(_codec(key, version, "request"), key, version, buffer, at)
+
+
+def decode_response(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
+    """The answer at `at` to a request of this version; Malformed on anything wrong with it.
+
+    A server that does not know the asked version of ApiVersions answers in version 0 (KIP-511): that is read, too.
+    """
+    if key == API_VERSIONS and bytes(memoryview(buffer)[at : at + 2]) == INT16.pack(_UNSUPPORTED_VERSION):
+        version = 0
+    return _decode(_codec(key, version, "response"), key, version, buffer, at)
+
+
+def encode_request(key: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    return _encode(_codec(key, version, "request"), key, version, fields)
+
+
+def encode_response(key: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    return _encode(_codec(key, version, "response"), key, version, fields)
+
+
+def _decode(codec: Codec, key: int, version: int, buffer: Buffer, at: int) -> Any:
+    try:
+        return codec.read(memoryview(buffer), at)[0]
+    except (Malformed, *NOT_READABLE) as error:
+        raise Malformed(f"{APIS[key].name} v{version}: {error}") from error
+
+
+def _encode(codec: Codec, key: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    out = bytearray()
+    try:
+        codec.write(out, fields)
+    except WrongField as error:
+        raise WrongField(f"{APIS[key].name} v{version}: {error.path}", error.problem) from error
+    return bytes(out)
+
+
+@cache
+def _codec(key: int, version: int, direction: str) -> Codec:
+    api = APIS.get(key)
+    if api is None:
+        raise Malformed(f"there is no API with key {key}")
+    if not api.lowest <= version <= api.highest:
+        raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+    if key == OWN:
+        return codec(resolve_name(f"fencepost.wire.own:Own{direction.title()}"))
+    from kio.schema.index import api_key_map
+
+    return codec(resolve_name(f"kio.schema.{api_key_map[key]}.v{version}.{direction}:{api.name}{direction.title()}"))

@@ -1,0 +1,65 @@
+"""`own` (API key 10000, version 0): claim, wait for and release resources. Described as kio describes Kafka's messages.
+
+    OwnRequest  => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
+                   resource tag 0: after_token INT64
+                   request tag 0: session_ms INT32; tag 1: release [COMPACT_STRING]
+    OwnResponse => error_code INT16, error_message COMPACT_NULLABLE_STRING,
+                   resources [name COMPACT_STRING, error_code INT16, generation INT32, token INT64]
+
+Arrays are compact, every struct ends in tagged fields; request header v2, response header v1.
+"""
+
+# No postponed annotations here: the codec looks at the types of the fields, not at their names.
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from fencepost.wire.kio_types import ErrorCode
+
+NO_TOKEN: Final = -1
+"""Tokens rise from 0; as `after_token`: whatever the newest token is."""
+
+
+def _of(kafka_type: str, tag: int | None = None) -> dict[str, object]:
+    return {"kafka_type": kafka_type} if tag is None else {"kafka_type": kafka_type, "tag": tag}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedResource:
+    __flexible__: ClassVar[bool] = True
+    name: str = field(metadata=_of("string"))
+    generation: int = field(metadata=_of("int32"))
+    """The claimant's; 0 always succeeds and resets."""
+    after_token: int = field(metadata=_of("int64", tag=0), default=NO_TOKEN)
+    """Claim only if this is still the resource's newest token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRequest:
+    __flexible__: ClassVar[bool] = True
+    group: str = field(metadata=_of("string"))
+    wait_ms: int = field(metadata=_of("int32"), default=0)
+    """How long to wait until all resources are free; 0: do not wait, take over."""
+    resources: tuple[ClaimedResource, ...]
+    session_ms: int = field(metadata=_of("int32", tag=0), default=0)
+    """An owner that is silent for longer is severed; 0: it may be silent for ever."""
+    release: tuple[str, ...] = field(metadata=_of("string", tag=1), default=())
+    """Resources of this group that the connection gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedResource:
+    __flexible__: ClassVar[bool] = True
+    name: str = field(metadata=_of("string"))
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    generation: int = field(metadata=_of("int32"))
+    """The one granted, or the owner's, if the claim was refused."""
+    token: int = field(metadata=_of("int64"), default=NO_TOKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnResponse:
+    __flexible__: ClassVar[bool] = True
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    error_message: str | None = field(metadata=_of("string"), default=None)
+    resources: tuple[OwnedResource, ...]

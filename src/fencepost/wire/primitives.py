@@ -1,0 +1,189 @@
+"""The few encodings all messages are made of.
+
+    UVARINT                   7 bits per byte, lowest first, the high bit says that more follow; at most 5 bytes
+    STRING, BYTES             INT16 / INT32 length, then the bytes; a negative length is null
+    COMPACT_STRING, _BYTES    UVARINT length + 1, then the bytes; 0 is null
+    tagged fields             UVARINT count, then per field: UVARINT tag, UVARINT size, that many bytes; tags ascend
+
+Readers take a view and a position and return the value and the position behind it. A read past the end raises
+IndexError, struct.error or Malformed; the functions that users call (in frame, messages, hot) turn all of
+`NOT_READABLE` into Malformed, so that the readers need no check that Python makes anyway. Slices do not check: every
+length that a slice depends on is compared with what is there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from fencepost.errors import Malformed
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+NOT_READABLE: Final = (IndexError, struct.error, ValueError, OverflowError)
+"""What a reader may raise on wrong bytes beside Malformed (UnicodeDecodeError is a ValueError)."""
+
+INT8: Final = Struct(">b")
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
+
+_ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
+_ZERO_UUID: Final = bytes(16)
+
+
+def cut_off(missing: int) -> Malformed:
+    return Malformed(f"message ends {missing} bytes before the end of a field")
+
+
+def read_uvarint(view: Buffer, at: int) -> tuple[int, int]:
+    byte = view[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        at += 1
+        byte = view[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+        if shift > 28:
+            raise Malformed("varint longer than five bytes")
+
+
+def uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_bytes(view: memoryview, at: int) -> tuple[memoryview | None, int]:
+    size: int = INT32.unpack_from(view, at)[0]
+    at += 4
+    if size < 0:
+        return None, at
+    end = at + size
+    if end > len(view):
+        raise cut_off(end - len(view))
+    return view[at:end], end
+
+
+def read_compact_bytes(view: memoryview, at: int) -> tuple[memoryview | None, int]:
+    size, at = read_uvarint(view, at)
+    if size == 0:
+        return None, at
+    end = at + size - 1
+    if end > len(view):
+        raise cut_off(end - len(view))
+    return view[at:end], end
+
+
+def read_string(view: memoryview, at: int) -> tuple[str | None, int]:
+    size: int = INT16.unpack_from(view, at)[0]
+    at += 2
+    if size < 0:
+        return None, at
+    end = at + size
+    if end > len(view):
+        raise cut_off(end - len(view))
+    return str(view[at:end], "utf-8"), end
+
+
+def read_compact_string(view: memoryview, at: int) -> tuple[str | None, int]:
+    size, at = read_uvarint(view, at)
+    if size == 0:
+        return None, at
+    end = at + size - 1
+    if end > len(view):
+        raise cut_off(end - len(view))
+    return str(view[at:end], "utf-8"), end
+
+
+def read_array_length(view: memoryview, at: int) -> tuple[int, int]:
+    """Number of elements, −1 for null. Never more than there are bytes left, since every element has at least one."""
+    count: int = INT32.unpack_from(view, at)[0]
+    at += 4
+    if count > len(view) - at:
+        raise Malformed(f"array of {count} elements in {len(view) - at} bytes")
+    return max(count, -1), at
+
+
+def read_compact_array_length(view: memoryview, at: int) -> tuple[int, int]:
+    """As `read_array_length`."""
+    count, at = read_uvarint(view, at)
+    count -= 1
+    if count > len(view) - at:
+        raise Malformed(f"array of {count} elements in {len(view) - at} bytes")
+    return count, at
+
+
+@lru_cache(maxsize=4096)
+def _uuid(raw: bytes) -> UUID | None:
+    return None if raw == _ZERO_UUID else UUID(bytes=raw)
+
+
+def read_uuid(view: memoryview, at: int) -> tuple[UUID | None, int]:
+    """The zero UUID is Kafka's "none"."""
+    end = at + 16
+    if end > len(view):
+        raise cut_off(end - len(view))
+    return _uuid(bytes(view[at:end])), end
+
+
+def read_tags(view: memoryview, at: int) -> Iterator[tuple[int, int, int]]:
+    """(tag, start, end) of each tagged field; the end of the last one is where the next field of the message begins.
+
+    Not for a caller that needs that position when there is no field: see `skip_tags`.
+    """
+    count, at = read_uvarint(view, at)
+    for _ in range(count):
+        tag, at = read_uvarint(view, at)
+        size, at = read_uvarint(view, at)
+        end = at + size
+        if end > len(view):
+            raise cut_off(end - len(view))
+        yield tag, at, end
+        at = end
+
+
+def skip_tags(view: memoryview, at: int) -> int:
+    """Position behind the tagged fields: fields that are not known are ignored, as KIP-482 demands."""
+    if view[at] == 0:
+        return at + 1
+    count, at = read_uvarint(view, at)
+    for _ in range(count):
+        _, at = read_uvarint(view, at)
+        size, at = read_uvarint(view, at)
+        at += size
+        if at > len(view):
+            raise cut_off(at - len(view))
+    return at
+
+
+def string(value: str | None) -> bytes:
+    if value is None:
+        return b"\xff\xff"
+    encoded = value.encode()
+    return INT16.pack(len(encoded)) + encoded
+
+
+def compact_string(value: str | None) -> bytes:
+    if value is None:
+        return b"\0"
+    encoded = value.encode()
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def uuid_bytes(value: UUID | None) -> bytes:
+    return _ZERO_UUID if value is None else value.bytes

@@ -1,0 +1,72 @@
+"""The servers that the tests of broker behaviour run against: ours, and a real Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+import fencepost
+from tests.integration.differences import DIFFERENCES
+from tests.support.raw import RawClient
+
+_numbers = itertools.count(1)
+
+
+class TestedServer(NamedTuple):
+    __test__ = False
+
+    name: Literal["fencepost", "kafka"]
+    address: str
+
+    def connect(self, **how: Any) -> RawClient:
+        return RawClient(self.address, **how)
+
+    def answer_to(self, case: str) -> Any:
+        """What this server answers where the two differ on purpose."""
+        difference = DIFFERENCES[case]
+        return difference.fencepost if self.name == "fencepost" else difference.kafka
+
+
+@pytest.fixture(scope="session")
+def _our_address() -> Iterator[str]:
+    with fencepost.Server() as running:
+        yield running.address
+
+
+@pytest.fixture
+def ours(_our_address: str) -> TestedServer:
+    """fencepost's server alone, for what Kafka does not do."""
+    return TestedServer("fencepost", _our_address)
+
+
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
+def server(request: pytest.FixtureRequest) -> TestedServer:
+    """Each in turn; only the one that is asked for is started."""
+    if request.param == "kafka":
+        return TestedServer("kafka", request.getfixturevalue("kafka").address)
+    ours: TestedServer = request.getfixturevalue("ours")
+    return ours
+
+
+@pytest.fixture
+def client(server: TestedServer) -> Iterator[RawClient]:
+    with server.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test of the session uses."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
+    return f"{test}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(client: RawClient, name: str) -> str:
+    """A fresh topic with one partition."""
+    client.create_topic(name)
+    return name

@@ -1,0 +1,178 @@
+"""A real Apache Kafka for tests: its jars by Maven, one KRaft broker on 127.0.0.1, stopped with the test session.
+
+The jars are copied once into a cache folder (`FENCEPOST_TEST_CACHE`, or the user's cache directory), under a lock, so
+that several test processes may ask at the same time. Needs `java` (17 or newer) and `mvn` on the PATH; `missing_tool`
+says in one line what is not there.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.support.process import Child, free_port
+
+VERSION: Final = "4.3.1"
+HOST: Final = "127.0.0.1"
+READY_SECONDS: Final = 120
+
+POM: Final = f"""<project>
+<modelVersion>4.0.0</modelVersion>
+<groupId>fencepost.tests</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version></dependency>
+</dependencies>
+</project>
+"""
+
+# A test broker does little: the client compiler alone and the serial collector start faster and leave the cores free.
+JVM: Final = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
+
+
+class KafkaUnavailable(Exception):
+    """Java, Maven or the jars are not to be had; the message is one clear line."""
+
+
+def missing_tool() -> str | None:
+    """What has to be installed before a real Kafka can run, or None."""
+    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if not absent:
+        return None
+    return f"tests of the kind `kafka` need {' and '.join(absent)} on the PATH (Java 17 or newer, Maven 3.8 or newer)"
+
+
+def cache_folder() -> Path:
+    given = os.environ.get("FENCEPOST_TEST_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fencepost-tests"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def jars() -> Path:
+    """The folder with Kafka's jars (broker, clients and tools), filled by Maven on first use."""
+    absent = missing_tool()
+    if absent:
+        raise KafkaUnavailable(absent)
+    cache = cache_folder()
+    folder = cache / f"kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "maven.lock"):
+        if folder.is_dir():  # another process was faster
+            return folder
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            Path(scratch, "pom.xml").write_text(POM)
+            fresh = Path(scratch, "jars")
+            maven = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+            done = subprocess.run(
+                [*maven, f"-DoutputDirectory={fresh}"], cwd=scratch, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0 or not (fresh / f"kafka_2.13-{VERSION}.jar").exists():
+                complaint = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
+                raise KafkaUnavailable(f"Maven could not fetch Apache Kafka {VERSION}: {complaint[:300]}")
+            fresh.rename(folder)  # whole or not there at all
+    return folder
+
+
+def java(*arguments: str | Path, heap: str = "256m") -> list[str]:
+    """A command line that runs one of Kafka's classes, or a Java source file, with Kafka on the class path."""
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
+    return ["java", f"-Xmx{heap}", *quick, "-cp", f"{jars()}/*", *map(str, arguments)]
+
+
+def answers(port: int) -> bool:
+    """Is ApiVersions v0 answered without an error?"""
+    body = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        with socket.create_connection((HOST, port), 1) as connection:
+            connection.settimeout(2)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            answer = connection.recv(10, socket.MSG_WAITALL)
+            return len(answer) == 10 and struct.unpack(">iih", answer)[2] == 0
+    except OSError:
+        return False
+
+
+class KafkaBroker:
+    """One node that is broker and controller; `address` is where clients connect."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.address = f"{HOST}:{self.port}"
+        self._controller_port = free_port()
+        self._settings = dict(settings or {})
+        self._child: Child | None = None
+
+    def start(self) -> None:
+        classpath = f"{jars()}/*"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        done = subprocess.run(
+            [*formatting, "-t", cluster_id, "-c", properties], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise KafkaUnavailable(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout)[-2000:]}")
+        command = ["java", *JVM, "-cp", classpath, "kafka.Kafka", properties]
+        self._child = Child(command, log=self.folder / "broker.log")
+        deadline = time.monotonic() + READY_SECONDS
+        while not answers(self.port):
+            if self._child.exit_code is not None or time.monotonic() > deadline:
+                self._child.kill()
+                raise KafkaUnavailable(f"Apache Kafka did not come up:\n{self._child.output()}")
+            time.sleep(0.05)  # nothing to await: a port of another process opens without telling
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.kill()  # its data is thrown away, so there is nothing to shut down gracefully
+            self._child = None
+
+    def _properties(self) -> dict[str, object]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.folder / "log",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": "true",
+            "num.partitions": 1,
+            "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+            "num.network.threads": 2,
+            "num.io.threads": 4,
+            **self._settings,
+        }

@@ -1,0 +1,80 @@
+"""Processes that tests start: each with its output in a file, stopped for certain when the test process ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_DIE_WITH_PARENT: Final = Path(__file__).with_name("die_with_parent.py")
+_running: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+class Child:
+    """A child process. Its output goes to `log`, because a pipe that nobody reads would one day stop it."""
+
+    def __init__(self, command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-IS", _DIE_WITH_PARENT, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else {**os.environ, **env},
+            )
+        _running.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._popen.poll()
+
+    def wait(self, timeout: float = 60) -> int:
+        return self._popen.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGKILL)
+        self._popen.wait()
+
+    def stop(self, patience: float = 30) -> int:
+        """SIGTERM; SIGKILL if that is not heeded in time."""
+        self._popen.terminate()
+        try:
+            return self._popen.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._popen.wait()
+
+    def output(self, last: int = 4000) -> str:
+        """The end of what it printed."""
+        return self.log.read_text(errors="replace")[-last:]
+
+
+@atexit.register
+def _kill_the_rest() -> None:
+    for child in list(_running):
+        if child.exit_code is None:
+            child.kill()
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for servers that cannot be asked to choose one themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

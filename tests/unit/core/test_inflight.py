@@ -1,0 +1,327 @@
+"""Order, retry and doubt of one partition's batches: stepped by hand, then by chance against the server's own rule."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencepost.core import sequence
+from fencepost.core.dedup import Accept, Batch, Duplicate, ProducerTable
+from fencepost.core.dedup import Fenced as JudgedFenced
+from fencepost.core.inflight import NO_STAMP, PROOF_LASTS, Flight, Sent, Stamp, Step, Verdict
+from fencepost.core.pid import Identity
+from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.errors import ErrorCode
+from fencepost.types import Epoch, Offset, Pid, Sequence
+
+pytestmark = pytest.mark.unit
+
+ME = Identity(Pid(7), Epoch(0))
+NEXT = Identity(Pid(7), Epoch(1))
+BACKOFF = 0.1
+
+
+def flight(*, limit: int = 5) -> Flight[str]:
+    lane: Flight[str] = Flight(limit=limit)
+    lane.begin(ME)
+    return lane
+
+
+def proven(*, limit: int = 5) -> Flight[str]:
+    """After one acknowledged record: sequence 0 at offset 0."""
+    lane = flight(limit=limit)
+    lane.acknowledged(lane.send("M0", 1), Offset(0), 0.0)
+    return lane
+
+
+def batches(lane: Flight[str]) -> list[str]:
+    return [sent.batch for sent in lane]
+
+
+def test_the_first_batch_goes_alone_and_an_acknowledgement_opens_the_pipe() -> None:
+    """IDEM-5: with no state for a pid the server takes any sequence."""
+    lane = flight(limit=3)
+    assert lane.next_step(0) is Step.SEND
+    first = lane.send("M1", 2)
+    assert lane.next_step(0) is Step.WAIT
+    lane.acknowledged(first, Offset(100), 0.0)
+    assert lane.last_acknowledged == 101
+    for name in ("M2", "M3", "M4"):
+        assert lane.next_step(0) is Step.SEND
+        lane.send(name, 1)
+    assert lane.next_step(0) is Step.WAIT
+    assert [sent.stamp.sequence for sent in lane] == [2, 3, 4]
+
+
+def test_m2_fails_and_m3_with_it_and_both_go_again_in_order() -> None:
+    """IDEM-6, the source document's case."""
+    lane = proven()
+    m1, m2, m3 = lane.send("M1", 1), lane.send("M2", 1), lane.send("M3", 1)
+    lane.acknowledged(m1, Offset(1), 0.0)
+    assert lane.refused(m2, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.next_step(9) is Step.WAIT  # nothing new, nothing again, while M3 is under way
+    assert lane.refused(m3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.next_step(0.05) is Step.WAIT
+    assert lane.next_step(0.1) is Step.RESEND
+    assert lane.resend() is m2
+    assert lane.next_step(0.1) is Step.WAIT  # one at a time
+    lane.acknowledged(m2, Offset(2), 0.0)
+    assert lane.next_step(0.1) is Step.RESEND
+    assert lane.resend() is m3
+    assert (m2.stamp, m3.stamp) == (Stamp(*ME, Sequence(2)), Stamp(*ME, Sequence(3)))
+    lane.acknowledged(m3, Offset(3), 0.0)
+    assert lane.next_step(0.1) is Step.SEND
+    assert len(lane) == 0
+
+
+def test_a_lost_answer_leaves_doubt_that_a_later_refusal_does_not_end() -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert m1.persisted == "unknown"
+    lane.lost(m1, 0.0, BACKOFF)
+    lane.resend()
+    lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 1.0, BACKOFF)
+    assert m1.in_doubt
+    assert m1.persisted == "unknown"
+    assert lane.next_step(2.0) is Step.RESEND
+    assert lane.resend().stamp == Stamp(*ME, Sequence(1))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_errors_answered_after_the_append_leave_doubt(code: ErrorCode) -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert lane.refused(m1, code, 0.0, BACKOFF) is Verdict.RETRY
+    assert m1.in_doubt
+
+
+def test_a_request_that_never_left_leaves_no_doubt() -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    lane.never_left(m1)
+    assert m1.persisted == "no"
+    assert lane.next_step(0.0) is Step.RESEND
+
+
+def test_out_of_order_for_the_oldest_means_the_server_lost_track_and_the_rest_is_renumbered() -> None:
+    """What other clients call fatal is a bump of this partition's epoch."""
+    lane = proven()
+    m1, m2 = lane.send("M1", 3), lane.send("M2", 2)
+    lane.refused(m1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
+    lane.refused(m2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
+    assert lane.next_step(0.0) is Step.BUMP
+    lane.renumber(NEXT)
+    assert (m1.stamp, m2.stamp) == (Stamp(*NEXT, Sequence(0)), Stamp(*NEXT, Sequence(3)))
+    assert lane.next_sequence == 5
+    assert lane.next_step(0.0) is Step.RESEND
+
+
+def test_nothing_is_renumbered_while_a_batch_is_in_doubt() -> None:
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
+    lane.lost(m1, 0.0, BACKOFF)
+    lane.lost(m2, 0.0, BACKOFF)
+    lane.resend()
+    lane.refused(m1, ErrorCode.UNKNOWN_PRODUCER_ID, 1.0, BACKOFF)
+    assert lane.next_step(1.0) is Step.LOOK_BACK
+    assert lane.looked_back({m1.stamp: Offset(1)}) == [(m1, 1)]
+    assert batches(lane) == ["M2"]
+    assert not m2.in_doubt
+    assert lane.next_step(1.0) is Step.BUMP
+    lane.renumber(NEXT)
+    assert m2.stamp == Stamp(*NEXT, Sequence(0))
+
+
+def test_a_log_that_cannot_be_read_is_read_again_later() -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    lane.lost(m1, 0.0, BACKOFF)
+    lane.wants_look_back()
+    assert lane.next_step(0.1) is Step.LOOK_BACK
+    lane.look_back_failed(0.1, BACKOFF)
+    assert lane.next_step(0.15) is Step.WAIT
+    assert lane.next_step(0.2) is Step.LOOK_BACK
+    assert lane.give_up(m1) == "unknown"
+
+
+def test_a_batch_that_is_given_up_leaves_a_hole_and_the_next_epoch_closes_it() -> None:
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
+    assert lane.refused(m1, ErrorCode.INVALID_RECORD, 0.0, BACKOFF) is Verdict.GIVE_UP
+    assert lane.give_up(m1) == "no"
+    assert lane.next_step(0.0) is Step.WAIT
+    lane.refused(m2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
+    assert lane.next_step(0.0) is Step.BUMP
+    lane.renumber(NEXT)
+    assert lane.resend() is m2
+    assert m2.stamp == Stamp(*NEXT, Sequence(0))
+    assert lane.next_step(0.0) is Step.WAIT  # the first of an epoch goes alone
+    lane.acknowledged(m2, Offset(1), 0.0)
+    assert lane.send("M3", 1).stamp == Stamp(*NEXT, Sequence(1))
+
+
+def test_the_parts_of_a_batch_that_was_too_large_share_its_sequences() -> None:
+    lane = proven()
+    big, after = lane.send("big", 5), lane.send("after", 1)
+    assert lane.refused(big, ErrorCode.MESSAGE_TOO_LARGE, 0.0, BACKOFF) is Verdict.GIVE_UP
+    lane.split(big, [("left", 2), ("right", 3)])
+    lane.refused(after, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
+    assert [(sent.batch, sent.stamp.sequence) for sent in lane] == [("left", 1), ("right", 3), ("after", 6)]
+    assert lane.next_step(0.0) is Step.RESEND
+    assert lane.resend().batch == "left"
+
+
+def test_a_duplicate_too_old_to_be_remembered_is_persisted() -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert lane.refused(m1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0.0, BACKOFF) is Verdict.PERSISTED
+    lane.acknowledged(m1, None, 0.0)
+    assert lane.last_acknowledged == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+def test_a_fenced_writer_stops_and_says_what_is_known_of_each_batch(code: ErrorCode) -> None:
+    """IDEM-5."""
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
+    assert lane.refused(m1, code, 0.0, BACKOFF) is Verdict.FENCED
+    assert [(sent.batch, sent.persisted) for sent in lane.give_up_all()] == [("M1", "no"), ("M2", "unknown")]
+    assert m2.stamp.sequence == 2
+
+
+def test_after_a_long_idle_time_the_next_batch_goes_alone_again() -> None:
+    lane = proven()
+    assert lane.next_step(PROOF_LASTS + 1) is Step.SEND
+    lane.send("M1", 1)
+    assert lane.next_step(PROOF_LASTS + 1) is Step.WAIT
+
+
+def test_sequences_go_on_at_0_after_the_last_one() -> None:
+    lane: Flight[str] = Flight()
+    lane.begin(ME, Sequence(MAX_SEQUENCE - 1))
+    lane.acknowledged(lane.send("straddles", 3), Offset(0), 0.0)
+    assert lane.send("next", 1).stamp.sequence == 1
+
+
+def test_without_idempotence_one_batch_is_in_flight_and_doubt_ends_in_sending_again() -> None:
+    """PROD-4."""
+    lane: Flight[str] = Flight(idempotent=False)
+    m1 = lane.send("M1", 1)
+    assert m1.stamp is NO_STAMP
+    assert lane.next_step(0.0) is Step.WAIT
+    lane.lost(m1, 0.0, BACKOFF)
+    assert lane.next_step(0.1) is Step.RESEND
+    lane.acknowledged(lane.resend(), Offset(0), 0.0)
+    m2 = lane.send("M2", 1)
+    lane.refused(m2, ErrorCode.INVALID_RECORD, 0.0, BACKOFF)
+    assert lane.give_up(m2) == "no"
+    assert lane.next_step(0.1) is Step.SEND
+
+
+class Partition:
+    """A server's partition in ten lines: the rule of `core/dedup` and a list."""
+
+    def __init__(self) -> None:
+        self.log: list[int] = []
+        self.stamps: dict[Stamp, Offset] = {}
+        self.producers = ProducerTable()
+
+    def append(self, stamp: Stamp, records: list[int]) -> tuple[ErrorCode, Offset]:
+        last = sequence.last_of(stamp.sequence, len(records))
+        batch = Batch(stamp.pid, stamp.epoch, stamp.sequence, last, len(records), None, 0)
+        match self.producers.judge(batch):
+            case Accept():
+                offset = self.stamps[stamp] = Offset(len(self.log))
+                self.producers.apply(batch, offset, 0)
+                self.log += records
+                return ErrorCode.NONE, offset
+            case Duplicate(base_offset=offset):
+                return ErrorCode.NONE, offset
+            case JudgedFenced():
+                return ErrorCode.INVALID_PRODUCER_EPOCH, Offset(-1)
+            case _:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Offset(-1)
+
+
+FATES = ["answered"] * 4 + ["request lost", "answer lost", "cut", "not leader", "too large"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(FATES), max_size=60),
+    st.lists(st.integers(1, 4), min_size=1, max_size=20),
+    st.integers(1, 8),
+    st.lists(st.just(2), max_size=3),
+)
+def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
+    fates: list[str], counts: list[int], limit: int, idle_days: list[int]
+) -> None:
+    """IDEM-6, PROD-4: what was acknowledged is in the log at that offset, what was failed as "no" is not."""
+    partition, lane = Partition(), Flight[list[int]](limit=limit)
+    lane.begin(ME)
+    numbers = iter(range(1_000_000))
+    waiting = deque([next(numbers) for _ in range(count)] for count in counts)
+    wire: deque[tuple[Sent[list[int]], Stamp]] = deque()
+    acknowledged: dict[int, int] = {}
+    failed: list[int] = []
+    fate, now = iter(fates), 0.0
+
+    def note(sent: Sent[list[int]], offset: Offset) -> None:
+        acknowledged.update({record: offset + index for index, record in enumerate(sent.batch)})
+
+    while waiting or wire or len(lane):
+        now += 1
+        if idle_days and not len(lane) and not wire:  # long enough for the server to forget
+            now += idle_days.pop() * 86_400
+            partition.producers.clear()
+        step = lane.next_step(now)
+        if step is Step.SEND and waiting:
+            batch = waiting.popleft()
+            sent = lane.send(batch, len(batch))
+            wire.append((sent, sent.stamp))
+        elif step is Step.RESEND:
+            sent = lane.resend()
+            wire.append((sent, sent.stamp))
+        elif step is Step.LOOK_BACK:
+            for sent, offset in lane.looked_back(partition.stamps):
+                note(sent, offset)
+        elif step is Step.BUMP:
+            assert lane.identity is not None
+            lane.renumber(Identity(lane.identity.pid, Epoch(lane.identity.epoch + 1)))
+        if not wire or (step is Step.SEND and waiting and now % 2):
+            continue
+        what = next(fate, "answered")
+        if what == "cut":  # everything under way arrives or not, no answer comes back
+            while wire:
+                sent, stamp = wire.popleft()
+                if len(wire) % 2:
+                    partition.append(stamp, sent.batch)
+                lane.lost(sent, now, BACKOFF)
+            continue
+        sent, stamp = wire.popleft()
+        if what == "request lost":
+            lane.lost(sent, now, BACKOFF)
+            continue
+        code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, Offset(-1)
+        if what == "too large":
+            code = ErrorCode.MESSAGE_TOO_LARGE
+        elif what != "not leader":
+            code, offset = partition.append(stamp, sent.batch)
+        if what == "answer lost":
+            lane.lost(sent, now, BACKOFF)
+        elif code is ErrorCode.NONE:
+            lane.acknowledged(sent, offset, now)
+            note(sent, offset)
+        elif lane.refused(sent, code, now, BACKOFF) is Verdict.GIVE_UP:
+            if len(sent.batch) > 1 and not sent.in_doubt:
+                lane.split(sent, [(sent.batch[:1], 1), (sent.batch[1:], len(sent.batch) - 1)])
+            elif lane.give_up(sent) == "no":
+                failed += sent.batch
+
+    assert len(set(partition.log)) == len(partition.log)
+    assert partition.log == sorted(partition.log)
+    assert all(partition.log[offset] == record for record, offset in acknowledged.items())
+    assert not set(failed) & set(partition.log)
