@@ -135,6 +135,8 @@ class Queues:
         self._to_place: dict[TopicQueues, None] = {}
         self.flushing = 0
         """Callers inside `flush`: batches do not wait to become full."""
+        self.failures: deque[Settlement] = deque()
+        """Failed before they had a batch, and not accounted for yet by the send thread."""
         self._broken: FencepostError | None = None
 
     # --- the caller's threads ---
@@ -151,6 +153,8 @@ class Queues:
         options = self._options
         if timestamp is None:
             timestamp = self._clock.now_ms()
+        if headers is not None:
+            headers = list(headers)
         if options.serializes:
             size = RECORD_OVERHEAD
         else:
@@ -168,7 +172,7 @@ class Queues:
             if topic.held + size > options.buffer_memory - self._held:
                 self._wait_for_room(topic, size)
             if not topic.partition_count or options.serializes:
-                return self._keep(topic, Waiting, key, value, headers, partition, timestamp, size)
+                return self._keep(topic, key, value, headers, partition, timestamp, size)
             queue = self._queue_for(topic, key, partition)
             return self._append(queue, key, value, headers, timestamp, size)
 
@@ -202,7 +206,6 @@ class Queues:
     def _keep(
         self,
         topic: TopicQueues,
-        make: type[Waiting],
         key: Any,
         value: Any,
         headers: Headers | None,
@@ -217,7 +220,7 @@ class Queues:
             self._wake()
         ticket = Ticket(topic.unplaced, len(topic.waiting), timestamp)
         deadline = self._clock.monotonic() + self._options.delivery_timeout
-        topic.waiting.append(make(key, value, headers, partition, timestamp, ticket, size, deadline))
+        topic.waiting.append(Waiting(key, value, headers, partition, timestamp, ticket, size, deadline))
         self._charge(topic, size)
         return ticket
 
@@ -388,11 +391,13 @@ class Queues:
                 topic.partition_count = partition_count
             else:
                 self._place(topic, partition_count, waiting, unplaced)
-        if options.serializes and unplaced is not None:
+        if options.serializes:
             # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
             ready = [self._serialized(topic, record) for record in waiting]
             with self._lock:
                 self._place(topic, partition_count, deque(record for record in ready if record is not None), unplaced)
+        if unplaced is not None:
+            unplaced.moved()  # runs callbacks of what failed meanwhile: not under the lock
 
     def _place(
         self, topic: TopicQueues, partition_count: int, waiting: deque[Waiting], unplaced: Unplaced | None
@@ -415,7 +420,6 @@ class Queues:
             into[placed.settlement] = None
         if unplaced is not None:
             unplaced.moved_into.extend(into)
-            unplaced.moved()
             self._unsettled.pop(unplaced, None)
             self._all_settled.notify_all()
         self._room.notify_all()
@@ -451,9 +455,6 @@ class Queues:
         lone.fail(error)
         self.failures.append(lone)
 
-    failures: deque[Settlement]
-    """Failed settlements that the send thread has not accounted for yet."""
-
     def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> list[Settlement]:
         """Fails what waits for the topic's partitions: all of it, or what has expired."""
         failed: list[Settlement] = []
@@ -483,10 +484,11 @@ class Queues:
                 if unplaced is not None:
                     if topic.unplaced is not None:
                         unplaced.moved_into.append(topic.unplaced)
-                    unplaced.moved()
                     self._unsettled.pop(unplaced, None)
                 self._all_settled.notify_all()
                 self._room.notify_all()
+        if failed and unplaced is not None:
+            unplaced.moved()
         return failed
 
     def settled(self, batch: Batch) -> None:
@@ -547,13 +549,24 @@ def _size_of(key: Any, value: Any, headers: Headers | None) -> int:
     """At least the encoded size of a record, without encoding it."""
     size = RECORD_OVERHEAD
     if key is not None:
-        size += len(key) if not isinstance(key, str) else 3 * len(key)
+        size += _length(key, "key")
     if value is not None:
-        size += len(value) if not isinstance(value, str) else 3 * len(value)
+        size += _length(value, "value")
     if headers:
         for name, content in headers:
-            size += _HEADER_OVERHEAD + 3 * len(name) + (3 * len(content) if content is not None else 0)
+            size += _HEADER_OVERHEAD + _length(name, "name of a header")
+            size += _length(content, "header") if content is not None else 0
     return size
+
+
+def _length(data: Any, what: str) -> int:
+    if isinstance(data, bytes | bytearray):
+        return len(data)
+    if isinstance(data, str):
+        return 3 * len(data)  # UTF-8 is at most that
+    if isinstance(data, memoryview):
+        return data.nbytes
+    raise TypeError(f"the {what} is bytes, str or None, not {type(data).__name__}")
 
 
 def _as_bytes(key: Payload) -> bytes | bytearray | memoryview:

@@ -143,8 +143,7 @@ class ProducerTable:
             entry = self._entries[batch.pid] = ProducerEntry(batch.epoch, transaction_start=start)
         entry.last_sequence = batch.last_sequence
         entry.last_offset = Offset(base_offset + batch.length - 1)
-        if now > entry.last_seen:
-            entry.last_seen = now
+        entry.last_seen = max(entry.last_seen, now)
         if transactional and entry.transaction_start is None:
             entry.transaction_start = self._open_transactions[batch.pid] = base_offset
         batches = entry.batches

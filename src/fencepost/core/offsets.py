@@ -81,8 +81,8 @@ class OffsetTable:
     ) -> dict[TopicPartition, Committed]:
         """What may be forgotten.
 
-        The time counts from the commit, or from when the last member left, whichever is later; while members read a topic
-        it does not count at all. A retention that the client asked for is taken as it is.
+        The time counts from the commit, or from when the last member left, whichever is later; while members read a
+        topic it does not count at all. A retention that the client asked for is taken as it is.
         """
         too_old = {}
         for partition, committed in self._committed.items():

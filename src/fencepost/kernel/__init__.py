@@ -1,8 +1,8 @@
 """Record batches: encode, decode, compress, checksum. The kernel knows bytes and numbers, no topics and no sockets.
 
-What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`). `IMPLEMENTATION` says
-which one runs. Without the compiled one everything still works, many times slower, so that is said aloud; whoever wants
-the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
+What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`).
+`IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is said
+aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Literal
 
-from fencepost.kernel import batch_py
+from fencepost.kernel import batch_py, columns_py
 from fencepost.kernel.codecs import CODECS, compress, decompress
+from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.control import Marker, MarkerType, encode_marker, read_marker
 from fencepost.kernel.header import (
     HEADER_SIZE,
@@ -22,6 +23,7 @@ from fencepost.kernel.header import (
     checksum,
     peek_size,
     read_header,
+    split_batches,
     stamp_append_time,
     stamp_offset,
     stamp_producer,
@@ -31,12 +33,14 @@ from fencepost.kernel.record import MAX_DECOMPRESSED, Headers, Payload, Record, 
 IMPLEMENTATION: Literal["cython", "python"]
 
 if TYPE_CHECKING:
-    from fencepost.kernel import _batch as _fastest
+    from fencepost.kernel import _batch
+
+    _batches = _columns = _batch
 else:
-    _fastest = batch_py
+    _batches, _columns = batch_py, columns_py
     if os.environ.get("FENCEPOST_KERNEL", "") != "python":
         try:
-            from fencepost.kernel import _batch as _fastest
+            from fencepost.kernel import _batch
         except ImportError as error:
             warnings.warn(
                 f"fencepost's compiled kernel is missing ({error}); its Python twin runs instead, many times slower. "
@@ -44,14 +48,20 @@ else:
                 RuntimeWarning,
                 stacklevel=2,
             )
+        else:
+            _batches = _columns = _batch
 
-IMPLEMENTATION = "python" if _fastest is batch_py else "cython"
+IMPLEMENTATION = "python" if _batches is batch_py else "cython"
 
-BatchBuilder = _fastest.BatchBuilder
-encode_batch = _fastest.encode_batch
-decode_batch = _fastest.decode_batch
-murmur2 = _fastest.murmur2
-partition_for_key = _fastest.partition_for_key
+BatchBuilder = _batches.BatchBuilder
+encode_batch = _batches.encode_batch
+decode_batch = _batches.decode_batch
+murmur2 = _batches.murmur2
+partition_for_key = _batches.partition_for_key
+ColumnDecoder = _columns.ColumnDecoder
+ColumnSource = _columns.ColumnSource
+partition_rows = _columns.partition_rows
+group_rows = _columns.group_rows
 
 __all__ = [
     "CODECS",
@@ -61,11 +71,17 @@ __all__ = [
     "BatchBuilder",
     "BatchHeader",
     "Buffer",
+    "BytesColumn",
+    "ColumnDecoder",
+    "ColumnSource",
+    "HeaderColumn",
     "Headers",
     "Marker",
     "MarkerType",
+    "NumberColumn",
     "Payload",
     "Record",
+    "RecordColumns",
     "Row",
     "check_batch",
     "checksum",
@@ -74,11 +90,14 @@ __all__ = [
     "decompress",
     "encode_batch",
     "encode_marker",
+    "group_rows",
     "murmur2",
     "partition_for_key",
+    "partition_rows",
     "peek_size",
     "read_header",
     "read_marker",
+    "split_batches",
     "stamp_append_time",
     "stamp_offset",
     "stamp_producer",

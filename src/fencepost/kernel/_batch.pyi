@@ -1,5 +1,8 @@
 from collections.abc import Iterable
 
+from _typeshed import ReadableBuffer
+
+from fencepost.kernel.columns import RecordColumns
 from fencepost.kernel.header import Buffer
 from fencepost.kernel.record import Headers, Payload, Record, Row
 
@@ -13,6 +16,16 @@ class BatchBuilder:
     @property
     def size(self) -> int: ...
     def append(self, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int: ...
+    def append_columns(
+        self,
+        source: ColumnSource,
+        start: int,
+        stop: int,
+        *,
+        timestamp: int,
+        rows: ReadableBuffer | None = None,
+        limit: int = ...,
+    ) -> int: ...
     def records(self) -> bytes: ...
     def build(
         self,
@@ -41,5 +54,33 @@ def encode_batch(
     control: bool = False,
 ) -> bytearray: ...
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = ...) -> list[Record]: ...
+
+class Block:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class ColumnSource:
+    rows: int
+    def __init__(self, columns: RecordColumns) -> None: ...
+
+class ColumnDecoder:
+    rows: int
+    def __init__(self, *, headers: bool = False) -> None: ...
+    @property
+    def size(self) -> int: ...
+    def add(
+        self,
+        buffer: Buffer,
+        at: int = 0,
+        *,
+        start: int = ...,
+        stop: int = ...,
+        check: bool = True,
+        max_bytes: int = ...,
+    ) -> int: ...
+    def take(self) -> RecordColumns: ...
+
+def partition_rows(source: ColumnSource, partitions: int, *, keyless: int = -1) -> Block: ...
+def group_rows(chosen: ReadableBuffer, partitions: int) -> tuple[Block, list[int]]: ...
 def murmur2(key: Buffer) -> int: ...
 def partition_for_key(key: Buffer, partitions: int) -> int: ...

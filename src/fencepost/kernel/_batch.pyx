@@ -566,10 +566,10 @@ cdef class BatchBuilder:
         rows=None,
         Py_ssize_t limit=INT32_MAX,
     ):
-        """Encodes rows start … stop−1 of the columns, without the GIL, until the batch would grow beyond `limit` bytes; a
-        batch takes its first record however large. Where it stopped. With `rows` (numbers of 32 bits), those rows of the
-        columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises, nothing was
-        added.
+        """Encodes rows start … stop−1 of the columns, without the GIL, until the batch would grow beyond `limit` bytes (it
+        takes its first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows
+        of the columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises,
+        nothing was added.
         """
         cdef Outcome outcome = DONE
         cdef Py_ssize_t i = start
@@ -1053,8 +1053,8 @@ cdef class ColumnDecoder:
         bint check=True,
         Py_ssize_t max_bytes=_MAX_DECOMPRESSED,
     ):
-        """Adds the records of the batch at `at` whose offsets are in start … stop−1; how many. Control batches have none.
-        If it raises, nothing was added.
+        """Adds the records of the batch at `at` whose offsets are in start … stop−1, and says how many. A control batch
+        has none. If it raises, nothing was added.
         """
         header, payload = open_batch(buffer, at, check, max_bytes)
         cdef Outcome outcome
@@ -1227,8 +1227,8 @@ def partition_for_key(key, int32_t partitions):
 
 
 def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t keyless=-1):
-    """The partition of every row by its key, as `partition_for_key` gives it: numbers of 32 bits. Rows without a key get
-    `keyless`.
+    """The partition of every row by its key, as `partition_for_key` gives it, in numbers of 32 bits. Rows without a
+    key get `keyless`.
     """
     cdef Memory memory
     cdef Outcome outcome = DONE

@@ -8,15 +8,15 @@ A batch is a header (see `header.py`) and its records, one behind the other, com
     header:  name length varint | name (UTF-8, never null) | value length varint (−1: null) | value
 
 Varints are zigzag: 0, −1, 1, −2, … are written as 0, 1, 2, 3, …, seven bits a byte, lowest first, the top bit set on
-all but the last byte. Deltas count from the header's base offset and base timestamp. A varint of more bits than its field,
-a length that points outside, a record that is longer or shorter than it says, offsets that do not rise, bytes behind
-the last record: `CorruptBatch`.
+all but the last byte. Deltas count from the header's base offset and base timestamp. A varint of more bits than its
+field, a length that points outside, a record that is longer or shorter than it says, offsets that do not rise, bytes
+behind the last record: `CorruptBatch`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress
@@ -34,18 +34,23 @@ from fencepost.kernel.payload import open_batch
 from fencepost.kernel.record import MAX_BATCH_SIZE, MAX_DECOMPRESSED, Headers, Payload, Record, Row
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from fencepost.kernel.columns_py import ColumnSource
+
 _INT32_BITS: Final = 32
 _INT64_BITS: Final = 64
 _MASK64: Final = 2**64 - 1
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
-_NO_HEADERS: Final = b"\x00"
+MIN_INT64: Final = -(2**63)
+MAX_INT64: Final = 2**63 - 1
+NO_HEADERS: Final = b"\x00"
 
 
 # --- varints ---
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """A number of up to 64 bits, zigzag."""
     rest = (number << 1 ^ number >> 63) & _MASK64
     out = bytearray()
@@ -61,7 +66,13 @@ def _wrap64(number: int) -> int:
     return (number + 2**63 & _MASK64) - 2**63
 
 
-class _Cursor:
+def int32s(buffer: ReadableBuffer) -> memoryview:
+    """A buffer of numbers of 32 bits in the machine's byte order."""
+    view = memoryview(buffer).cast("B")
+    return view[: len(view) // 4 * 4].cast("i")
+
+
+class Cursor:
     """Reads a buffer front to back; whatever would read behind `end` is a `CorruptBatch`."""
 
     __slots__ = ("at", "buffer", "end")
@@ -112,19 +123,19 @@ def _payload(data: Payload | object) -> bytes | None:
         return view.tobytes()
 
 
-def _nullable(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
+def nullable(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
 
 
 def _headers(headers: Headers | None) -> bytes:
     if headers is None:
-        return _NO_HEADERS
+        return NO_HEADERS
     parts = []
     for name, value in headers:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is text, not {type(name).__name__}")
-        parts.append(_nullable(name.encode()) + _nullable(_payload(value)))
-    return _varint(len(parts)) + b"".join(parts)
+        parts.append(nullable(name.encode()) + nullable(_payload(value)))
+    return varint(len(parts)) + b"".join(parts)
 
 
 class BatchBuilder:
@@ -149,21 +160,23 @@ class BatchBuilder:
 
     def append(self, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
         """Encodes one record at the end; the batch's size afterwards. If it raises, nothing was added."""
-        if not _MIN_INT64 <= timestamp <= _MAX_INT64:
+        if not MIN_INT64 <= timestamp <= MAX_INT64:
             raise OverflowError("a timestamp has 64 bits")
-        key, value, encoded_headers = _payload(key), _payload(value), _headers(headers)
+        return self._put(_payload(key), _payload(value), timestamp, _headers(headers))
+
+    def _put(self, key: bytes | None, value: bytes | None, timestamp: int, headers: bytes) -> int:
         base_timestamp = timestamp if not self.count else self.base_timestamp
         body = b"".join(
             (
                 b"\x00",
-                _varint(_wrap64(timestamp - base_timestamp)),
-                _varint(self.count),
-                _nullable(key),
-                _nullable(value),
-                encoded_headers,
+                varint(_wrap64(timestamp - base_timestamp)),
+                varint(self.count),
+                nullable(key),
+                nullable(value),
+                headers,
             )
         )
-        length = _varint(len(body))
+        length = varint(len(body))
         if self.size + len(length) + len(body) > MAX_BATCH_SIZE:
             raise ValueError("the record does not fit into a batch")
         self._records += length + body
@@ -171,6 +184,40 @@ class BatchBuilder:
         self.base_timestamp = base_timestamp
         self.count += 1
         return self.size
+
+    def append_columns(
+        self,
+        source: ColumnSource,
+        start: int,
+        stop: int,
+        *,
+        timestamp: int,
+        rows: ReadableBuffer | None = None,
+        limit: int = MAX_BATCH_SIZE,
+    ) -> int:
+        """Encodes rows start … stop−1 of the columns until the batch would grow beyond `limit` bytes (it takes its first
+        record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows of the columns
+        which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises, nothing was added.
+        """
+        picked = range(source.rows) if rows is None else int32s(rows)
+        if not 0 <= start <= stop <= len(picked):
+            raise IndexError(f"rows {start} to {stop} of {len(picked)}")
+        before = len(self._records), self.count, self.base_timestamp, self.max_timestamp
+        for i in range(start, stop):
+            last = len(self._records), self.count, self.base_timestamp, self.max_timestamp
+            try:
+                size = self._put(*source.row(picked[i], timestamp))
+            except ValueError:
+                self._go_back(*before)
+                raise
+            if size > limit and self.count > 1:
+                self._go_back(*last)
+                return i
+        return stop
+
+    def _go_back(self, used: int, count: int, base_timestamp: int, max_timestamp: int) -> None:
+        del self._records[used:]
+        self.count, self.base_timestamp, self.max_timestamp = count, base_timestamp, max_timestamp
 
     def records(self) -> bytes:
         """The encoded records, uncompressed."""
@@ -253,10 +300,10 @@ def encode_batch(
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
     """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
     header, payload = open_batch(buffer, at, check, max_bytes)
-    return _decode_records(header, _Cursor(memoryview(payload)))
+    return decode_records(header, Cursor(memoryview(payload)))
 
 
-def _decode_records(header: BatchHeader, cursor: _Cursor) -> list[Record]:
+def decode_records(header: BatchHeader, cursor: Cursor) -> list[Record]:
     records = []
     last_delta = -1
     for _ in range(header.count):
@@ -271,7 +318,7 @@ def _decode_records(header: BatchHeader, cursor: _Cursor) -> list[Record]:
     return records
 
 
-def _decode_record(header: BatchHeader, cursor: _Cursor) -> Record:
+def _decode_record(header: BatchHeader, cursor: Cursor) -> Record:
     size = cursor.varint()
     if not 0 <= size <= cursor.end - cursor.at:
         raise CorruptBatch(f"a record of {size} bytes where {cursor.end - cursor.at} are left")
@@ -291,7 +338,7 @@ def _decode_record(header: BatchHeader, cursor: _Cursor) -> Record:
     return Record(offset, header.max_timestamp if header.is_log_append_time else timestamp, key, value, headers)
 
 
-def _decode_header(cursor: _Cursor) -> tuple[str, bytes | None]:
+def _decode_header(cursor: Cursor) -> tuple[str, bytes | None]:
     # Some clients let users write any bytes as a name; Java shows them with replacement characters, and so do we.
     return cursor.take(cursor.varint()).decode(errors="replace"), cursor.nullable()
 

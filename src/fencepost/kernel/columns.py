@@ -1,22 +1,24 @@
 """Records as columns, in Arrow's memory layout but without Arrow: what decoding gives and encoding takes.
 
 A column of bytes is three buffers. `offsets` has a number more than there are rows; row i is
-`data[offsets[first + i] : offsets[first + i + 1]]`. `validity` has a bit per row, lowest first, 0 for null; None means that
-nothing is null. `first` is the row of the buffers at which the column begins, so that a slice shares its whole's buffers.
-Numbers have the machine's byte order.
+`data[offsets[first + i] : offsets[first + i + 1]]`. `validity` has a bit per row, lowest first, 0 for null; None means
+that nothing is null. `first` is the row of the buffers at which the column begins, so that a slice shares its whole's
+buffers. Numbers have the machine's byte order.
 """
 
 from __future__ import annotations
 
-from fencepost.kernel.header import Buffer
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class BytesColumn(NamedTuple):
     rows: int
-    offsets: Buffer
-    data: Buffer
-    validity: Buffer | None = None
+    offsets: ReadableBuffer
+    data: ReadableBuffer
+    validity: ReadableBuffer | None = None
     first: int = 0
     wide: bool = False
     """Offsets have 64 bits, not 32."""
@@ -26,8 +28,8 @@ class NumberColumn(NamedTuple):
     """Numbers of 64 bits."""
 
     rows: int
-    data: Buffer
-    validity: Buffer | None = None
+    data: ReadableBuffer
+    validity: ReadableBuffer | None = None
     first: int = 0
 
 
@@ -35,10 +37,10 @@ class HeaderColumn(NamedTuple):
     """A list of (name, value) per row: `offsets`, of 32 bits, point into `names` and `values`."""
 
     rows: int
-    offsets: Buffer
+    offsets: ReadableBuffer
     names: BytesColumn
     values: BytesColumn
-    validity: Buffer | None = None
+    validity: ReadableBuffer | None = None
     first: int = 0
 
 
@@ -50,5 +52,5 @@ class RecordColumns(NamedTuple):
     headers: HeaderColumn | None = None
     offset: NumberColumn | None = None
     """Given by decoding; of no meaning to encoding, like `timestamp_type`."""
-    timestamp_type: Buffer | None = None
+    timestamp_type: ReadableBuffer | None = None
     """32 bits a row: 0 CreateTime, 1 LogAppendTime."""

@@ -19,6 +19,7 @@ offset  bytes  field
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
@@ -130,6 +131,20 @@ def write_header(buffer: bytearray | memoryview, header: BatchHeader, at: int = 
 def peek_size(buffer: Buffer, at: int = 0) -> int:
     """Size in bytes of the batch at `at`, of which only the first twelve bytes need to be there."""
     return int(_OFFSET_AND_LENGTH.unpack_from(buffer, at)[1]) + LENGTH_PREFIX
+
+
+def split_batches(buffer: Buffer) -> Iterator[memoryview]:
+    """The whole batches in a fetched buffer, one by one. A broker may cut the last one off: that is left out."""
+    view = memoryview(buffer)
+    at = 0
+    while len(view) - at >= LENGTH_PREFIX:
+        size = peek_size(view, at)
+        if size < HEADER_SIZE:
+            raise CorruptBatch(f"a batch of {size} bytes is shorter than its header")
+        if size > len(view) - at:
+            return
+        yield view[at : at + size]
+        at += size
 
 
 def checksum(buffer: Buffer, at: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Open files, at most so many at a time.
+"""Open files, at most so many at a time: what all logs of a server share.
 
 Ten thousand partitions live under a limit of a thousand descriptors: a `FileHandle` is a file's name and, while it is
 among the recently used, its descriptor. Whoever works on one holds it from `acquire` to `release`, and a handle that is
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fencepost.log.files import Files
+from fencepost.log.index_cache import IndexCache
 
 DEFAULT_LIMIT: Final = 512
 _CLOSED: Final = -1
@@ -44,6 +45,7 @@ class Handles:
             raise ValueError("at least one file has to be open to be worked on")
         self.files = files
         self.limit = limit
+        self.indexes = IndexCache()
         self._open: OrderedDict[FileHandle, None] = OrderedDict()
         self._lock = threading.Lock()
 

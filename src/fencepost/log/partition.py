@@ -38,9 +38,10 @@ from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, producer_batch, 
 from fencepost.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from fencepost.log.snapshot import SegmentMark, Snapshot
 from fencepost.log.times import TimedOffset
-from fencepost.types import Milliseconds, Offset
+from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset
 
 _PLACES_KEPT: Final = 32
+_NOT_JUDGED: Final = dedup.Batch(NO_PID, NO_EPOCH, NO_SEQUENCE, NO_SEQUENCE, 0, None, NO_TIMESTAMP)
 _base_offset = attrgetter("base_offset")
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class PartitionLog:
         "_directory_changes",
         "_directory_changes_synced",
         "_handles",
+        "_judged",
         "_new_directories",
         "_places",
         "_segments",
@@ -108,6 +110,8 @@ class PartitionLog:
         """Counts new names in the directory; written by the owner alone, and `…_synced` by `sync` alone."""
         self._directory_changes_synced = 0
         self._torn = False
+        self._judged: tuple[BatchHeader | None, dedup.Batch] = None, _NOT_JUDGED
+        """What was judged last: usually the next to be appended, which spares its translation."""
         self._bytes_since_snapshot = recovered.replayed_bytes
         self._batches_since_snapshot = recovered.replayed_batches
         self._snapshot_due = False
@@ -152,7 +156,9 @@ class PartitionLog:
         """Is this batch new, a duplicate, out of line or fenced? Changes nothing."""
         if header.pid < 0:
             return dedup.ACCEPT
-        return self.producers.judge(producer_batch(header, header.crc, header.max_timestamp))
+        batch = producer_batch(header, header.crc, header.max_timestamp)
+        self._judged = header, batch
+        return self.producers.judge(batch)
 
     def append(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: Milliseconds, *, leader_epoch: int = 0
@@ -204,12 +210,10 @@ class PartitionLog:
             if header.is_control:
                 self.producers.end_transaction(header.pid, header.epoch, now_ms)
             else:
-                self.producers.apply(
-                    producer_batch(header, header.crc, timestamp),
-                    offset,
-                    now_ms,
-                    transactional=header.is_transactional,
-                )
+                judged, entry = self._judged
+                if judged is not header or config.append_time:
+                    entry = producer_batch(header, header.crc, timestamp)
+                self.producers.apply(entry, offset, now_ms, transactional=header.is_transactional)
         self._bytes_since_snapshot += size
         self._batches_since_snapshot += 1
         return offset
@@ -316,6 +320,7 @@ class PartitionLog:
         """Closes the files and leaves everything as it is."""
         for segment in self._segments:
             self._handles.discard(segment.handle)
+            self._handles.indexes.forget(segment)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -484,6 +489,7 @@ class SnapshotJob:
         mark = mark_of(offset_data, time_data)
         if captured.sealed:
             segment.index_mark = mark
+            log._handles.indexes.use(segment)  # from now on it may be dropped
         return mark
 
 

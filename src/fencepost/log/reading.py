@@ -77,6 +77,8 @@ class _Reader:
             if not self._block:
                 raise WouldBlock
             index = self._segment.load_index(self._handles, self._interval)
+        elif self._segment.index_mark is not None:
+            self._handles.indexes.use(self._segment)
         return index
 
     def rebuild_index(self) -> None:

@@ -9,6 +9,7 @@ only what was never synced. Without a readable snapshot the whole log is read th
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +20,7 @@ from fencepost.log import snapshot as snapshots
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
 from fencepost.log.handles import Handles
-from fencepost.log.index import SegmentIndex
+from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -111,8 +112,10 @@ class _Recovery:
         if SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True
-        if changed:
+        if changed or found.replayed_bytes:
+            # The batches replayed are synced; so must be the names that lead to them.
             self._files.sync_directory(self._directory)
+            self._files.sync_directory(os.path.dirname(self._directory))
         return found
 
     def _take_segments(self, bases: list[Offset], sizes: dict[Offset, int], snapshot: Snapshot | None) -> bool:
@@ -153,11 +156,11 @@ class _Recovery:
             segment.index_mark = mark.index_mark
             return
         # The snapshot does not know it in this form: it was cleaned since.
+        segment.size = segment.synced_size = 0
         with self._handles.using(segment.handle) as fd:
             for _, header in walk_headers(self._files, fd, 0, size):
-                if header.max_timestamp > segment.max_timestamp:
-                    segment.max_timestamp = header.max_timestamp
-                    segment.max_timestamp_offset = header.last_offset
+                segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
+        segment.synced_size = segment.size
 
     def _replay(self, segment: Segment, position: int, file_size: int, *, contiguous: bool) -> bool:
         """Reads the segment from `position` on; False if it ends in bytes that are no whole batch."""
@@ -173,7 +176,7 @@ class _Recovery:
                 header = placed.header
                 if header.base_offset < expected or (contiguous and header.base_offset != expected):
                     break
-                if header.last_offset_delta < 0 or header.count < 0:
+                if not 0 <= header.last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET or header.count < 0:
                     break
                 self._apply(header)
                 segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)

@@ -109,8 +109,12 @@ class Segment:
         """The index, from its files if they are what was written, otherwise built anew from the log. May take long."""
         index = self.index
         if index is None:
-            index = self._read_index(handles.files) or self.build_index(handles, interval)
+            index = self._read_index(handles.files)
+            if index is None:
+                index = self.build_index(handles, interval)
             self.index = index
+        if self.index_mark is not None:
+            handles.indexes.use(self)
         return index
 
     def build_index(self, handles: Handles, interval: int) -> SegmentIndex:

@@ -151,9 +151,9 @@ def _decode_body(data: bytes, at: int) -> Snapshot:
     at += _COUNT.size
     segments = []
     for _ in range(count):
-        fields = _SEGMENT.unpack_from(data, at)
+        base_offset, size, created_ms, timestamp, timestamp_offset, *index = _SEGMENT.unpack_from(data, at)
         at += _SEGMENT.size
-        segments.append(SegmentMark(*fields[:5], index_mark=IndexMark(*fields[5:])))
+        segments.append(SegmentMark(base_offset, size, created_ms, timestamp, timestamp_offset, IndexMark._make(index)))
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
     producers = []

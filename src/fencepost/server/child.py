@@ -1,4 +1,5 @@
-"""A server as a child process: settings come as one line on standard input, "ready ADDRESS DATA" goes to standard output.
+"""A server as a child process: settings come as one line on standard input, "ready ADDRESS DATA" goes to standard
+output.
 
 It ends with its parent: when standard input closes, whatever the reason, it drains and stops.
 """

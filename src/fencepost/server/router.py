@@ -1,4 +1,5 @@
-"""From an API key to its handler. The registry is the truth about what the server speaks: ApiVersions is answered from it.
+"""From an API key to its handler. The registry is the truth about what the server speaks: ApiVersions is answered
+from it.
 
 A handler is a function of the broker and a request. It answers with fields (encoded here, for the version asked), with
 raw buffers (the hot APIs, which encode themselves), with a `Deferred` (accepted, the answer comes when a sync is over;

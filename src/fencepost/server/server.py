@@ -83,8 +83,8 @@ def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
 class Server:
     """An embedded server; by default in-process, on a free port of 127.0.0.1, with a data directory that goes away.
 
-    `process=True` starts it as a process of its own: its work then does not share this interpreter's lock, and a test can
-    kill it.
+    `process=True` starts it as a process of its own: its work then does not share this interpreter's lock, and a test
+    can kill it.
     """
 
     def __init__(

@@ -50,6 +50,8 @@ class ServerConfig:
     group_max_session_timeout_ms: Milliseconds = 1_800_000
     group_initial_rebalance_delay_ms: Milliseconds = 0
     group_max_size: int = 2**31 - 1
+    group_consumer_session_timeout_ms: Milliseconds = 45_000
+    group_consumer_heartbeat_interval_ms: Milliseconds = 5_000
     offsets_retention_ms: Milliseconds = 7 * _DAY
     offset_metadata_max_bytes: int = 4096
     background_interval_ms: Milliseconds = 5_000

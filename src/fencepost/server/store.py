@@ -64,7 +64,8 @@ class Store:
         if found > FORMAT_VERSION:
             self._connection.close()
             raise DataDirectoryError(
-                f"{self._path.parent} was written by a newer fencepost (format {found}, this one knows {FORMAT_VERSION})"
+                f"{self._path.parent} was written by a newer fencepost "
+                f"(format {found}, this one knows {FORMAT_VERSION})"
             )
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
@@ -107,33 +108,50 @@ class Store:
                 return
 
     def _commit(self, batch: list[_Change]) -> None:
-        failure: StorageError | None = None
+        failures: dict[int, StorageError] = {}
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for change in batch:
-                for sql, params in change.statements:
-                    self._connection.execute(sql, params)
+            for number, change in enumerate(batch):
+                if (error := self._apply(change)) is not None:
+                    failures[number] = error
             self._connection.execute("COMMIT")
             self.commits += 1
         except sqlite3.Error as error:
             logger.exception("the metadata store could not commit %d changes", len(batch))
-            failure = StorageError(f"metadata could not be written: {error}")
+            failures = dict.fromkeys(range(len(batch)), StorageError(f"metadata could not be written: {error}"))
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
-        for loop, changes in _by_loop(batch).items():
+        for loop, settled in _by_loop(batch, failures).items():
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(_settle, changes, failure)
+                loop.call_soon_threadsafe(_settle, settled)
+
+    def _apply(self, change: _Change) -> StorageError | None:
+        """Runs the statements of one change; if one fails, none of this change is kept, while the others are."""
+        self._connection.execute("SAVEPOINT change")
+        try:
+            for sql, params in change.statements:
+                self._connection.execute(sql, params)
+        except sqlite3.Error as error:
+            logger.exception("a change of the metadata was refused")
+            self._connection.execute("ROLLBACK TO change")
+            return StorageError(f"metadata could not be written: {error}")
+        finally:
+            self._connection.execute("RELEASE change")
+        return None
 
 
-def _by_loop(batch: list[_Change]) -> dict[asyncio.AbstractEventLoop, list[_Change]]:
-    loops: dict[asyncio.AbstractEventLoop, list[_Change]] = {}
-    for change in batch:
-        loops.setdefault(change.loop, []).append(change)
+_Settled: TypeAlias = list[tuple[_Change, StorageError | None]]
+
+
+def _by_loop(batch: list[_Change], failures: dict[int, StorageError]) -> dict[asyncio.AbstractEventLoop, _Settled]:
+    loops: dict[asyncio.AbstractEventLoop, _Settled] = {}
+    for number, change in enumerate(batch):
+        loops.setdefault(change.loop, []).append((change, failures.get(number)))
     return loops
 
 
-def _settle(changes: list[_Change], failure: StorageError | None) -> None:
-    for change in changes:
+def _settle(settled: _Settled) -> None:
+    for change, failure in settled:
         if change.done.cancelled():
             continue
         if failure is None:

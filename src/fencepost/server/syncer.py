@@ -1,9 +1,9 @@
 """One fsync for many requests (`--sync always`).
 
-Time is cut into rounds. A request that has appended joins the round that has not begun yet and waits for its end; when a
-round begins, every log that is dirty at that moment is synced in threads, and when it ends their records become
-readable and all its requests are answered. While a round is under way the next one gathers: the busier the server, the
-more requests share a sync.
+Time is cut into rounds. A request that has appended joins the round that has not begun yet and waits for its end;
+when a round begins, every log that is dirty at that moment is synced in threads, and when it ends their records
+become readable and all its requests are answered. While a round is under way the next one gathers: the busier the
+server, the more requests share a sync.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ kio's own serialisers are not let near what strangers send: the native reader re
 array claims (a dozen bytes end the process), refuses tagged fields it does not know, which a newer peer may send
 (KIP-482), and error codes newer than itself, and lets null pass for arrays that must not be null. The readers here
 check every length against what is there, skip unknown tagged fields, and take an unknown error code for
-UNKNOWN_SERVER_ERROR, as Kafka's clients do. Tests hold both directions equal to kio on random messages of every version.
+UNKNOWN_SERVER_ERROR, as Kafka's clients do. Tests hold both directions equal to kio on random messages of every
+version.
 
 A `Codec` reads into an instance of its class, and writes from plain dicts: going through instances would cost more than
 the writing itself, and a handler that fills a dict need not know which version it answers.

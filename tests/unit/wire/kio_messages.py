@@ -9,6 +9,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -23,6 +24,16 @@ EVERY_MESSAGE = [
     for version in range(api.lowest, api.highest + 1)
     for direction in ("request", "response")
 ]
+
+
+def examples(count: int) -> settings:
+    """So many examples, whatever time they take: another process on the machine must not fail a test."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
 
 
 @cache
@@ -95,5 +106,5 @@ def _values(declared: Any, field: dataclasses.Field[Any]) -> st.SearchStrategy[A
     if get_origin(declared) is tuple:
         return st.lists(_values(get_args(declared)[0], field), max_size=2).map(tuple)
     if dataclasses.is_dataclass(declared):
-        return messages(declared)
+        return messages(declared)  # type: ignore[arg-type]
     return _PRIMITIVES[field.metadata["kafka_type"]]

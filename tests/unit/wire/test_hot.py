@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.wire.damage import damaged
+from tests.unit.wire.kio_messages import examples, kio_bytes, kio_read, message_class, messages
 
 from fencepost.errors import Malformed
 from fencepost.wire import hot
 from fencepost.wire.apis import APIS, FETCH, PRODUCE
 from fencepost.wire.messages import ms
 from fencepost.wire.primitives import Buffer
-from tests.unit.wire.damage import damaged
-from tests.unit.wire.kio_messages import kio_bytes, message_class, messages
 
 pytestmark = pytest.mark.unit
 
@@ -28,12 +31,6 @@ EVERY_HOT_MESSAGE = [
     *((FETCH, version, direction) for version in FETCH_VERSIONS for direction in ("request", "response")),
 ]
 every_hot_message = pytest.mark.parametrize(("key", "version", "direction"), EVERY_HOT_MESSAGE)
-examples = settings(
-    max_examples=40,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 DECODERS: dict[tuple[int, str], Callable[..., Any]] = {
     (PRODUCE, "request"): hot.decode_produce_request,
@@ -46,6 +43,30 @@ ENCODERS: dict[tuple[int, str], Callable[[int, Any], Buffer | list[Buffer]]] = {
     (PRODUCE, "response"): hot.encode_produce_response,
     (FETCH, "request"): hot.encode_fetch_request,
     (FETCH, "response"): hot.encode_fetch_response,
+}
+
+
+_ID = UUID(int=77)
+SAMPLES: dict[tuple[int, str], Any] = {
+    (PRODUCE, "request"): hot.ProduceRequest(
+        "txn", -1, 30_000, [hot.ProduceTopic("t", _ID, [hot.ProducePartition(0, memoryview(b"records"))])]
+    ),
+    (PRODUCE, "response"): hot.ProduceResponse(
+        [hot.ProducedTopic("t", _ID, [hot.ProducedPartition(0, 87, 5, 6, 7, "message", [(1, "why")])])]
+    ),
+    (FETCH, "request"): hot.FetchRequest(
+        500,
+        1,
+        1 << 20,
+        1,
+        [hot.FetchTopic("t", _ID, [hot.FetchPartition(0, 5, 1 << 20, 1, 2, 3)])],
+        forgotten=[hot.ForgottenTopic("u", _ID, [1, 2])],
+        rack_id="rack",
+        replica_id=3,
+    ),
+    (FETCH, "response"): hot.FetchResponse(
+        [hot.FetchedTopic("t", _ID, [hot.FetchedPartition(0, 0, 9, 8, 1, [(4000, 2)], [b"records"])])]
+    ),
 }
 
 
@@ -191,7 +212,7 @@ def joined(parts: Buffer | Sequence[Buffer]) -> bytes:
 
 
 @every_hot_message
-@examples
+@examples(40)
 @given(data=st.data())
 def test_a_hot_message_is_read_and_written_as_kio_does_it(
     key: int, version: int, direction: str, data: st.DataObject
@@ -206,7 +227,7 @@ def test_a_hot_message_is_read_and_written_as_kio_does_it(
 
 
 @every_hot_message
-@settings(examples, max_examples=10)
+@examples(10)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_damaged_bytes_are_malformed_or_another_message_but_never_another_exception(
     key: int, version: int, direction: str, data: st.DataObject, seed: int
@@ -220,3 +241,132 @@ def test_damaged_bytes_are_malformed_or_another_message_but_never_another_except
             pass
         except Exception as error:
             pytest.fail(f"{error!r} for {spoiled.hex()}")
+
+
+PRODUCE_V9 = (
+    b"\x00"  # no transactional_id
+    b"\xff\xff\0\0\x75\x30"  # acks all, timeout 30 s
+    b"\x02"  # one topic
+    b"\x02t"
+    b"\x04"  # three partitions
+    b"\0\0\0\0\x04abc\0"
+    b"\0\0\0\x01\x01\0"  # empty records
+    b"\0\0\0\x02\x00\0"  # null records
+    b"\0"
+    b"\0"
+)  # fmt: skip
+
+
+def test_null_and_empty_records_of_a_produce_request_are_told_apart() -> None:
+    request = hot.decode_produce_request(9, PRODUCE_V9)
+    assert [partition.records for partition in request.topics[0].partitions] == [b"abc", b"", None]
+    assert (request.transactional_id, request.acks, request.timeout_ms) == (None, -1, 30_000)
+    assert joined(hot.encode_produce_request(9, request)) == PRODUCE_V9
+
+
+def test_records_are_decoded_as_writable_slices_of_the_buffer_that_came_in() -> None:
+    buffer = bytearray(PRODUCE_V9)
+    records = hot.decode_produce_request(9, buffer).topics[0].partitions[0].records
+    assert records is not None
+    records[0] = ord("x")
+    assert buffer == PRODUCE_V9.replace(b"abc", b"xbc")
+
+
+def test_records_are_encoded_as_the_very_buffers_that_were_given() -> None:
+    batches = [memoryview(b"first"), memoryview(b"second"), bytearray(b"third")]
+    for version in FETCH_VERSIONS:
+        partition = hot.FetchedPartition(0, 0, records=batches)
+        parts = hot.encode_fetch_response(version, hot.FetchResponse([hot.FetchedTopic("t", None, [partition])]))
+        assert [part for part in parts if any(part is batch for batch in batches)] == batches
+        fetched = hot.decode_fetch_response(version, b"".join(parts)).topics[0].partitions[0]
+        assert [bytes(buffer) for buffer in fetched.records] == [b"firstsecondthird"]
+    for version in PRODUCE_VERSIONS:
+        topic = hot.ProduceTopic("t", None, [hot.ProducePartition(0, batches[0])])  # type: ignore[arg-type]
+        parts = hot.encode_produce_request(version, hot.ProduceRequest(None, 1, 1, [topic]))
+        assert any(part is batches[0] for part in parts)
+
+
+def test_null_records_of_a_fetch_response_are_no_records() -> None:
+    for version in FETCH_VERSIONS:
+        kind = message_class(FETCH, version, "response")
+        empty = hot.encode_fetch_response(
+            version, hot.FetchResponse([hot.FetchedTopic("t", None, [hot.FetchedPartition(0, 0)])])
+        )
+        message = kio_read(kind, joined(empty))
+        (topic,) = message.responses
+        (partition,) = topic.partitions
+        assert partition.records == b""
+        topic = dataclasses.replace(topic, partitions=(dataclasses.replace(partition, records=None),))
+        with_null = kio_bytes(dataclasses.replace(message, responses=(topic,)))
+        assert hot.decode_fetch_response(version, with_null).topics[0].partitions[0].records == ()
+
+
+@every_hot_message
+def test_a_message_that_is_cut_off_anywhere_is_malformed(key: int, version: int, direction: str) -> None:
+    written = joined(ENCODERS[key, direction](version, SAMPLES[key, direction]))
+    decode = DECODERS[key, direction]
+    decode(version, written)
+    for end in range(len(written)):
+        with pytest.raises(Malformed, match=f"v{version} {direction}"):
+            decode(version, written[:end])
+
+
+@every_hot_message
+def test_an_absurd_length_costs_no_memory(key: int, version: int, direction: str) -> None:
+    """Every byte of a sample in turn is the first of a length of two thousand million."""
+    written = joined(ENCODERS[key, direction](version, SAMPLES[key, direction]))
+    tracemalloc.start()
+    for at in range(len(written)):
+        for absurd in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
+            with contextlib.suppress(Malformed):
+                DECODERS[key, direction](version, written[:at] + absurd + written[at + len(absurd) :])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_tagged_fields_that_nobody_knows_are_skipped_at_every_level() -> None:
+    tags = b"\x02\x00\x01a\x63\x03abc"
+    request = PRODUCE_V9[:-1] + tags
+    assert hot.decode_produce_request(9, request) == hot.decode_produce_request(9, PRODUCE_V9)
+    partition = b"\0\0\0\x07" + b"\x04abc" + tags
+    request = PRODUCE_V9[:7] + b"\x02" + b"\x02t" + b"\x02" + partition + tags + tags
+    assert hot.decode_produce_request(9, request).topics == [
+        hot.ProduceTopic("t", None, [hot.ProducePartition(7, memoryview(b"abc"))])
+    ]
+
+
+def test_the_replica_of_a_fetch_is_found_among_other_tags_and_its_size_is_checked() -> None:
+    plain = hot.encode_fetch_request(15, hot.FetchRequest(0, 0, 0, 0, []))
+    state = b"\0\0\0\x05" + b"\0" * 8 + b"\0"
+    tags = b"\x03" + b"\x00\x02\x02c" + b"\x01\x0d" + state + b"\x63\x01x"
+    assert hot.decode_fetch_request(15, plain[:-1] + tags).replica_id == 5
+    with pytest.raises(Malformed, match="replica_state"):
+        hot.decode_fetch_request(15, plain[:-1] + b"\x01\x01\x0e" + state + b"\0")
+
+
+@pytest.mark.parametrize(("key", "versions"), [(PRODUCE, (2, 14)), (FETCH, (3, 19))])
+def test_versions_that_are_not_spoken_are_malformed(key: int, versions: tuple[int, int]) -> None:
+    for version in versions:
+        for direction in ("request", "response"):
+            with pytest.raises(Malformed, match=f"v{version} is not spoken"):
+                DECODERS[key, direction](version, b"")
+            with pytest.raises(Malformed, match=f"v{version} is not spoken"):
+                ENCODERS[key, direction](version, SAMPLES[key, direction])
+
+
+def test_a_topic_without_a_name_cannot_be_written_where_names_are_used() -> None:
+    topic = hot.ProduceTopic(None, UUID(int=1), [])
+    with pytest.raises(TypeError, match="name"):
+        hot.encode_produce_request(12, hot.ProduceRequest(None, 1, 1, [topic]))
+    assert joined(hot.encode_produce_request(13, hot.ProduceRequest(None, 1, 1, [topic])))
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_null_where_it_is_not_allowed_is_malformed(version: int) -> None:
+    null_topics = b"\xff\xff\0\x01\0\0\0\x01\xff\xff\xff\xff" if version == 3 else b"\0\0\x01\0\0\0\x01\0\0"
+    with pytest.raises(Malformed, match="null"):
+        hot.decode_produce_request(version, null_topics)
+    one_null = b"\xff\xff\0\x01\0\0\0\x01" + b"\0\0\0\x01\xff\xff" if version == 3 else b"\0\0\x01\0\0\0\x01\x02\0"
+    with pytest.raises(Malformed, match="name must not be null"):
+        hot.decode_produce_request(version, one_null + bytes(10))

@@ -1,10 +1,11 @@
 """Produce (0): append one record batch per partition, at most once each (IDEM-2).
 
-Versions 3 to 13. v7 allows zstd, v8 adds an error message per partition, v9 is flexible, v13 names topics by id. Versions
-0 to 2 are advertised but not served, exactly as Kafka 4 does it: librdkafka leaves out compression without them.
+Versions 3 to 13. v7 allows zstd, v8 adds an error message per partition, v9 is flexible, v13 names topics by id.
+Versions 0 to 2 are advertised but not served, exactly as Kafka 4 does it: librdkafka leaves out compression without
+them.
 
-The batch is not taken apart: its header, size and checksum are verified, the partition judges (pid, epoch, sequence) and
-stamps the offset. Only a compacted topic looks at the records, since it refuses those without a key.
+The batch is not taken apart: its header, size and checksum are verified, the partition judges (pid, epoch, sequence)
+and stamps the offset. Only a compacted topic looks at the records, since it refuses those without a key.
 
 With `--sync always` the answer waits for the shared sync, while the connection goes on with its next request.
 """
@@ -205,8 +206,10 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
         raise ServerError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.codec > _LAST_CODEC or (header.codec == _ZSTD and version < _FIRST_VERSION_WITH_ZSTD):
         raise ServerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.codec} is not served in v{version}")
-    if header.pid >= 0 and (header.epoch < 0 or header.base_sequence < 0):
-        raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs an epoch and a sequence")
+    if header.pid >= 0 and header.epoch < 0:
+        raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "a batch with a pid needs an epoch")
+    if header.pid >= 0 and header.base_sequence < 0:
+        raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs a sequence")
     if header.is_transactional:
         raise ServerError(ErrorCode.INVALID_TXN_STATE, "this server has no transactions yet")
     if partition.topic.is_compacted and any(record.key is None for record in kernel.decode_batch(records)):

@@ -1,7 +1,7 @@
 """Metadata (3): brokers, and topics with their partitions. Creates topics that clients ask for, if the server may.
 
-Versions 0 to 13. v1 tells "all" (null) from "none" (empty), v4 lets clients forbid creation, v9 is flexible, v10 adds topic
-ids, v12 allows asking by id. Authorised operations are not computed: nobody is authenticated.
+Versions 0 to 13. v1 tells "all" (null) from "none" (empty), v4 lets clients forbid creation, v9 is flexible, v10 adds
+topic ids, v12 allows asking by id. Authorised operations are not computed: nobody is authenticated.
 
 Encoded answers are kept until the catalogue changes: with thousands of partitions they are costly, and clients ask
 for the same again and again.

@@ -7,6 +7,7 @@ UNSUPPORTED_VERSION and the range of this API. No features are advertised: trans
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,12 +16,17 @@ from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 
 _KEY: Final = 18
-_LONGEST_NAME: Final = 200
+_FIRST_VERSION_WITH_NAME: Final = 3
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, request: Request) -> Fields:
-    connection = request.connection
-    connection.software_name = getattr(request.message, "client_software_name", "")[:_LONGEST_NAME]
+    connection, message = request.connection, request.message
+    if request.version >= _FIRST_VERSION_WITH_NAME:
+        for word in (message.client_software_name, message.client_software_version):
+            if not _LEGAL_NAME.fullmatch(word):
+                return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": []}
+        connection.software_name = message.client_software_name
     return {"error_code": ErrorCode.NONE, "api_keys": _ranges(connection.apis), "finalized_features_epoch": -1}
 
 

@@ -1,7 +1,8 @@
 """CreateTopics (19): new topics, each with its own error and the reason in words.
 
-Versions 2 to 7. v4 allows −1 for the number of partitions and replicas, v5 is flexible and tells the resulting configs, v7
-the topic's id. There is one replica; more are refused, except that −1 and manual assignments to this node are fine.
+Versions 2 to 7. v4 allows −1 for the number of partitions and replicas, v5 is flexible and tells the resulting
+configs, v7 the topic's id. There is one replica; more are refused, except that −1 and manual assignments to this node
+are fine.
 """
 
 from __future__ import annotations

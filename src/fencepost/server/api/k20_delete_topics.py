@@ -1,4 +1,5 @@
-"""DeleteTopics (20): by name, or by id from v6 on. Records are unreachable when it answers; their files go in the background.
+"""DeleteTopics (20): by name, or by id from v6 on. Records are unreachable when it answers; their files go in the
+background.
 
 Versions 1 to 6. v4 is flexible, v5 adds an error message, v6 ids.
 """

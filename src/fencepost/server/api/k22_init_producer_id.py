@@ -13,6 +13,8 @@ from fencepost.server.router import Api, Fields, Request
 
 async def handle(broker: Broker, request: Request) -> Fields:
     answer = {"error_code": ErrorCode.NONE, "producer_id": -1, "producer_epoch": -1}
+    if request.message.transactional_id == "":
+        return {**answer, "error_code": ErrorCode.INVALID_REQUEST}
     if request.message.transactional_id is not None:
         return {**answer, "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     try:

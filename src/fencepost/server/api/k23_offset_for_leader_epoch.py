@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch (23): where a leader epoch ended. There is only epoch 0, and it ends at the end of the log.
 
-Versions 2 to 4; v3 adds the replica id, v4 is flexible. Consumers ask this to find out whether their position was truncated.
+Versions 2 to 4; v3 adds the replica id, v4 is flexible. Consumers ask this to find out whether their position was
+truncated.
 """
 
 from __future__ import annotations

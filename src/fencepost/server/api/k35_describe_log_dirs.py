@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): the one data directory, with the size of each partition in it.
 
-Versions 1 to 5. v2 is flexible, v4 adds the disk's size. Partitions nobody has opened since the start are measured on the disk.
+Versions 1 to 5. v2 is flexible, v4 adds the disk's size. Partitions nobody has opened since the start are measured on
+the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""IncrementalAlterConfigs (44): sets, deletes, appends to or subtracts from single configs of a topic. Versions 0 and 1."""
+"""IncrementalAlterConfigs (44): sets, deletes, appends to or subtracts from single configs of a topic.
+
+Versions 0 and 1.
+"""
 
 from __future__ import annotations
 

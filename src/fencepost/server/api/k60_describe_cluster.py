@@ -1,4 +1,7 @@
-"""DescribeCluster (60): this one node. Versions 0 to 2; v1 asks for brokers or controllers, v2 for fenced brokers too."""
+"""DescribeCluster (60): this one node.
+
+Versions 0 to 2; v1 asks for brokers or controllers, v2 for fenced brokers too.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _producer(pid: Pid, entry: ProducerEntry) -> Fields:
         "producer_id": pid,
         "producer_epoch": entry.epoch,
         "last_sequence": entry.last_sequence,
-        "last_timestamp": entry.last_seen,
+        "last_timestamp": entry.batches[-1].timestamp if entry.batches else -1,
         "coordinator_epoch": -1,
         "current_txn_start_offset": -1 if entry.transaction_start is None else entry.transaction_start,
     }

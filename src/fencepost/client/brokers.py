@@ -1,0 +1,124 @@
+"""The connections of one client: to the addresses it was given, and to the brokers that metadata names.
+
+One connection per broker. A broker that cannot be reached is left alone for a growing while; the others go on (PROD-6).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from fencepost.client.clock import Clock
+from fencepost.client.connection import Connection, State
+from fencepost.client.metadata import Metadata
+from fencepost.client.network import Network
+from fencepost.client.sasl import Exchange
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.errors import FencepostError
+
+_LONGEST_BACKOFF: Final = 2.0
+
+
+class Brokers:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        network: Network,
+        clock: Clock,
+        metadata: Metadata,
+        *,
+        sasl: Callable[[], Exchange] | None = None,
+        on_ready: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._network = network
+        self._clock = clock
+        self._metadata = metadata
+        self._sasl = sasl
+        self._on_ready = on_ready
+        self._connections: dict[Address, Connection] = {}
+        self._failures: dict[Address, int] = {}
+        self._not_before: dict[Address, float] = {}
+        self._random = random.Random()
+        self.last_error: FencepostError | None = None
+        """Why the newest attempt failed: said when everything has failed for too long."""
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._connections.values()))
+
+    def of_node(self, node: int) -> Connection | None:
+        """The connection to a broker by its id, when it is ready; otherwise it is being dialled."""
+        address = self._metadata.brokers.get(node)
+        return None if address is None else self._ready(address)
+
+    def any(self) -> Connection | None:
+        """A ready connection to whichever broker; dials one if there is none."""
+        addresses = [*self._metadata.brokers.values(), *self._settings.servers]
+        for address in addresses:
+            connection = self._connections.get(address)
+            if connection is not None and connection.is_ready:
+                return connection
+        if any(connection.state is not State.CLOSED for connection in self._connections.values()):
+            # One is on its way; a second is dialled only when it fails. But a bootstrap list is there to be tried
+            # in parallel when the first one hangs, so a dial that takes its time does not hold up the next address.
+            pass
+        for address in dict.fromkeys(addresses):
+            if self._may_dial(address):
+                return self._ready(address)
+        return None
+
+    def _may_dial(self, address: Address) -> bool:
+        return address not in self._connections and self._clock.monotonic() >= self._not_before.get(address, 0.0)
+
+    def _ready(self, address: Address) -> Connection | None:
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection if connection.is_ready else None
+        now = self._clock.monotonic()
+        if now < self._not_before.get(address, float("-inf")):
+            return None
+        self._connections[address] = Connection(
+            address,
+            self._network,
+            now,
+            client_id=self._settings.client_id,
+            connect_timeout=self._settings.connect_timeout,
+            request_timeout=self._settings.request_timeout,
+            sasl=self._sasl,
+            on_ready=self._is_ready,
+            on_lost=self._is_lost,
+            clock=self._clock.monotonic,
+        )
+        return None
+
+    def _is_ready(self, connection: Connection) -> None:
+        self._failures.pop(connection.address, None)
+        self.last_error = None
+        if self._on_ready is not None:
+            self._on_ready(connection)
+
+    def _is_lost(self, connection: Connection, error: FencepostError) -> None:
+        address = connection.address
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        self.last_error = error
+        failures = self._failures[address] = self._failures.get(address, 0) + 1
+        wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
+        self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
+        self._metadata.distrust()
+
+    def check_deadlines(self, now: float) -> None:
+        for connection in self:
+            connection.check_deadlines(now)
+
+    def next_moment(self, now: float) -> float:
+        """When something here is due: an answer that is late, an address that may be dialled again."""
+        moment = min((connection.next_deadline for connection in self), default=float("inf"))
+        waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
+        return min(moment, min(waits, default=float("inf")))
+
+    def close(self) -> None:
+        for connection in self:
+            connection.close()
+        self._connections.clear()

@@ -1,0 +1,282 @@
+"""One broker as a client sees it: negotiate versions, authenticate, then requests in order and answers in order.
+
+A `Connection` has no socket of its own but a link (`network.py`), so tests step it without one. Requests are pipelined:
+they are written as they come, and a broker answers in the order in which it was asked. Each is told its answer, or that
+it was lost, exactly once; lost is everything unanswered when the link ends or an answer is overdue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost._version import __version__
+from fencepost.client.network import Link, Network
+from fencepost.client.sasl import Exchange
+from fencepost.client.settings import Address
+from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, Unreachable
+from fencepost.kernel import Buffer
+from fencepost.wire import messages
+from fencepost.wire.apis import API_VERSIONS, APIS, OWN
+from fencepost.wire.frame import framed, read_response_head, request_head
+
+SOFTWARE_NAME: Final = "fencepost"
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+
+Answered: TypeAlias = Callable[[int, memoryview], None]
+"""Version, and the body of the answer."""
+Lost: TypeAlias = Callable[[FencepostError, bool], None]
+"""Why, and whether anything of the request may have left."""
+
+
+class State(Enum):
+    DIALLING = "dialling"
+    NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class Pending(NamedTuple):
+    correlation_id: int
+    key: int
+    version: int
+    deadline: float
+    begins_at: int
+    """Where in the link's stream the request begins: before it, nothing of it has left."""
+    answered: Answered
+    lost: Lost
+
+
+class Unoffered(FencepostError):
+    """The server does not offer the API, or no version of it that is spoken here."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class Connection:
+    def __init__(
+        self,
+        address: Address,
+        network: Network,
+        now: float,
+        *,
+        client_id: str = SOFTWARE_NAME,
+        connect_timeout: float = 10.0,
+        request_timeout: float = 30.0,
+        sasl: Callable[[], Exchange] | None = None,
+        on_ready: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.address = address
+        self.state = State.DIALLING
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        self.throttled_until = float("-inf")
+        self._client_id = client_id
+        self._request_timeout = request_timeout
+        self._clock = clock
+        self._sasl = sasl
+        self._exchange: Exchange | None = None
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._pending: deque[Pending] = deque()
+        self._correlation_id = 0
+        self._ready_by = now + connect_timeout
+        self._link: Link = network.dial(address, self)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is State.READY
+
+    @property
+    def is_fencepost(self) -> bool:
+        """Whether our own server is at the other end."""
+        return OWN in self.versions
+
+    def version(self, key: int, at_most: int | None = None) -> int:
+        """The newest version of an API that both sides speak."""
+        lowest, highest = APIS[key].lowest, APIS[key].highest
+        if at_most is not None:
+            highest = min(highest, at_most)
+        offered = self.versions.get(key)
+        if offered is None or offered[1] < lowest or offered[0] > highest:
+            has = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
+            raise Unoffered(
+                f"{self.address} offers {APIS[key].name} {has}; versions {lowest} to {highest} are spoken here"
+            )
+        return min(highest, offered[1])
+
+    def request(
+        self,
+        key: int,
+        version: int,
+        body: Sequence[Buffer],
+        answered: Answered,
+        lost: Lost,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends; one of the two is called later, never from in here."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        deadline = self._clock() + (self._request_timeout if timeout is None else timeout)
+        self._pending.append(
+            Pending(self._correlation_id, key, version, deadline, self._link.queued, answered, lost)
+        )
+        head = request_head(key, version, self._correlation_id, self._client_id)
+        self._link.write(framed([head, *body]))
+
+    def ask(
+        self,
+        key: int,
+        fields: Mapping[str, Any],
+        answered: Callable[[Any], None],
+        lost: Lost,
+        *,
+        at_most: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """A request of plain fields; the answer comes as kio's entity."""
+        version = self.version(key, at_most)
+
+        def decoded(version: int, body: memoryview) -> None:
+            answered(messages.decode_response(key, version, body))
+
+        self.request(key, version, [messages.encode_request(key, version, fields)], decoded, lost, timeout=timeout)
+
+    @property
+    def next_deadline(self) -> float:
+        if self.state is State.CLOSED:
+            return float("inf")
+        overdue_at = self._pending[0].deadline if self._pending else float("inf")
+        return overdue_at if self.is_ready else min(overdue_at, self._ready_by)
+
+    def check_deadlines(self, now: float) -> None:
+        """Ends the connection if it, or an answer, is overdue: later answers would come behind the missing one."""
+        if now < self.next_deadline:
+            return
+        if self._pending and now >= self._pending[0].deadline:
+            late = self._pending[0]
+            message = f"{self.address} did not answer {APIS[late.key].name} in time"
+        else:
+            message = f"{self.address} did not take the connection in time"
+        self.close(Unreachable(message))
+
+    def close(self, error: FencepostError | None = None) -> None:
+        """Everything unanswered is lost. Without an error it is the user's wish, and nobody is told of the loss."""
+        if self.state is State.CLOSED:
+            return
+        self._link.close()
+        self._end(error or Unreachable(f"the connection to {self.address} was closed"), tell=error is not None)
+
+    # --- called by the link ---
+
+    def connected(self) -> None:
+        self.state = State.NEGOTIATING
+        fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
+        highest = APIS[API_VERSIONS].highest
+        self._ask_versions(highest, fields)
+
+    def frame(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise Malformed("an answer nobody asked for")
+        pending = self._pending[0]
+        correlation_id, body_at = read_response_head(pending.key, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise Malformed(f"answer {correlation_id} where {pending.correlation_id} was due")
+        self._pending.popleft()
+        try:
+            pending.answered(pending.version, frame[body_at:])
+        except Malformed as error:
+            pending.lost(error, True)
+            raise
+
+    def lost(self, error: FencepostError) -> None:
+        self._end(error, tell=True)
+
+    # --- from dialling to ready ---
+
+    def _ask_versions(self, version: int, fields: Mapping[str, Any]) -> None:
+        body = [messages.encode_request(API_VERSIONS, version, fields)]
+        self.request(API_VERSIONS, version, body, self._negotiated, _nobody_waits)
+
+    def _negotiated(self, version: int, body: memoryview) -> None:
+        answer = messages.decode_response(API_VERSIONS, version, body)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            # The one answer that is in another version than the question (KIP-511): ask as the oldest clients do.
+            self._ask_versions(0, {})
+            return
+        if answer.error_code != ErrorCode.NONE:
+            self.close(ServerError(ErrorCode.of(answer.error_code), f"{self.address} refuses to tell its versions"))
+            return
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        if self._sasl is None:
+            self._is_ready()
+            return
+        self.state = State.AUTHENTICATING
+        self._exchange = self._sasl()
+        self._try(
+            lambda exchange: self.ask(
+                SASL_HANDSHAKE, {"mechanism": exchange.mechanism}, self._handshaken, _nobody_waits, at_most=1
+            )
+        )
+
+    def _handshaken(self, answer: Any) -> None:
+        if answer.error_code != ErrorCode.NONE:
+            self.close(
+                ServerError(
+                    ErrorCode.of(answer.error_code),
+                    f"{self.address} offers {', '.join(answer.mechanisms) or 'no mechanism'}",
+                )
+            )
+            return
+        self._try(lambda exchange: self._authenticate(exchange.first()))
+
+    def _authenticate(self, token: bytes) -> None:
+        self.ask(SASL_AUTHENTICATE, {"auth_bytes": token}, self._authenticated, _nobody_waits)
+
+    def _authenticated(self, answer: Any) -> None:
+        if answer.error_code != ErrorCode.NONE:
+            message = answer.error_message or f"{self.address} did not accept the credentials"
+            self.close(ServerError(ErrorCode.of(answer.error_code), message))
+            return
+
+        def go_on(exchange: Exchange) -> None:
+            token = exchange.next(answer.auth_bytes)
+            if token is None:
+                self._is_ready()
+            else:
+                self._authenticate(token)
+
+        self._try(go_on)
+
+    def _try(self, step: Callable[[Exchange], None]) -> None:
+        assert self._exchange is not None
+        try:
+            step(self._exchange)
+        except FencepostError as error:
+            self.close(error)
+
+    def _is_ready(self) -> None:
+        self.state = State.READY
+        if self._on_ready is not None:
+            self._on_ready(self)
+
+    def _end(self, error: FencepostError, *, tell: bool) -> None:
+        self.state = State.CLOSED
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            request.lost(error, self._link.written > request.begins_at)
+        if tell and self._on_lost is not None:
+            self._on_lost(self, error)
+
+
+def _nobody_waits(error: FencepostError, left: bool) -> None:
+    """For requests of the connection itself: its loss says it all."""

@@ -1,0 +1,139 @@
+"""Who we are, to brokers that ask: SASL PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, as steps without I/O.
+
+An `Exchange` is one authentication: `first` gives the bytes to open with, `next` takes the server's answer and gives
+the next bytes, or None when it is done. SCRAM (RFC 5802) proves both sides: a server that does not know the password
+cannot produce the last signature, and is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from fencepost.errors import ConfigError, ErrorCode, FencepostError
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_FEWEST_ITERATIONS: Final = 4096
+
+
+class AuthenticationFailed(FencepostError):
+    """The server's part of the exchange does not prove what it must."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    fatal = True
+
+
+class Exchange(Protocol):
+    mechanism: str
+
+    def first(self) -> bytes: ...
+    def next(self, answer: bytes) -> bytes | None: ...
+
+
+class Plain:
+    mechanism = "PLAIN"
+
+    def __init__(self, username: str, password: str) -> None:
+        self._message = f"\0{username}\0{password}".encode()
+
+    def first(self) -> bytes:
+        return self._message
+
+    def next(self, answer: bytes) -> bytes | None:
+        return None
+
+
+class Bearer:
+    """OAUTHBEARER (RFC 7628): the token comes from the user's function, anew for every connection."""
+
+    mechanism = "OAUTHBEARER"
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def first(self) -> bytes:
+        return f"n,,\x01auth=Bearer {self._token()}\x01\x01".encode()
+
+    def next(self, answer: bytes) -> bytes | None:
+        if answer:
+            raise AuthenticationFailed(f"the server refuses the token: {answer.decode(errors='replace')}")
+        return None
+
+
+class Scram:
+    def __init__(self, mechanism: str, username: str, password: str, *, nonce: str | None = None) -> None:
+        self.mechanism = mechanism
+        self._hash = "sha256" if mechanism.endswith("256") else "sha512"
+        self._password = password.encode()
+        name = username.replace("=", "=3D").replace(",", "=2C")
+        self._nonce = nonce or secrets.token_urlsafe(24)
+        self._bare = f"n={name},r={self._nonce}"
+        self._signature: bytes | None = None
+        self._proven = False
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def next(self, answer: bytes) -> bytes | None:
+        if self._signature is None:
+            return self._prove(answer)
+        if not self._proven:
+            said = _fields(answer)
+            if "e" in said:
+                raise AuthenticationFailed(f"the server says {said['e']}")
+            if not hmac.compare_digest(_decode(said.get("v", "")), self._signature):
+                raise AuthenticationFailed("the server does not know the password either: its signature is wrong")
+            self._proven = True
+        return None
+
+    def _prove(self, answer: bytes) -> bytes:
+        said = _fields(answer)
+        nonce, salt, iterations = said.get("r", ""), _decode(said.get("s", "")), said.get("i", "")
+        if not nonce.startswith(self._nonce) or nonce == self._nonce or not iterations.isdigit():
+            raise AuthenticationFailed("the server's first SCRAM message is not one")
+        if int(iterations) < _FEWEST_ITERATIONS:
+            raise AuthenticationFailed(f"the server asks for {iterations} iterations only, too few to be safe")
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
+        client_key = self._hmac(salted, b"Client Key")
+        final = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
+        message = f"{self._bare},{answer.decode()},{final}".encode()
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._signature = self._hmac(self._hmac(salted, b"Server Key"), message)
+        return f"{final},p={base64.b64encode(proof).decode()}".encode()
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.new(key, message, self._hash).digest()
+
+
+def _fields(answer: bytes) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in answer.decode(errors="replace").split(","))
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise AuthenticationFailed("the server's SCRAM message is not base64 where it must be") from None
+
+
+def exchange_for(
+    mechanism: str, username: str | None, password: str | None, token: Callable[[], str] | None
+) -> Callable[[], Exchange]:
+    """Makes one exchange per connection; says now what is missing."""
+    name = mechanism.upper()
+    if name not in MECHANISMS:
+        raise ConfigError(f"sasl mechanism {mechanism!r}: known are {', '.join(MECHANISMS)}")
+    if name == "OAUTHBEARER":
+        if token is None:
+            raise ConfigError("OAUTHBEARER needs a function that returns a token")
+        return lambda: Bearer(token)
+    if username is None or password is None:
+        raise ConfigError(f"{name} needs a user name and a password")
+    if name == "PLAIN":
+        return lambda: Plain(username, password)
+    return lambda: Scram(name, username, password)

@@ -1,0 +1,242 @@
+"""Record batches from and to Arrow, without a Python step per record.
+
+Reading: `read_arrow` gives the records of one partition as one `pyarrow.RecordBatch` with the columns of Spark's Kafka
+source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `headers`). The kernel decodes into
+memory that already has Arrow's layout; Arrow takes it over as it is.
+
+Writing: `column_source` lends the buffers of a `pyarrow.RecordBatch` to the kernel, whose `append_columns`,
+`partition_rows` and `group_rows` work on them without the GIL.
+
+pyarrow is imported when one of them is called: it is large, and who sends records one by one does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost import kernel
+from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from fencepost.kernel.header import Buffer
+from fencepost.kernel.record import MAX_DECOMPRESSED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MIN_OFFSET: Final = -(2**63)
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+# --- reading ---
+
+
+def arrow_schema(*, topic: bool = False, partition: bool = False, headers: bool = False) -> pa.Schema:
+    """The schema of what `read_arrow` gives: names and order of Spark's Kafka source."""
+    import pyarrow as pa
+
+    fields = [pa.field("key", pa.binary()), pa.field("value", pa.binary())]
+    if topic:
+        fields.append(pa.field("topic", pa.string(), nullable=False))
+    if partition:
+        fields.append(pa.field("partition", pa.int32(), nullable=False))
+    fields += (
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("timestampType", pa.int32(), nullable=False),
+    )
+    if headers:
+        fields.append(pa.field("headers", _header_type(), nullable=False))
+    return pa.schema(fields)
+
+
+def _header_type() -> pa.DataType:
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    return pa.list_(pa.field("item", header, nullable=False))
+
+
+def read_arrow(
+    batches: Iterable[Buffer],
+    *,
+    start: int = _MIN_OFFSET,
+    stop: int = _MAX_OFFSET,
+    topic: str | None = None,
+    partition: int | None = None,
+    headers: bool = False,
+    check: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED,
+) -> pa.RecordBatch:
+    """The records with offsets start … stop−1 of these whole batches, one buffer each (`split_batches` makes them of a
+    fetched buffer). Control batches are passed over; leaving out aborted ones is the caller's business.
+    """
+    decoder = kernel.ColumnDecoder(headers=headers)
+    for batch in batches:
+        decoder.add(batch, start=start, stop=stop, check=check, max_bytes=max_bytes)
+    return to_arrow(decoder.take(), topic=topic, partition=partition)
+
+
+def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int | None = None) -> pa.RecordBatch:
+    """Decoded columns as Arrow sees them; nothing is copied."""
+    import pyarrow as pa
+
+    if columns.key is None or columns.value is None or columns.timestamp is None or columns.offset is None:
+        raise ValueError("these columns were not decoded from batches")
+    schema = arrow_schema(topic=topic is not None, partition=partition is not None, headers=columns.headers is not None)
+    rows = columns.rows
+    arrays = {
+        "key": _bytes_array(columns.key, pa.binary()),
+        "value": _bytes_array(columns.value, pa.binary()),
+        "offset": _number_array(columns.offset.data, rows, pa.int64()),
+        "timestamp": _number_array(columns.timestamp.data, rows, schema.field("timestamp").type),
+        "timestampType": _number_array(columns.timestamp_type, rows, pa.int32()),
+    }
+    if topic is not None:
+        arrays["topic"] = pa.repeat(pa.scalar(topic, pa.string()), rows)
+    if partition is not None:
+        arrays["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+    if columns.headers is not None:
+        arrays["headers"] = _header_array(columns.headers)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _bytes_array(column: BytesColumn, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    return pa.Array.from_buffers(
+        kind,
+        column.rows,
+        [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)],
+        null_count=-1 if validity is not None else 0,
+    )
+
+
+def _number_array(data: object, rows: int, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)], null_count=0)
+
+
+def _header_array(column: HeaderColumn) -> pa.Array:
+    import pyarrow as pa
+
+    kind = _header_type()
+    names, values = _bytes_array(column.names, pa.string()), _bytes_array(column.values, pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return pa.Array.from_buffers(
+        kind, column.rows, [None, pa.py_buffer(column.offsets)], null_count=0, children=[pairs]
+    )
+
+
+# --- writing ---
+
+
+def column_source(batch: pa.RecordBatch) -> kernel.ColumnSource:
+    """The columns `key`, `value`, `timestamp` and `headers` of a record batch, as far as it has them, ready for
+    `BatchBuilder.append_columns`; other columns are left alone. The batch's memory is kept alive by it.
+
+    key, value: binary or text of any kind. timestamp: a timestamp of any unit, or a whole number of milliseconds. headers:
+    a list of (key, value) structs or a map. A `TypeError` names the column that is something else.
+    """
+    columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+    key, value, timestamp, headers = (columns.get(name) for name in ("key", "value", "timestamp", "headers"))
+    return kernel.ColumnSource(
+        RecordColumns(
+            batch.num_rows,
+            None if key is None else _bytes_column(key, "key"),
+            None if value is None else _bytes_column(value, "value"),
+            None if timestamp is None else _timestamp_column(timestamp),
+            None if headers is None else _header_column(headers),
+        )
+    )
+
+
+def column_sources(table: pa.Table | pa.RecordBatch) -> Iterator[kernel.ColumnSource]:
+    """A source per chunk of a table."""
+    import pyarrow as pa
+
+    if isinstance(table, pa.RecordBatch):
+        yield column_source(table)
+    else:
+        yield from map(column_source, table.to_batches())
+
+
+def _bytes_column(array: pa.Array, name: str) -> BytesColumn:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if types.is_null(kind) or types.is_fixed_size_binary(kind):
+        array = array.cast(pa.binary())
+    elif types.is_binary_view(kind) or types.is_string_view(kind):
+        array = array.cast(pa.large_binary() if types.is_binary_view(kind) else pa.large_string())
+    elif not (_is_narrow(kind) or types.is_large_binary(kind) or types.is_large_string(kind)):
+        raise TypeError(f"column {name} is of type {kind}; it must be binary or text")
+    validity, offsets, data = array.buffers()
+    return BytesColumn(
+        len(array),
+        b"" if offsets is None else offsets,
+        b"" if data is None else data,
+        validity,
+        array.offset,
+        not _is_narrow(array.type),
+    )
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_string(kind))
+
+
+def _timestamp_column(array: pa.Array) -> NumberColumn:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_timestamp(array.type):
+        # Other units are cut to milliseconds, as Kafka knows no finer ones.
+        array = array.cast(pa.timestamp("ms", array.type.tz), safe=False)
+    elif types.is_integer(array.type) or types.is_null(array.type):
+        array = array.cast(pa.int64())
+    else:
+        raise TypeError(f"column timestamp is of type {array.type}; it must be a timestamp or milliseconds")
+    validity, data = array.buffers()
+    return NumberColumn(len(array), b"" if data is None else data, validity, array.offset)
+
+
+def _header_column(array: pa.Array) -> HeaderColumn:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_null(array.type):
+        array = array.cast(_header_type())
+    elif types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    if types.is_map(array.type):
+        names, values = array.keys, array.items
+    elif types.is_list(array.type) and types.is_struct(array.type.value_type):
+        names, values = _fields(array.values)
+    else:
+        raise TypeError(f"column headers is of type {array.type}; it must be a list of (key, value) or a map")
+    validity, offsets = array.buffers()[:2]
+    return HeaderColumn(
+        len(array),
+        b"" if offsets is None else offsets,
+        _bytes_column(names, "headers.key"),
+        _bytes_column(values, "headers.value"),
+        validity,
+        array.offset,
+    )
+
+
+def _fields(pairs: Any) -> tuple[pa.Array, pa.Array]:
+    """Names and values of an array of structs. A struct that is itself null has, so seen, no name."""
+    names = [field.name for field in pairs.type]
+    if len(names) != 2 or "value" not in names:
+        raise TypeError(f"column headers has fields {names}; it must have key and value")
+    name_at, value_at = (1, 0) if names[0] == "value" else (0, 1)
+    flat = pairs.flatten()
+    return flat[name_at], flat[value_at]
