@@ -261,6 +261,7 @@ class SendFailed(FencepostError):
         super().__init__(
             f"{where}: {message} (persisted: {persisted})" if where else f"{message} (persisted: {persisted})"
         )
+        self.message = message
         self.persisted: Persisted = persisted
         self.code = code
         self.retriable = code.retriable and persisted == "no"

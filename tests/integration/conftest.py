@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -16,8 +17,9 @@ from tests.support.raw import RawClient
 _numbers = itertools.count(1)
 
 
-class TestedServer(NamedTuple):
-    __test__ = False
+@dataclass(frozen=True)
+class TestedServer:
+    __test__: ClassVar = False  # not a class of tests, whatever pytest thinks of its name
 
     name: Literal["fencepost", "kafka"]
     address: str

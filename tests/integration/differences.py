@@ -17,6 +17,8 @@ class Difference(NamedTuple):
     reason: str
 
 
+_NOT_TAKEN_APART: Final = "a batch is not taken apart on the way in; whoever reads it finds the fault"
+
 DIFFERENCES: Final[dict[str, Difference]] = {
     "batches remembered per producer": Difference(
         16, 5, "fencepost's own client may have more than five batches in flight per partition"
@@ -25,5 +27,40 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.INVALID_RECORD,
         "the code that names the cause: the format is the problem, not the record",
+    ),
+    "unknown record format": Difference(
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.CORRUPT_MESSAGE, "as for an old one"
+    ),
+    "unknown codec": Difference(
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNKNOWN_SERVER_ERROR, "Kafka stumbles; the cause has a code"
+    ),
+    "cut batch": Difference(
+        ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, "bytes are missing: sending them again may help"
+    ),
+    "half a batch behind the batch": Difference(
+        ErrorCode.INVALID_RECORD, ErrorCode.NONE, "Kafka drops what it cannot read and says that all is well"
+    ),
+    "zeros behind the batch": Difference(
+        ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE, "one rule for whatever stands behind the batch"
+    ),
+    "no records at all": Difference(
+        ErrorCode.INVALID_RECORD,
+        None,
+        "Kafka never answers a partition whose records are null, and the connection hangs",
+    ),
+    "base offset other than 0": Difference(
+        ErrorCode.NONE, ErrorCode.INVALID_RECORD, "the server overwrites it, so it does no harm"
+    ),
+    "pid with a negative epoch": Difference(
+        ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.NONE, "a producer without an epoch could never be fenced"
+    ),
+    "fewer records than the header says": Difference(ErrorCode.NONE, ErrorCode.INVALID_RECORD, _NOT_TAKEN_APART),
+    "more records than the header says": Difference(ErrorCode.NONE, ErrorCode.INVALID_RECORD, _NOT_TAKEN_APART),
+    "records that cannot be decompressed": Difference(ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, _NOT_TAKEN_APART),
+    "a reason in the answer to a refused batch": Difference(True, False, "Kafka gives the code alone for most faults"),
+    "first answer for a topic created on demand": Difference(
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "one process: the topic is there when the answer is written",
     ),
 }

@@ -102,3 +102,24 @@ def test_the_log_is_readable_up_to_the_latest_offset_for_committed_readers_too(c
         topics=[{"name": timed, "partitions": [{"partition_index": 0, "timestamp": LATEST}]}],
     )
     assert answer.topics[0].partitions[0].offset == 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "version"),
+    [
+        pytest.param(-3, 6, id="largest-time-before-version-7"),
+        pytest.param(-4, 7, id="local-start-before-version-8"),
+        pytest.param(-5, 8, id="tiered-end-before-version-9"),
+        pytest.param(-99, 9, id="never-heard-of"),
+    ],
+)
+def test_a_special_time_that_the_version_does_not_have_is_unsupported(
+    client: RawClient, timed: str, asked: int, version: int
+) -> None:
+    assert client.ask_offset(timed, asked, version=version).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_the_local_log_starts_where_the_log_starts(client: RawClient, timed: str) -> None:
+    """KIP-405: without tiered storage there is no difference, and nothing is tiered."""
+    assert client.list_offset(timed, -4, version=8) == (0, -1)
+    assert client.list_offset(timed, -5, version=9) == (-1, -1)

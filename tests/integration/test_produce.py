@@ -26,9 +26,12 @@ def test_offsets_are_given_in_the_order_of_arrival(client: RawClient, topic: str
     assert fetched.high_watermark == 4
 
 
-def test_the_base_offset_that_a_producer_writes_is_ignored(client: RawClient, topic: str) -> None:
-    assert client.produce(topic, batch([b"a"], base_offset=77))[:2] == (NONE, 0)
-    assert client.fetch(topic, 0).offsets == [0]
+def test_a_base_offset_written_by_a_producer_never_reaches_the_log(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    assert client.produce(topic, batch([b"a"], base_offset=77)).error is server.answer_to("base offset other than 0")
+    assert client.produce(topic, batch([b"b"])).error is NONE
+    assert client.fetch(topic, 0).offsets == list(range(client.end_offset(topic)))
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -44,7 +47,11 @@ def test_one_request_may_carry_several_partitions_and_topics(client: RawClient, 
     client.create_topic(f"{name}-b", partitions=1)
     client.send_produce_many({f"{name}-a": {0: batch([b"0"]), 2: batch([b"2"] * 2)}, f"{name}-b": {0: batch([b"b"])}})
     _, answer = client.receive()
-    got = {(topic.name, part.index): (part.error_code, part.base_offset) for topic in answer.topics for part in topic.partitions}
+    got = {
+        (topic.name, part.index): (part.error_code, part.base_offset)
+        for topic in answer.topics
+        for part in topic.partitions
+    }
     assert got == {(f"{name}-a", 0): (0, 0), (f"{name}-a", 2): (0, 0), (f"{name}-b", 0): (0, 0)}
     assert [client.end_offset(f"{name}-a", index) for index in range(3)] == [1, 0, 2]
 
@@ -174,9 +181,38 @@ def test_a_batch_cut_off_in_the_middle_is_refused(server: TestedServer, client: 
     assert client.end_offset(topic) == 0
 
 
-def test_bytes_behind_the_batch_are_refused(server: TestedServer, client: RawClient, topic: str) -> None:
-    produced = client.produce(topic, batch([b"a"]) + b"\0" * 30)
-    assert produced.error is server.answer_to("bytes behind the batch")
+@pytest.mark.parametrize("behind", ["half a batch", "zeros"])
+def test_bytes_behind_the_batch_are_refused(server: TestedServer, client: RawClient, topic: str, behind: str) -> None:
+    extra = batch([b"b"])[:-1] if behind == "half a batch" else bytes(30)
+    assert client.produce(topic, batch([b"a"]) + extra).error is server.answer_to(f"{behind} behind the batch")
+
+
+def test_an_empty_piece_of_records_is_refused(client: RawClient, topic: str) -> None:
+    assert client.produce(topic, b"").error is INVALID_RECORD
+
+
+def test_no_records_at_all_are_refused(ours: TestedServer, name: str) -> None:
+    """Only on ours: Kafka leaves the connection hanging (see `differences`)."""
+    with ours.connect() as client:
+        client.create_topic(name)
+        assert client.produce(name, None).error is ours.answer_to("no records at all")
+
+
+@pytest.mark.parametrize("fault", ["fewer records than the header says", "more records than the header says"])
+def test_records_are_counted_by_the_header(server: TestedServer, client: RawClient, topic: str, fault: str) -> None:
+    number = 2 if fault.startswith("more") else 1
+    records = b"".join(record(b"x", offset_delta=delta) for delta in range(number))
+    values = [b"x"] * (1 if fault.startswith("more") else 2)
+    assert client.produce(topic, batch(values, records=records)).error is server.answer_to(fault)
+
+
+def test_records_that_cannot_be_decompressed_harm_nobody_else(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    expected = server.answer_to("records that cannot be decompressed")
+    assert client.produce(topic, batch([b"x"], attributes=GZIP, records=b"no gzip")).error is expected
+    assert client.produce(topic, batch([b"a"])).error is NONE
+    assert client.fetch(topic, client.end_offset(topic) - 1).values == [b"a"]
 
 
 def test_a_codec_that_does_not_exist_is_refused(server: TestedServer, client: RawClient, topic: str) -> None:
@@ -241,6 +277,22 @@ def test_with_create_time_the_answer_carries_no_time(client: RawClient, topic: s
     assert answer.topics[0].partitions[0].log_append_time_ms == -1
 
 
+def test_a_time_far_in_the_future_is_refused(client: RawClient, topic: str) -> None:
+    """message.timestamp.after.max.ms, one hour by default: such a record would never be old enough to be deleted."""
+    in_2100 = 4_102_444_800_000
+    assert client.produce(topic, batch([b"a"], timestamps=[in_2100])).error is ErrorCode.INVALID_TIMESTAMP
+    assert client.end_offset(topic) == 0
+
+
+def test_how_far_in_the_future_is_a_matter_of_the_topic(client: RawClient, name: str) -> None:
+    client.create_topic(name, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    assert client.produce(name, batch([b"a"], timestamps=[4_102_444_800_000]))[:2] == (NONE, 0)
+
+
+def test_a_record_without_a_time_is_taken(client: RawClient, topic: str) -> None:
+    assert client.produce(topic, batch([b"a"], timestamps=[-1]))[:2] == (NONE, 0)
+
+
 # --- compacted topics ---
 
 
@@ -252,10 +304,10 @@ def test_a_compacted_topic_refuses_records_without_a_key(client: RawClient, name
     assert client.end_offset(name) == 1
 
 
-def test_the_reason_of_a_refusal_is_in_the_answer(client: RawClient, topic: str) -> None:
+def test_the_reason_of_a_refusal_is_in_the_answer(server: TestedServer, client: RawClient, topic: str) -> None:
     """From version 8 on there is room for it."""
     message = client.produce(topic, batch([b"a"]) + batch([b"b"]), version=8).message
-    assert message is not None and "batch" in message
+    assert bool(message) is server.answer_to("a reason in the answer to a refused batch")
 
 
 def test_produce_versions_0_to_2_are_advertised_for_librdkafkas_sake(client: RawClient) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.errors import ErrorCode
 from tests.support.batches import batch
-from tests.support.raw import CREATE_TOPICS, DELETE_TOPICS, METADATA, RawClient, new_topic
+from tests.support.raw import CREATE_TOPICS, DELETE_TOPICS, RawClient, new_topic
 
 pytestmark = pytest.mark.integration
 
@@ -17,9 +17,7 @@ NONE = ErrorCode.NONE
 
 
 def create(client: RawClient, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> Any:
-    answer = client.call(
-        CREATE_TOPICS, version, topics=list(topics), timeout=30_000, validate_only=validate_only
-    )
+    answer = client.call(CREATE_TOPICS, version, topics=list(topics), timeout=30_000, validate_only=validate_only)
     return answer.topics
 
 
@@ -30,9 +28,7 @@ def delete(client: RawClient, *topics: str, version: int = 6) -> dict[str, Error
 
 
 def exists(client: RawClient, name: str) -> bool:
-    [entry] = client.call(
-        METADATA, 12, topics=[{"topic_id": None, "name": name}], allow_auto_topic_creation=False
-    ).topics
+    [entry] = client.metadata([name]).topics
     return bool(entry.error_code == NONE)
 
 
@@ -60,7 +56,7 @@ def test_minus_one_means_the_servers_default(client: RawClient, name: str) -> No
 
 
 def test_partitions_may_be_assigned_by_hand(client: RawClient, name: str) -> None:
-    [broker] = client.call(METADATA, 12, topics=[], allow_auto_topic_creation=False).brokers
+    [broker] = client.metadata([]).brokers
     assignments = [{"partition_index": index, "broker_ids": [broker.node_id]} for index in range(3)]
     [entry] = create(client, new_topic(name, -1, -1, assignments=assignments))
     assert (entry.error_code, entry.num_partitions, entry.replication_factor) == (NONE, 3, 1)

@@ -88,7 +88,16 @@ def batch(
         + records
     )
     length = len(checked) + _IN_FRONT.size - 12  # what follows base offset and length
-    return _IN_FRONT.pack(base_offset, length, -1, magic, crc32c(checked) if crc is None else crc, ) + checked
+    return (
+        _IN_FRONT.pack(
+            base_offset,
+            length,
+            -1,
+            magic,
+            crc32c(checked) if crc is None else crc,
+        )
+        + checked
+    )
 
 
 def with_wrong_checksum(whole: bytes) -> bytes:

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -118,18 +118,30 @@ def answers(port: int) -> bool:
 class KafkaBroker:
     """One node that is broker and controller; `address` is where clients connect."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, *, jvm: Sequence[str] = JVM) -> None:
         self.folder = folder
+        self._jvm = jvm
         self.port = free_port()
         self.address = f"{HOST}:{self.port}"
         self._controller_port = free_port()
         self._settings = dict(settings or {})
         self._child: Child | None = None
 
+    @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise RuntimeError("the broker is not running")
+        return self._child.pid
+
     def start(self) -> None:
+        self.format()
+        self.launch()
+
+    def format(self) -> None:
+        """Makes its data directory; one that is there already stays as it is."""
         classpath = f"{jars()}/*"
         self.folder.mkdir(parents=True, exist_ok=True)
-        properties = self.folder / "server.properties"
+        properties = self._properties_file
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
@@ -138,7 +150,10 @@ class KafkaBroker:
         )
         if done.returncode != 0:
             raise KafkaUnavailable(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout)[-2000:]}")
-        command = ["java", *JVM, "-cp", classpath, "kafka.Kafka", properties]
+
+    def launch(self) -> None:
+        """Starts the process on a formatted directory and waits until it answers."""
+        command: list[str | Path] = ["java", *self._jvm, "-cp", f"{jars()}/*", "kafka.Kafka", self._properties_file]
         self._child = Child(command, log=self.folder / "broker.log")
         deadline = time.monotonic() + READY_SECONDS
         while not answers(self.port):
@@ -151,6 +166,10 @@ class KafkaBroker:
         if self._child is not None:
             self._child.kill()  # its data is thrown away, so there is nothing to shut down gracefully
             self._child = None
+
+    @property
+    def _properties_file(self) -> Path:
+        return self.folder / "server.properties"
 
     def _properties(self) -> dict[str, object]:
         return {

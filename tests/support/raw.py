@@ -6,9 +6,10 @@ halves apart, for pipelining; `send_bytes` sends what no client should.
 
 from __future__ import annotations
 
+import select
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -16,7 +17,6 @@ from typing import Any, Final, NamedTuple, Self
 from fencepost.errors import ErrorCode
 from fencepost.kernel import decode_batch, read_header
 from fencepost.kernel.header import BatchHeader
-from fencepost.types import Offset
 from fencepost.wire import frame, hot, messages
 
 PRODUCE: Final = 0
@@ -32,6 +32,7 @@ DESCRIBE_PRODUCERS: Final = 61
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
+METADATA_VERSION: Final = 12
 """Used unless a test says otherwise: the newest versions that name topics instead of carrying their ids."""
 
 EARLIEST: Final = -2
@@ -67,7 +68,7 @@ class Fetched(NamedTuple):
         return [record.value for at in self._places() for record in decode_batch(self.data, at)]
 
     @property
-    def offsets(self) -> list[Offset]:
+    def offsets(self) -> list[int]:
         return [record.offset for at in self._places() for record in decode_batch(self.data, at)]
 
     def _places(self) -> list[int]:
@@ -115,6 +116,10 @@ class RawClient:
 
     def receive_frame(self) -> bytes:
         return self._receive_exactly(LENGTH.unpack(self._receive_exactly(4))[0])
+
+    def has_answer(self) -> bool:
+        """Whether something has arrived that was not received yet; does not wait."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def is_closed_by_server(self) -> bool:
         """Waits for the end of the connection; False if an answer comes instead."""
@@ -181,7 +186,7 @@ class RawClient:
 
     def send_produce_many(
         self,
-        topics: dict[str | uuid.UUID, dict[int, bytes | None]] | dict[str, dict[int, bytes | None]],
+        topics: Mapping[Any, Mapping[int, bytes | None]],
         *,
         acks: int = -1,
         version: int = PRODUCE_VERSION,
@@ -263,7 +268,7 @@ class RawClient:
         )
 
     def send_fetch_request(self, request: hot.FetchRequest, version: int = FETCH_VERSION) -> int:
-        body = b"".join(hot.encode_fetch_request(version, request))
+        body = hot.encode_fetch_request(version, request)
         self.send_frame(self.frame_of(FETCH, version, body))
         return self._correlation_id
 
@@ -312,6 +317,28 @@ class RawClient:
         )
         [found] = answer.topics[0].partitions
         return found
+
+    def metadata(
+        self,
+        topics: Sequence[str | uuid.UUID] | None,
+        *,
+        version: int = METADATA_VERSION,
+        create: bool = False,
+    ) -> Any:
+        """Topics by name or by id; None: all of them."""
+        wanted = None
+        if topics is not None:
+            wanted = [
+                {"name": t, "topic_id": None} if isinstance(t, str) else {"name": None, "topic_id": t} for t in topics
+            ]
+        return self.call(
+            METADATA,
+            version,
+            topics=wanted,
+            allow_auto_topic_creation=create,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
 
     def list_offset(self, topic: str, timestamp: int, *, partition: int = 0, version: int = 7) -> tuple[int, int]:
         """(offset, timestamp)"""

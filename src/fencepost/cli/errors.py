@@ -24,7 +24,7 @@ INTERRUPTED: Final = 130
 class OneLineErrors(click.Group):
     """The root command. Overrides `main`, because click's own would print usage errors on four lines."""
 
-    def main(  # type: ignore[override]  # click's overloads only say that standalone mode never returns
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,

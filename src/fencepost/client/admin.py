@@ -93,7 +93,9 @@ class Admin:
         return Pong(str(channel.address), round(channel.round_trip() * 1000, 3), apis)
 
     def cluster(self) -> ClusterDescription:
-        answer = self._routes.ask(Key.DESCRIBE_CLUSTER, {}).message
+        answer = self._routes.ask(
+            Key.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
+        ).message
         raise_for(answer.error_code, "describing the cluster", answer.error_message)
         brokers = tuple(sorted((_broker(b) for b in answer.brokers), key=lambda broker: broker.id))
         return ClusterDescription(answer.cluster_id, answer.controller_id, brokers)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from fencepost.client.clock import Clock
-from fencepost.client.connection import Connection, State
+from fencepost.client.connection import Connection
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
 from fencepost.client.sasl import Exchange
@@ -53,23 +53,15 @@ class Brokers:
         return None if address is None else self._ready(address)
 
     def any(self) -> Connection | None:
-        """A ready connection to whichever broker; dials one if there is none."""
-        addresses = [*self._metadata.brokers.values(), *self._settings.servers]
+        """A ready connection to whichever broker; without one, all that may be are dialled, and the first wins."""
+        addresses = dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers])
         for address in addresses:
             connection = self._connections.get(address)
             if connection is not None and connection.is_ready:
                 return connection
-        if any(connection.state is not State.CLOSED for connection in self._connections.values()):
-            # One is on its way; a second is dialled only when it fails. But a bootstrap list is there to be tried
-            # in parallel when the first one hangs, so a dial that takes its time does not hold up the next address.
-            pass
-        for address in dict.fromkeys(addresses):
-            if self._may_dial(address):
-                return self._ready(address)
+        for address in addresses:
+            self._ready(address)
         return None
-
-    def _may_dial(self, address: Address) -> bool:
-        return address not in self._connections and self._clock.monotonic() >= self._not_before.get(address, 0.0)
 
     def _ready(self, address: Address) -> Connection | None:
         connection = self._connections.get(address)

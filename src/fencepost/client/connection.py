@@ -127,9 +127,7 @@ class Connection:
         """Sends; one of the two is called later, never from in here."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         deadline = self._clock() + (self._request_timeout if timeout is None else timeout)
-        self._pending.append(
-            Pending(self._correlation_id, key, version, deadline, self._link.queued, answered, lost)
-        )
+        self._pending.append(Pending(self._correlation_id, key, version, deadline, self._link.queued, answered, lost))
         head = request_head(key, version, self._correlation_id, self._client_id)
         self._link.write(framed([head, *body]))
 

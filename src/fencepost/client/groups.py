@@ -72,7 +72,8 @@ class Groups:
         coordinator = self._routes.coordinator(group)
         channel = self._routes.to(coordinator)
         if channel.offers(Key.CONSUMER_GROUP_DESCRIBE):
-            described = channel.request(Key.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}).message.groups[0]
+            fields = {"group_ids": [group], "include_authorized_operations": False}
+            described = channel.request(Key.CONSUMER_GROUP_DESCRIBE, fields).message.groups[0]
             if described.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
                 raise_for(described.error_code, f"group {group!r}", described.error_message)
                 return GroupDescription(
@@ -83,7 +84,8 @@ class Groups:
                     coordinator,
                     tuple(_consumer_member(member) for member in described.members),
                 )
-        described = channel.request(Key.DESCRIBE_GROUPS, {"groups": [group]}).message.groups[0]
+        fields = {"groups": [group], "include_authorized_operations": False}
+        described = channel.request(Key.DESCRIBE_GROUPS, fields).message.groups[0]
         # From version 6 on a group that is not there is an error, before that it is one that is dead.
         if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND or described.group_state == "Dead":
             raise ServerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")

@@ -1,8 +1,8 @@
 """Sockets that never block, all in one selector, and the seam that tests put a network of their own into (PROD-3).
 
 `Network` is what the send thread and the reader see: dial an address, write frames to the link, and in `poll` hear of
-it. Kafka's stream consists of length-prefixed frames only, TLS and SASL included, so the link cuts frames itself: a large
-one is received into memory of its own size, once.
+it. Kafka's stream consists of length-prefixed frames only, TLS and SASL included, so the link cuts frames itself: a
+large one is received into memory of its own size, once.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""Between the caller's threads and the send thread: a queue per partition, and one undesignated queue per topic (PROD-5).
+"""Between the caller's threads and the send thread: a queue per partition, one undesignated per topic (PROD-5).
 
 A record goes the shortest way that keeps the order:
 
     partitions known, key or partition given   → encoded into that partition's open batch
-    partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its partition
-                                                 as a whole when it is drained; with one partition only, into that one's
+    partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its
+                                                 partition as a whole when it is drained; if there is only one
+                                                 partition, into that one's
     partitions not known, or serializers set   → kept as it is, in order, until the send thread moves it (`place`)
 
 A topic's partitions become known in `place`, under the lock and after everything that waited was moved, so no later
 record overtakes an earlier one of its partition.
 
-Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at most
-as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are.
+Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at
+most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are.
 
 One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
 """
@@ -25,10 +26,10 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.client.clock import Clock
 from fencepost.client.options import ProducerOptions
-from fencepost.client.ticket import Settlement, Ticket, Unplaced
+from fencepost.client.ticket import UNKNOWN_OFFSET, Delivered, Settlement, Ticket, Unplaced
 from fencepost.core.inflight import Flight
 from fencepost.errors import BufferFull, Closed, FencepostError, RecordTooLarge, SendFailed
-from fencepost.kernel import HEADER_SIZE, BatchBuilder, Headers, Payload, partition_for_key
+from fencepost.kernel import HEADER_SIZE, BatchBuilder, Headers, Payload, decode_batch, partition_for_key
 from fencepost.types import Milliseconds, TopicPartition
 
 UNDESIGNATED: Final = -1
@@ -43,9 +44,11 @@ _FIRST_CAPACITY: Final = 256
 class Batch(Settlement):
     """Records of one partition (or of none yet) that are sent, stored and settled together."""
 
-    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "queue", "sealed")
+    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
 
-    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float, capacity: int) -> None:
+    def __init__(
+        self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float, capacity: int
+    ) -> None:
         super().__init__(lock)
         self.queue = queue  # changes once, when an undesignated batch gets its partition
         self.builder: BatchBuilder | None = BatchBuilder(capacity)
@@ -55,7 +58,12 @@ class Batch(Settlement):
         self.charged = 0
         self.opened = opened
         self.deadline = deadline
-        self.sealed = False
+        self.roams = False
+        """It came from the undesignated queue."""
+        self.parts: list[Batch] | None = None
+        """What it was split into, being too large for the server; its tickets are answered by them."""
+        self.whole: Batch | None = None
+        """What it is a part of."""
 
     @property
     def topic_name(self) -> str:  # type: ignore[override]
@@ -64,6 +72,16 @@ class Batch(Settlement):
     @property
     def partition(self) -> int:  # type: ignore[override]
         return self.queue.index
+
+    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
+        if self.parts is None:
+            return super().outcome(ticket)
+        first = 0
+        for part in self.parts:
+            if ticket.index < first + part.count:
+                return part.outcome(Ticket(part, ticket.index - first, ticket.timestamp))
+            first += part.count
+        raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
 class PartitionQueue:
@@ -228,7 +246,7 @@ class Queues:
         count = topic.partition_count
         if partition is None:
             if self._options.partitioner is not None:
-                partition = self._options.partitioner(None if key is None else _as_bytes(key), count)
+                partition = self._options.partitioner(None if key is None else bytes(_as_bytes(key)), count)
             elif key is not None:
                 partition = partition_for_key(_as_bytes(key), count)
             elif count == 1:
@@ -245,7 +263,13 @@ class Queues:
         return queue
 
     def _append(
-        self, queue: PartitionQueue, key: Payload, value: Payload, headers: Headers | None, timestamp: Milliseconds, size: int
+        self,
+        queue: PartitionQueue,
+        key: Payload,
+        value: Payload,
+        headers: Headers | None,
+        timestamp: Milliseconds,
+        size: int,
     ) -> Ticket:
         batch = queue.open
         if batch is None:
@@ -290,7 +314,6 @@ class Queues:
         batch = queue.open
         assert batch is not None
         assert batch.builder is not None
-        batch.sealed = True
         queue.last_size = min(batch.builder.size, self._options.batch_size) + RECORD_OVERHEAD
         queue.sealed.append(batch)
         queue.open = None
@@ -411,7 +434,7 @@ class Queues:
                 size = _size_of(record.key, record.value, record.headers)
                 queue = self._queue_for(topic, record.key, record.partition)
                 placed = self._append(queue, record.key, record.value, record.headers, record.timestamp, size)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the partitioner's, or what the record cannot be encoded for
                 self._fail_one(topic, record.ticket, error)
                 continue
             assert isinstance(placed.settlement, Batch)
@@ -427,7 +450,9 @@ class Queues:
     def _serialized(self, topic: TopicQueues, record: Waiting) -> Waiting | None:
         options = self._options
         try:
-            key = options.key_serializer(record.key) if options.key_serializer and record.key is not None else record.key
+            key = (
+                options.key_serializer(record.key) if options.key_serializer and record.key is not None else record.key
+            )
             value = (
                 options.value_serializer(record.value)
                 if options.value_serializer and record.value is not None
@@ -437,7 +462,7 @@ class Queues:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the serializer's: it belongs on the ticket
             with self._lock:
                 topic.held -= record.charged
                 self._held -= record.charged
@@ -455,7 +480,9 @@ class Queues:
         lone.fail(error)
         self.failures.append(lone)
 
-    def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> list[Settlement]:
+    def fail_waiting(
+        self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None
+    ) -> list[Settlement]:
         """Fails what waits for the topic's partitions: all of it, or what has expired."""
         failed: list[Settlement] = []
         with self._lock:
@@ -495,6 +522,13 @@ class Queues:
         """The batch's tickets have their answer: its memory is free again."""
         batch.encoded = None
         batch.builder = None
+        whole = batch.whole
+        if whole is not None:
+            assert whole.parts is not None
+            if all(part.settled for part in whole.parts):
+                whole.deliver(UNKNOWN_OFFSET)
+                self.settled(whole)
+            return
         with self._lock:
             topic = batch.queue.topic
             topic.held -= batch.charged
@@ -505,15 +539,35 @@ class Queues:
             if self.flushing:
                 self._all_settled.notify_all()
 
-    def split(self, batch: Batch, parts: list[Batch]) -> None:
-        """`parts` take the batch's place in the accounts."""
-        with self._lock:
-            self._unsettled.pop(batch, None)
-            for part in parts:
-                self._unsettled[part] = None
+    def split(self, batch: Batch) -> list[Batch]:
+        """Two halves of a batch that the server finds too large. They are settled in its stead, and it with them."""
+        assert batch.encoded is not None
+        records = decode_batch(batch.encoded)
+        middle = len(records) // 2
+        parts = []
+        for half in (records[:middle], records[middle:]):
+            part = Batch(self._settling, batch.queue, batch.opened, batch.deadline, _FIRST_CAPACITY)
+            assert part.builder is not None
+            for record in half:
+                part.builder.append(record.key, record.value, record.timestamp, record.headers)
+            part.count = len(half)
+            part.whole = batch
+            parts.append(part)
+        batch.parts = parts
+        batch.encoded = None
+        return parts
 
-    def new_batch_like(self, batch: Batch) -> Batch:
-        return Batch(self._settling, batch.queue, batch.opened, batch.deadline, _FIRST_CAPACITY)
+    def grow(self, topic_name: str, partition_count: int) -> None:
+        """The topic has more partitions than before (or was made anew with fewer)."""
+        with self._lock:
+            topic = self._topics.get(topic_name)
+            if topic is not None and topic.partition_count:
+                topic.partition_count = partition_count
+
+    @property
+    def in_a_hurry(self) -> bool:
+        """Somebody waits for what is queued: batches do not wait to become full."""
+        return bool(self.flushing or self._callers_blocked)
 
     def everything(self) -> Iterator[PartitionQueue]:
         with self._lock:

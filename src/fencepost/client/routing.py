@@ -104,7 +104,13 @@ class Routes:
     def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
         """The brokers, and the given topics (None: all of them). Never creates a topic."""
         asked = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
-        answer = self.ask(Key.METADATA, {"topics": asked, "allow_auto_topic_creation": False}).message
+        fields = {
+            "topics": asked,
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        answer = self.ask(Key.METADATA, fields).message
         raise_for(getattr(answer, "error_code", 0), "asking for metadata")
         return ClusterView(
             {b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},

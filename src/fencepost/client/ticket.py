@@ -83,8 +83,6 @@ class Settlement:
         return Delivered(self.topic_name, self.partition, offset, timestamp)
 
     def wait(self, timeout: float | None) -> bool:
-        if self.settled:
-            return True
         with self._lock:
             if self.settled:
                 return True

@@ -1,8 +1,8 @@
 """Record batches: encode, decode, compress, checksum. The kernel knows bytes and numbers, no topics and no sockets.
 
 What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`).
-`IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is said
-aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
+`IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is
+said aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rules of this file:
   gets a BufferError.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject
@@ -57,6 +57,7 @@ cdef enum Outcome:
 
 cdef object RecordType = _Record
 cdef tuple NO_HEADERS = ()
+cdef uint8_t[1] NOTHING
 
 
 # --- memory that grows ---
@@ -83,6 +84,11 @@ cdef Outcome grow(Memory* memory, Py_ssize_t more) noexcept nogil:
 cdef inline Outcome reserve(Memory* memory, Py_ssize_t more) noexcept nogil:
     """Room for `more` bytes behind what is used."""
     return DONE if memory.capacity - memory.used >= more else grow(memory, more)
+
+
+cdef int lend_memory(Py_buffer* view, object owner, Memory* memory, int flags) except -1:
+    """A read-only buffer. Nothing yet allocated is lent as no bytes at some address: Arrow aborts on NULL."""
+    return PyBuffer_FillInfo(view, owner, memory.data if memory.data != NULL else NOTHING, memory.used, 1, flags)
 
 
 cdef int raise_outcome(Outcome outcome) except -1:
@@ -444,9 +450,7 @@ cdef class BatchBuilder:
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         """The encoded records, read-only, for the codecs; nothing can be appended while they are lent."""
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("the records of a batch are lent for reading only")
-        PyBuffer_FillInfo(view, self, self.memory.data, self.memory.used, 1, flags)
+        lend_memory(view, self, &self.memory, flags)
         self.lent += 1
 
     def __releasebuffer__(self, Py_buffer* view):
@@ -883,7 +887,7 @@ cdef class Block:
         return self.memory.used
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.memory.data, self.memory.used, 1, flags)
+        lend_memory(view, self, &self.memory, flags)
 
 
 cdef Block block_of(Memory* memory):
@@ -919,7 +923,7 @@ cdef inline Outcome push64(Memory* memory, int64_t number) noexcept nogil:
 
 
 cdef inline Outcome push_bytes(BytesOut* column, Span span) noexcept nogil:
-    """One row. Its bit is set or cleared whatever was there: a batch that was given up halfway leaves old bits."""
+    """One row."""
     cdef uint8_t bit = <uint8_t> (1 << (column.rows & 7))
     if span.size > INT32_MAX - column.data.used:
         return TOO_LARGE
@@ -929,7 +933,6 @@ cdef inline Outcome push_bytes(BytesOut* column, Span span) noexcept nogil:
         column.validity.data[column.validity.used] = 0
         column.validity.used += 1
     if span.size < 0:
-        column.validity.data[column.rows >> 3] &= ~bit
         column.nulls += 1
     else:
         column.validity.data[column.rows >> 3] |= bit
@@ -968,6 +971,8 @@ cdef inline void truncate_bytes(BytesOut* column, BytesOut* to) noexcept nogil:
     column.validity.used = to.validity.used
     column.rows = to.rows
     column.nulls = to.nulls
+    if column.rows & 7:
+        column.validity.data[column.rows >> 3] &= <uint8_t> ((1 << (column.rows & 7)) - 1)
 
 
 cdef Outcome begin_bytes(BytesOut* column) noexcept nogil:

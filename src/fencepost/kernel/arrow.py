@@ -1,8 +1,8 @@
 """Record batches from and to Arrow, without a Python step per record.
 
 Reading: `read_arrow` gives the records of one partition as one `pyarrow.RecordBatch` with the columns of Spark's Kafka
-source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `headers`). The kernel decodes into
-memory that already has Arrow's layout; Arrow takes it over as it is.
+source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `headers`). The kernel decodes
+into memory that already has Arrow's layout; Arrow takes it over as it is.
 
 Writing: `column_source` lends the buffers of a `pyarrow.RecordBatch` to the kernel, whose `append_columns`,
 `partition_rows` and `group_rows` work on them without the GIL.
@@ -136,8 +136,8 @@ def column_source(batch: pa.RecordBatch) -> kernel.ColumnSource:
     """The columns `key`, `value`, `timestamp` and `headers` of a record batch, as far as it has them, ready for
     `BatchBuilder.append_columns`; other columns are left alone. The batch's memory is kept alive by it.
 
-    key, value: binary or text of any kind. timestamp: a timestamp of any unit, or a whole number of milliseconds. headers:
-    a list of (key, value) structs or a map. A `TypeError` names the column that is something else.
+    key, value: binary or text of any kind. timestamp: a timestamp of any unit, or a whole number of milliseconds.
+    headers: a list of (key, value) structs or a map. A `TypeError` names the column that is something else.
     """
     columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
     key, value, timestamp, headers = (columns.get(name) for name in ("key", "value", "timestamp", "headers"))

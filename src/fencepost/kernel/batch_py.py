@@ -195,9 +195,10 @@ class BatchBuilder:
         rows: ReadableBuffer | None = None,
         limit: int = MAX_BATCH_SIZE,
     ) -> int:
-        """Encodes rows start … stop−1 of the columns until the batch would grow beyond `limit` bytes (it takes its first
-        record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows of the columns
-        which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises, nothing was added.
+        """Encodes rows start … stop−1 of the columns until the batch would grow beyond `limit` bytes (it takes its
+        first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows of the
+        columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises, nothing
+        was added.
         """
         picked = range(source.rows) if rows is None else int32s(rows)
         if not 0 <= start <= stop <= len(picked):

@@ -91,8 +91,8 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.producers = recovered.producers
-        self.recovered = (recovered.replayed_batches, recovered.replayed_bytes, recovered.cut_bytes)
-        """Batches and bytes replayed when the log was opened, and torn bytes cut off."""
+        self.recovered = recovered.replay
+        """What opening the log took."""
         self.start_offset = recovered.start_offset
         self.end_offset = recovered.end_offset
         self.high_watermark = recovered.end_offset
@@ -112,8 +112,8 @@ class PartitionLog:
         self._torn = False
         self._judged: tuple[BatchHeader | None, dedup.Batch] = None, _NOT_JUDGED
         """What was judged last: usually the next to be appended, which spares its translation."""
-        self._bytes_since_snapshot = recovered.replayed_bytes
-        self._batches_since_snapshot = recovered.replayed_batches
+        self._bytes_since_snapshot = recovered.replay.replayed_bytes
+        self._batches_since_snapshot = recovered.replay.replayed_batches
         self._snapshot_due = False
         self._snapshot_running = False
 

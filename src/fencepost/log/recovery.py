@@ -43,6 +43,16 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class Replay:
+    """What a recovery had to do."""
+
+    replayed_batches: int = 0
+    replayed_bytes: int = 0
+    cut_bytes: int = 0
+    """Torn bytes that were cut off."""
+
+
+@dataclass(slots=True)
 class Recovered:
     """A log's state as found on the disk."""
 
@@ -50,10 +60,7 @@ class Recovered:
     producers: ProducerTable = field(default_factory=ProducerTable)
     start_offset: Offset = _ZERO
     end_offset: Offset = _ZERO
-    replayed_bytes: int = 0
-    replayed_batches: int = 0
-    cut_bytes: int = 0
-    """Torn bytes that were cut off."""
+    replay: Replay = field(default_factory=Replay)
 
 
 def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds) -> Batch:
@@ -112,7 +119,7 @@ class _Recovery:
         if SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True
-        if changed or found.replayed_bytes:
+        if changed or found.replay.replayed_bytes:
             # The batches replayed are synced; so must be the names that lead to them.
             self._files.sync_directory(self._directory)
             self._files.sync_directory(os.path.dirname(self._directory))
@@ -181,8 +188,8 @@ class _Recovery:
                 self._apply(header)
                 segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
                 expected = header.next_offset
-                found.replayed_batches += 1
-            found.replayed_bytes += segment.size - position
+                found.replay.replayed_batches += 1
+            found.replay.replayed_bytes += segment.size - position
             found.end_offset = expected
             if segment.size == file_size > position:
                 self._files.sync(fd)
@@ -203,7 +210,7 @@ class _Recovery:
 
     def _cut(self, segment: Segment, file_size: int) -> None:
         cut = file_size - segment.size
-        self._found.cut_bytes += cut
+        self._found.replay.cut_bytes += cut
         _logger.warning(
             "%s: cut off %d bytes behind offset %d that are no whole batch",
             segment.path(LOG_SUFFIX),
@@ -219,7 +226,7 @@ class _Recovery:
         for base in reversed(bases):
             path = self._path(base, LOG_SUFFIX)
             _logger.warning("%s: removed, because the segment before it is damaged", path)
-            self._found.cut_bytes += self._files.size(path)
+            self._found.replay.cut_bytes += self._files.size(path)
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 with suppress(FileNotFoundError):
                     self._files.remove(self._path(base, suffix))

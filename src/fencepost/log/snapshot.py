@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from fencepost.core.dedup import ProducerEntry, ProducerTable, RememberedBatch
-from fencepost.log.files import Files, read_file, write_file_atomically
+from fencepost.log.files import Buffer, Files, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
@@ -128,7 +128,11 @@ def encode(snapshot: Snapshot) -> bytes:
             for batch in entry.batches
         ]
     body = b"".join(parts)
-    return _MAGIC + _CHECKSUM.pack(crc32c(body)) + body
+    return _MAGIC + checksum_of(body) + body
+
+
+def checksum_of(body: Buffer) -> bytes:
+    return _CHECKSUM.pack(crc32c(body))
 
 
 def decode(data: bytes) -> Snapshot | None:
@@ -136,15 +140,16 @@ def decode(data: bytes) -> Snapshot | None:
     at = len(_MAGIC) + _CHECKSUM.size
     if len(data) < at or data[: len(_MAGIC)] != _MAGIC:
         return None
-    if _CHECKSUM.unpack_from(data, len(_MAGIC))[0] != crc32c(memoryview(data)[at:]):
+    if data[len(_MAGIC) : at] != checksum_of(memoryview(data)[at:]):
         return None
     try:
-        return _decode_body(data, at)
+        snapshot, end = _decode_body(data, at)
     except struct.error:
         return None
+    return snapshot if end == len(data) else None
 
 
-def _decode_body(data: bytes, at: int) -> Snapshot:
+def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
     start_offset, end_offset, active_base, position, taken_ms = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     (count,) = _COUNT.unpack_from(data, at)
@@ -178,7 +183,7 @@ def _decode_body(data: bytes, at: int) -> Snapshot:
             None if start == _NONE else Offset(start),
         )
         producers.append((Pid(pid), entry))
-    return Snapshot(
+    snapshot = Snapshot(
         Offset(start_offset),
         Offset(end_offset),
         Offset(active_base),
@@ -187,6 +192,7 @@ def _decode_body(data: bytes, at: int) -> Snapshot:
         tuple(segments),
         tuple(producers),
     )
+    return snapshot, at
 
 
 def write(files: Files, directory: str, snapshot: Snapshot) -> None:

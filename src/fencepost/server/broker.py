@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
+from fencepost.server import group_rows, owners
 from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.datadir import DataDirectory
+from fencepost.server.groups import Coordinator
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.pids import PidAllocator
 from fencepost.server.settings import ServerConfig
@@ -37,7 +39,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.directory = DataDirectory(config.data)
         try:
-            self.store = Store(self.directory.store, config.sync)
+            self.store = Store(self.directory.store, config.sync, (*group_rows.SCHEMA, *owners.SCHEMA))
         except BaseException:
             self.directory.close()
             raise
@@ -50,6 +52,8 @@ class Broker:
         )
         self.pids = PidAllocator(self.store)
         self.syncer = Syncer(self.threads)
+        self.groups = Coordinator(self)
+        self.owners = owners.Owners(self)
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""
         self._creating: dict[str, asyncio.Task[Topic]] = {}
@@ -65,6 +69,7 @@ class Broker:
         await self.store.execute(
             [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
         )
+        await self.groups.start()
         self.spawn(self._sweep_folders(), "remove folders of deleted topics")
 
     async def close(self) -> None:
@@ -72,6 +77,7 @@ class Broker:
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.groups.close()
         loop = asyncio.get_running_loop()
         open_logs = [p.log for topic in self.topics for p in topic.touched() if p.log is not None]
         now = self.clock.now_ms()
@@ -131,6 +137,7 @@ class Broker:
             if partition.log is not None:
                 partition.log.abandon()
                 partition.log = None
+        self.groups.topic_deleted(topic.name)
         self.spawn(self._remove_folder(topic), f"remove {topic.folder.name}")
 
     async def _remove_folder(self, topic: Topic) -> None:

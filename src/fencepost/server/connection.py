@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Mapping
@@ -35,6 +36,8 @@ _LENGTH: Final = Struct(">i")
 _RECEIVE_BYTES: Final = 256 * 1024
 _SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Shared by all connections: on Linux and macOS the loop asks for the buffer, fills it and hands it over in one go."""
+_LINGER_NOT: Final = Struct("ii").pack(1, 0)
+"""For SO_LINGER: closing resets the connection and drops what is still unsent."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
@@ -73,6 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         self._finishing = False
         self.waiting_for_memory = False
         self.closed = False
+        self.severed = False
+        """Fenced by another owner: checked wherever something is appended, committed or served."""
         self.last_progress = listener.broker.clock.monotonic()
         self.software_name = ""
         """What the client calls itself in ApiVersions."""
@@ -106,11 +111,24 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.forget(self)
         self._inbox.clear()
         self._line.clear()
+        if not self.severed:
+            self._listener.broker.owners.ended(self)
         self._listener.lost(self)
 
     def close(self) -> None:
         """Ends the connection at once; what is under way is not answered."""
         if self._transport is not None:
+            self._transport.abort()
+
+    def sever(self) -> None:
+        """Ends the connection because another one owns what it owned. From this moment nothing that it sent takes
+        effect, and what it was being sent is thrown away rather than delivered late."""
+        self.severed = True
+        self._listener.broker.owners.ended(self)
+        if self._transport is not None:
+            raw = self._transport.get_extra_info("socket")
+            if raw is not None:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             self._transport.abort()
 
     def finish(self) -> None:
@@ -226,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- working off requests ---------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while self._inbox and not self._busy and not self._write_paused and not self.closed:
+        while self._inbox and not self._busy and not self._write_paused and not self.closed and not self.severed:
             received = self._inbox.popleft()
             pending = _Pending(len(received))
             self._line.append(pending)
@@ -293,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
             self._settle(pending, encode(api, version, correlation_id, answer))
 
     def _settle_later(self, deferred: Deferred, api: Api, version: int, correlation_id: int, pending: _Pending) -> None:
-        if not self.closed:
+        if not self.closed and not self.severed:
             self._settle(pending, encode(api, version, correlation_id, deferred.finish()))
             self._work()
 

@@ -385,9 +385,7 @@ class Coordinator:
         else:
             entry.saving.add_done_callback(partial(_deliver, answers))
 
-    def _when_stored(
-        self, statements: Sequence[Statement], apply: Callable[[], None]
-    ) -> asyncio.Future[None]:
+    def _when_stored(self, statements: Sequence[Statement], apply: Callable[[], None]) -> asyncio.Future[None]:
         stored = self._store.execute(statements)
 
         def settled(done: asyncio.Future[None]) -> None:

@@ -42,6 +42,14 @@ class Syncer:
                 asyncio.ensure_future(self._run())  # noqa: RUF006 - ends by itself; `_running` says that it is there
         return self._gathering
 
+    def barrier(self) -> asyncio.Future[None]:
+        """Done when everything appended so far, to whatever partition, is on the disk or has failed."""
+        if self._running:
+            return self.join([])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while (this_round := self._gathering) is not None:

@@ -62,12 +62,17 @@ class Topic:
         self._partitions: dict[int, Partition] = {}
         self.configs: dict[str, str] = {}
         self.log_config: LogConfig
+        self.writer_group = ""
+        """If set, only the owner of a partition in this group may write to it (guarded topics)."""
+        self.reader_group = ""
         self.configure(configs)
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Makes these the topic's own configs; open logs follow at once."""
         self.configs = dict(configs)
         self.log_config = log_config(self.configs, producer_expiry_ms=self._producer_expiry_ms)
+        self.writer_group = self.configs.get("fencepost.writer.group", "")
+        self.reader_group = self.configs.get("fencepost.reader.group", "")
         for partition in self._partitions.values():
             partition.reconfigure()
 

@@ -1,6 +1,6 @@
 """A file system that fails on purpose, and one whose power goes out.
 
-`FailingFiles` stands in for `OsFiles`. The files are real ones below one directory, and there are four ways to harm them:
+`FailingFiles` stands in for `OsFiles`. The files are real ones below one directory. Four ways to harm them:
 
 - `fail_next("sync", errno.EIO)`: an operation fails once, or several times, or from its n-th call on;
 - `short_write(7)` and `free_bytes = 1000`: a write stops half-way, a disk is full;

@@ -18,18 +18,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from struct import Struct
+from itertools import groupby
+from struct import Struct, unpack_from
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 
 from fencepost.errors import Malformed
 from fencepost.wire import primitives
 from fencepost.wire.kio_types import ErrorCode
-from fencepost.wire.primitives import INT8, INT16, INT32, INT64, Buffer, uvarint
+from fencepost.wire.primitives import INT16, INT32, INT64, Buffer, must_not_be_null, uvarint
 
 Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 Assign: TypeAlias = Callable[[Any, Any], None]
+Step: TypeAlias = Callable[[memoryview, int, Any], int]
 
 _REQUIRED: Final[Any] = object()
 """Default of a field that the caller must give."""
@@ -39,17 +41,23 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
-_NUMBERS: Final = {
-    "int8": INT8,
-    "int16": INT16,
-    "int32": INT32,
-    "int64": INT64,
-    "uint8": Struct(">B"),
-    "uint16": Struct(">H"),
-    "uint32": Struct(">I"),
-    "uint64": Struct(">Q"),
-    "float64": Struct(">d"),
+_FIXED: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float64": "d",
+    "error_code": "h",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
 }
+"""Types of a fixed width, as `struct` calls them. Any byte but 0 is true, for struct as for Kafka."""
 
 
 class Codec(NamedTuple):
@@ -153,31 +161,27 @@ def _zero(entity: Any, kafka_type: str) -> Any:
 
 def _entity_reader(entity: type, fields: list[_Field], flexible: bool) -> Reader:
     # Slot descriptors set the fields of a frozen instance; its __init__ would cost three times as much.
-    plain: list[tuple[Assign, Reader]] = []
-    tagged: dict[int, tuple[Assign, Reader]] = {}
-    absent: list[tuple[Assign, Any]] = []
-    for field in fields:
-        assign: Assign = getattr(entity, field.name).__set__
-        if field.tag is None:
-            plain.append((assign, _field_reader(field, flexible)))
-        else:
-            tagged[field.tag] = assign, _field_reader(field, flexible)
-            absent.append((assign, field.default))
+    plain = _steps(entity, [field for field in fields if field.tag is None], flexible)
+    tagged = {
+        field.tag: (_assign(entity, field), _field_reader(field, flexible)) for field in fields if field.tag is not None
+    }
+    absent = [(_assign(entity, field), field.default) for field in fields if field.tag is not None]
     blank = object.__new__
 
     def read_legacy(view: memoryview, at: int) -> tuple[Any, int]:
         instance: Any = blank(entity)
-        for assign, read in plain:
-            value, at = read(view, at)
-            assign(instance, value)
+        for step in plain:
+            at = step(view, at, instance)
         return instance, at
 
     def read_flexible(view: memoryview, at: int) -> tuple[Any, int]:
-        instance, at = read_legacy(view, at)
+        instance: Any = blank(entity)
+        for step in plain:
+            at = step(view, at, instance)
         for assign, default in absent:
             assign(instance, default)
-        if not tagged or view[at] == 0:
-            return instance, primitives.skip_tags(view, at)
+        if view[at] == 0:
+            return instance, at + 1
         behind = primitives.skip_tags(view, at)
         for tag, start, end in primitives.read_tags(view, at):
             if tag in tagged:
@@ -191,13 +195,54 @@ def _entity_reader(entity: type, fields: list[_Field], flexible: bool) -> Reader
     return read_flexible if flexible else read_legacy
 
 
+def _assign(entity: type, field: _Field) -> Assign:
+    assign: Assign = getattr(entity, field.name).__set__
+    return assign
+
+
+def _steps(entity: type, fields: list[_Field], flexible: bool) -> list[Step]:
+    """One step per field, but only one for a run of neighbours of fixed width, which are unpacked together."""
+    steps = []
+    for is_fixed, neighbours in groupby(fields, lambda field: field.kafka_type in _FIXED and not field.is_array):
+        if is_fixed:
+            steps.append(_run_step(entity, list(neighbours)))
+        else:
+            steps += [_field_step(_assign(entity, field), _field_reader(field, flexible)) for field in neighbours]
+    return steps
+
+
+def _run_step(entity: type, fields: list[_Field]) -> Step:
+    layout = Struct(">" + "".join(_FIXED[field.kafka_type] for field in fields))
+    unpack_from, size = layout.unpack_from, layout.size
+    targets = [(place, _assign(entity, field), _conversion(field)) for place, field in enumerate(fields)]
+
+    def read_run(view: memoryview, at: int, instance: Any) -> int:
+        values = unpack_from(view, at)
+        for place, assign, convert in targets:
+            assign(instance, values[place] if convert is None else convert(values[place]))
+        return at + size
+
+    return read_run
+
+
+def _field_step(assign: Assign, read: Reader) -> Step:
+    def read_field(view: memoryview, at: int, instance: Any) -> int:
+        value, at = read(view, at)
+        assign(instance, value)
+        return at
+
+    return read_field
+
+
 def _field_reader(field: _Field, flexible: bool) -> Reader:
     if field.entity:
         read = codec(field.entity).read
         if field.is_array:
             return _array_reader(field, read, flexible)
         return _nullable_entity_reader(read) if field.nullable else read
-    read = _primitive_reader(field, flexible)
+    if field.kafka_type in _FIXED:
+        return _fixed_array_reader(field, flexible) if field.is_array else _fixed_reader(field)
+    read = _sized_reader(field, flexible)
     return _array_reader(field, read, flexible) if field.is_array else read
 
 
@@ -217,9 +262,9 @@ def _array_reader(field: _Field, read: Reader, flexible: bool) -> Reader:
     def read_array(view: memoryview, at: int) -> tuple[Any, int]:
         count, at = read_length(view, at)
         if count < 0:
-            if nullable:
-                return None, at
-            raise Malformed(f"{name} must not be null")
+            if not nullable:
+                raise must_not_be_null(name)
+            return None, at
         elements = []
         for _ in range(count):
             value, at = read(view, at)
@@ -229,64 +274,76 @@ def _array_reader(field: _Field, read: Reader, flexible: bool) -> Reader:
     return read_array
 
 
-def _primitive_reader(field: _Field, flexible: bool) -> Reader:
-    nullable = field.nullable and not field.is_array
+def _fixed_array_reader(field: _Field, flexible: bool) -> Reader:
+    read_length = primitives.read_compact_array_length if flexible else primitives.read_array_length
+    name, nullable, code = field.name, field.nullable, _FIXED[field.kafka_type]
+    width = Struct(f">{code}").size
+    convert = _conversion(field)
+    short = [Struct(f">{count}{code}") for count in range(8)]
+
+    def read_fixed_array(view: memoryview, at: int) -> tuple[Any, int]:
+        count, at = read_length(view, at)
+        if count < 0:
+            if not nullable:
+                raise must_not_be_null(name)
+            return None, at
+        values = short[count].unpack_from(view, at) if count < 8 else unpack_from(f">{count}{code}", view, at)
+        return values if convert is None else tuple(map(convert, values)), at + count * width
+
+    return read_fixed_array
+
+
+def _fixed_reader(field: _Field) -> Reader:
+    layout = Struct(">" + _FIXED[field.kafka_type])
+    convert = _conversion(field)
+
+    def read_fixed(view: memoryview, at: int) -> tuple[Any, int]:
+        value = layout.unpack_from(view, at)[0]
+        return value if convert is None else convert(value), at + layout.size
+
+    return read_fixed
+
+
+def _sized_reader(field: _Field, flexible: bool) -> Reader:
     match field.kafka_type:
-        case "bool":
-            return _read_bool
-        case "error_code":
-            return _read_error_code
         case "uuid":
             return primitives.read_uuid
-        case "timedelta_i32":
-            return _timedelta_reader(INT32)
-        case "timedelta_i64":
-            return _timedelta_reader(INT64)
-        case "datetime_i64":
-            return _read_nullable_datetime if nullable else _read_datetime
         case "string":
             read: Reader = primitives.read_compact_string if flexible else primitives.read_string
         case "bytes" | "records":
             read = _copying(primitives.read_compact_bytes if flexible else primitives.read_bytes)
-        case number:
-            return _number_reader(_NUMBERS[number])
+        case unknown:
+            raise NotImplementedError(f"{field.name} is of the type {unknown}, which is not known here")
+    nullable = field.nullable and not field.is_array
     return read if nullable else _not_null(field.name, read)
 
 
-def _number_reader(layout: Struct) -> Reader:
-    unpack_from, size = layout.unpack_from, layout.size
-
-    def read_number(view: memoryview, at: int) -> tuple[Any, int]:
-        return unpack_from(view, at)[0], at + size
-
-    return read_number
-
-
-def _read_bool(view: memoryview, at: int) -> tuple[bool, int]:
-    return view[at] != 0, at + 1
-
-
-def _read_error_code(view: memoryview, at: int) -> tuple[ErrorCode, int]:
-    return _ERROR_CODES.get(INT16.unpack_from(view, at)[0], ErrorCode.unknown_server_error), at + 2
+def _conversion(field: _Field) -> Callable[[Any], Any] | None:
+    match field.kafka_type:
+        case "error_code":
+            return _error_code
+        case "timedelta_i32" | "timedelta_i64":
+            return _timedelta
+        case "datetime_i64":
+            return _nullable_datetime if field.nullable else _datetime
+        case _:
+            return None
 
 
-def _timedelta_reader(layout: Struct) -> Reader:
-    unpack_from, size = layout.unpack_from, layout.size
-
-    def read_timedelta(view: memoryview, at: int) -> tuple[timedelta, int]:
-        return timedelta(milliseconds=unpack_from(view, at)[0]), at + size
-
-    return read_timedelta
+def _error_code(code: int) -> ErrorCode:
+    return _ERROR_CODES.get(code, ErrorCode.unknown_server_error)
 
 
-def _read_datetime(view: memoryview, at: int) -> tuple[datetime, int]:
-    # Adding to the epoch is exact; fromtimestamp() would go through a float.
-    return _EPOCH + timedelta(milliseconds=INT64.unpack_from(view, at)[0]), at + 8
+def _timedelta(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
 
 
-def _read_nullable_datetime(view: memoryview, at: int) -> tuple[datetime | None, int]:
-    value, at = _read_datetime(view, at)
-    return None if value < _EPOCH else value, at
+def _datetime(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)  # exact; fromtimestamp() would go through a float
+
+
+def _nullable_datetime(milliseconds: int) -> datetime | None:
+    return None if milliseconds < 0 else _datetime(milliseconds)
 
 
 def _copying(read: Reader) -> Reader:
@@ -301,7 +358,7 @@ def _not_null(name: str, read: Reader) -> Reader:
     def read_not_null(view: memoryview, at: int) -> tuple[Any, int]:
         value, at = read(view, at)
         if value is None:
-            raise Malformed(f"{name} must not be null")
+            raise must_not_be_null(name)
         return value, at
 
     return read_not_null
@@ -441,7 +498,7 @@ def _primitive_writer(field: _Field, flexible: bool) -> Writer:
         case "bytes" | "records":
             encode = _compact_bytes if flexible else _legacy_bytes
         case number:
-            return _packing(_NUMBERS[number].pack)
+            return _packing(Struct(">" + _FIXED[number]).pack)
     return _packing(encode) if nullable else _packing_value(encode)
 
 

@@ -273,7 +273,7 @@ def test_records_are_decoded_as_writable_slices_of_the_buffer_that_came_in() -> 
 
 
 def test_records_are_encoded_as_the_very_buffers_that_were_given() -> None:
-    batches = [memoryview(b"first"), memoryview(b"second"), bytearray(b"third")]
+    batches: list[Buffer] = [memoryview(b"first"), memoryview(b"second"), bytearray(b"third")]
     for version in FETCH_VERSIONS:
         partition = hot.FetchedPartition(0, 0, records=batches)
         parts = hot.encode_fetch_response(version, hot.FetchResponse([hot.FetchedTopic("t", None, [partition])]))

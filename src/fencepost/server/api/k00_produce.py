@@ -23,6 +23,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
+from fencepost.server.guards import check_write
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Deferred, Request
 from fencepost.types import Offset
@@ -108,7 +109,7 @@ def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answe
                 outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
             else:
                 try:
-                    outcome = _append(broker, name, index, records, request.version, ours=ours)
+                    outcome = _append(broker, request, name, index, records, ours=ours)
                 except FencepostError as error:
                     outcome = _refused(index, error.code, error.reason)
             if outcome.partition is not None:
@@ -142,10 +143,11 @@ def _last_word(
 
 
 def _append(
-    broker: Broker, topic: str, index: int, records: memoryview | None, version: int, *, ours: bool
+    broker: Broker, request: Request, topic: str, index: int, records: memoryview | None, *, ours: bool
 ) -> _Outcome:
     partition = broker.partition(topic, index)
-    header = _check(partition, records, version)
+    check_write(broker, request.connection, partition.topic, index)
+    header = _check(partition, records, request.version)
     assert records is not None
     now = broker.clock.now_ms()
     verdict, offset = partition.append(records, header, now)

@@ -18,6 +18,7 @@ from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
 from fencepost.server.broker import Broker
+from fencepost.server.guards import check_read
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Request
 from fencepost.types import Offset
@@ -52,7 +53,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     wanted = [(topic, [_look_up(broker, topic, ask) for ask in topic.partitions]) for topic in message.topics]
     if all(row.partition is None or row.partition.log is not None for _, rows in wanted for row in rows):
         try:
-            topics, size, failed = _read_all(broker, message, wanted, block=False)
+            topics, size, failed = _read_all(broker, request, message, wanted, block=False)
         except WouldBlock:
             return _wait(broker, request, message, wanted)
         if size >= message.min_bytes or failed or message.max_wait_ms <= 0 or not message.topics:
@@ -78,10 +79,10 @@ async def _wait(
             partition.add_waiter(news)
         try:
             try:
-                topics, size, failed = _read_all(broker, message, wanted, block=False)
+                topics, size, failed = _read_all(broker, request, message, wanted, block=False)
             except WouldBlock:
                 topics, size, failed = await loop.run_in_executor(
-                    broker.threads, lambda: _read_all(broker, message, wanted, block=True)
+                    broker.threads, lambda: _read_all(broker, request, message, wanted, block=True)
                 )
             left = deadline - loop.time()
             if size >= message.min_bytes or failed or left <= 0:
@@ -108,7 +109,12 @@ def _look_up(broker: Broker, wanted: FetchTopic, ask: FetchPartition) -> _Wanted
 
 
 def _read_all(
-    broker: Broker, message: FetchRequest, wanted: list[tuple[FetchTopic, list[_Wanted]]], *, block: bool
+    broker: Broker,
+    request: Request,
+    message: FetchRequest,
+    wanted: list[tuple[FetchTopic, list[_Wanted]]],
+    *,
+    block: bool,
 ) -> tuple[list[FetchedTopic], int, bool]:
     """Answers for all partitions, the bytes of records in them, and whether one of them is an error."""
     left = min(message.max_bytes, broker.config.fetch_max_bytes)
@@ -117,7 +123,7 @@ def _read_all(
     for topic, rows in wanted:
         answers: list[FetchedPartition] = []
         for row in rows:
-            answer, taken = _read(row, message, left, first=size == 0, block=block)
+            answer, taken = _read(broker, request, row, message, left, first=size == 0, block=block)
             size += taken
             left -= taken
             failed = failed or bool(answer.error_code)
@@ -126,7 +132,9 @@ def _read_all(
     return topics, size, failed
 
 
-def _read(row: _Wanted, message: FetchRequest, left: int, *, first: bool, block: bool) -> tuple[FetchedPartition, int]:
+def _read(
+    broker: Broker, request: Request, row: _Wanted, message: FetchRequest, left: int, *, first: bool, block: bool
+) -> tuple[FetchedPartition, int]:
     ask, partition = row.ask, row.partition
     if partition is None:
         return FetchedPartition(ask.index, row.error), 0
@@ -136,6 +144,7 @@ def _read(row: _Wanted, message: FetchRequest, left: int, *, first: bool, block:
     if log is None:
         return FetchedPartition(ask.index, ErrorCode.KAFKA_STORAGE_ERROR), 0
     try:
+        check_read(broker, request.connection, partition.topic, ask.index)
         _check_leader_epoch(ask.current_leader_epoch)
         upto = log.last_stable_offset if message.isolation_level == _READ_COMMITTED else log.high_watermark
         records: list[Buffer] = []

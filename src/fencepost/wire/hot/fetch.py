@@ -9,7 +9,7 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, FETCH
-from fencepost.wire.hot.pieces import check_version, counted, length, read_topic, topic
+from fencepost.wire.hot.pieces import counted, length, not_spoken, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
@@ -27,6 +27,7 @@ from fencepost.wire.primitives import (
     string,
 )
 
+_VERSIONS: Final = range(APIS[FETCH].lowest, APIS[FETCH].highest + 1)
 _FLEXIBLE: Final = APIS[FETCH].first_flexible
 _TOPIC_IDS: Final = 13
 
@@ -115,7 +116,8 @@ _FETCH_V12: Final = Struct(">iiqiqi")
 
 
 def decode_fetch_request(version: int, buffer: Buffer, at: int = 0) -> FetchRequest:
-    check_version(FETCH, version)
+    if version not in _VERSIONS:
+        raise not_spoken(FETCH, version)
     view = memoryview(buffer)
     try:
         return _decode_fetch_request(version, view, at)
@@ -213,7 +215,8 @@ def _read_replica_state(view: memoryview, at: int) -> int:
 
 
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
-    check_version(FETCH, version)
+    if version not in _VERSIONS:
+        raise not_spoken(FETCH, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     out = bytearray()
@@ -277,7 +280,8 @@ _NO_REPLICA: Final = INT32.pack(-1)
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    check_version(FETCH, version)
+    if version not in _VERSIONS:
+        raise not_spoken(FETCH, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     parts: list[Buffer] = []
@@ -324,7 +328,8 @@ def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]
 
 
 def decode_fetch_response(version: int, buffer: Buffer, at: int = 0) -> FetchResponse:
-    check_version(FETCH, version)
+    if version not in _VERSIONS:
+        raise not_spoken(FETCH, version)
     view = memoryview(buffer)
     try:
         return _decode_fetch_response(version, view, at)

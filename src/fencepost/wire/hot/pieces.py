@@ -18,10 +18,9 @@ from fencepost.wire.primitives import (
 )
 
 
-def check_version(key: int, version: int) -> None:
+def not_spoken(key: int, version: int) -> Malformed:
     api = APIS[key]
-    if not api.lowest <= version <= api.highest:
-        raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+    return Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
 
 
 def counted(count: int) -> range:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, PRODUCE
-from fencepost.wire.hot.pieces import check_version, counted, length, named, read_flexible_topic, read_topic, topic
+from fencepost.wire.hot.pieces import counted, length, named, not_spoken, read_flexible_topic, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
@@ -25,6 +25,7 @@ from fencepost.wire.primitives import (
     string,
 )
 
+_VERSIONS: Final = range(APIS[PRODUCE].lowest, APIS[PRODUCE].highest + 1)
 _FLEXIBLE: Final = APIS[PRODUCE].first_flexible
 _TOPIC_IDS: Final = 13
 
@@ -81,7 +82,8 @@ _ACKS_TIMEOUT: Final = Struct(">hi")
 
 
 def decode_produce_request(version: int, buffer: Buffer, at: int = 0) -> ProduceRequest:
-    check_version(PRODUCE, version)
+    if version not in _VERSIONS:
+        raise not_spoken(PRODUCE, version)
     view = memoryview(buffer)
     try:
         if version >= _FLEXIBLE:
@@ -129,7 +131,8 @@ def _decode_flexible_produce_request(version: int, view: memoryview, at: int) ->
 
 
 def encode_produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
-    check_version(PRODUCE, version)
+    if version not in _VERSIONS:
+        raise not_spoken(PRODUCE, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     parts: list[Buffer] = []
@@ -174,7 +177,8 @@ _PRODUCED_V5: Final = Struct(">ihqqq")
 
 
 def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
-    check_version(PRODUCE, version)
+    if version not in _VERSIONS:
+        raise not_spoken(PRODUCE, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     nullable_string = compact_string if flexible else string
@@ -206,7 +210,8 @@ def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
 
 
 def decode_produce_response(version: int, buffer: Buffer, at: int = 0) -> ProduceResponse:
-    check_version(PRODUCE, version)
+    if version not in _VERSIONS:
+        raise not_spoken(PRODUCE, version)
     view = memoryview(buffer)
     try:
         return _decode_produce_response(version, view, at)

@@ -1,0 +1,70 @@
+# `make` alone prints what there is. Everything runs in .venv, which `make setup` creates and every target brings up to date.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+KERNEL := src/fencepost/kernel/_batch.pyx
+
+# The first Python that is new enough; PYTHON=/path/to/python chooses another.
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+	command -v $$python >/dev/null 2>&1 || continue; \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
+
+# Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
+SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak lint bench sanitize dist clean tools
+
+help:  ## this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## the set-up alone, into .venv in this checkout
+
+$(STAMP): pyproject.toml setup.py $(KERNEL)
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, none was found (PYTHON=/path/to/python names one)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "make: $(PYTHON) cannot create $(VENV): install its venv module (Debian: python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev -e .
+	@touch $@
+
+demo: setup  ## set-up and main job: a server killed while it is written to, and the count afterwards
+	@$(BIN)/python examples/demo.py
+
+test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=2 processes)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
+
+soak: tools setup  ## the long tests: thousands of kills
+	$(PYTEST) -m soak -s $(ARGS)
+
+lint: setup  ## ruff, mypy and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
+	$(BIN)/python -m bench $(ARGS)
+
+sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh
+
+dist: setup  ## source distribution and wheel, into dist
+	@mkdir -p dist
+	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))"
+
+clean:  ## remove what was built; .venv stays, and is brought up to date by the next target
+	rm -rf build dist .work .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis $(STAMP)
+	rm -f src/fencepost/kernel/_batch.c src/fencepost/kernel/_batch.*.so
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
+
+tools:
+	@test -n "$(SKIP_KAFKA)" || { \
+		need="tests with a real Apache Kafka need"; \
+		skip=$(if $(filter true,$(CI)),,'; FENCEPOST_ALLOW_SKIP=1 goes without them'); \
+		java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+		test "$${java:-0}" -ge 17 || { echo "make: $$need Java 17 or newer (Debian: openjdk-17-jre-headless)$$skip" >&2; exit 1; }; \
+		command -v mvn >/dev/null || { echo "make: $$need Maven (Debian: maven)$$skip" >&2; exit 1; }; }

@@ -1,0 +1,88 @@
+"""One thing for one client to do, in a process of its own, so that no run leaves anything behind for the next.
+
+A job goes to the process as JSON, its outcome comes back as the last line of its output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+PARTITIONS: Final = 4
+LINGER_MS: Final = 20
+BATCH_BYTES: Final = 1 << 20
+_TIMEOUT_SECONDS: Final = 300
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produce:
+    """Write `records` records of `size` bytes, acknowledged by all replicas, as fast as the client can."""
+
+    address: str
+    topic: str
+    records: int
+    size: int
+    codec: str = "none"
+    idempotent: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Read the topic from its beginning, all partitions, until `records` records are there."""
+
+    address: str
+    topic: str
+    records: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Write `records` records one at a time, each acknowledged before the next is sent."""
+
+    address: str
+    topic: str
+    records: int
+    size: int
+    warm_up: int = 200
+
+
+Job: TypeAlias = Produce | Fetch | Latency
+KINDS: Final[dict[str, type[Job]]] = {"produce": Produce, "fetch": Fetch, "latency": Latency}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    records: int
+    seconds: float
+    client_cpu: float
+    """CPU seconds of the client while it was measured; for Java of the whole JVM."""
+    latencies_ms: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds
+
+
+class JobFailed(Exception):
+    """The client's process ended with an error; the message has the end of what it printed."""
+
+
+def run(client: str, job: Job) -> Outcome:
+    """Does the job with `bench/clients/{client}.py`, in a new process."""
+    [kind] = [name for name, of in KINDS.items() if isinstance(job, of)]
+    command = [sys.executable, "-m", "bench.clients", client, kind, json.dumps(dataclasses.asdict(job))]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    done = subprocess.run(
+        command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise JobFailed(f"{client} {job}: {(done.stderr + done.stdout)[-1500:]}")
+    return Outcome(**json.loads(done.stdout.splitlines()[-1]))

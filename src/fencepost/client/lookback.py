@@ -1,0 +1,121 @@
+"""Reads the log back to learn what is in it of a pid: how doubt ends (PROD-8, IDEM-4).
+
+Only headers are looked at: every batch says its pid, epoch and first sequence. The read goes from an offset known to
+lie before what is looked for up to the high watermark that the last answer names. Records that are not committed yet
+count: they are in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fencepost.client.connection import Connection
+from fencepost.core.inflight import Stamp
+from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
+from fencepost.kernel import HEADER_SIZE, read_header
+from fencepost.types import Offset, Pid
+from fencepost.wire import hot
+from fencepost.wire.apis import FETCH
+
+LIST_OFFSETS: Final = 2
+EARLIEST: Final = -2
+
+NEWEST_FETCH_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+_MAX_BYTES: Final = 4 << 20
+_MAX_WAIT_MS: Final = 100
+
+
+class LookBack:
+    """One reading; `finished` is called with what was found, or `failed`, once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        partition: int,
+        pid: Pid,
+        start: Offset | None,
+        finished: Callable[[dict[Stamp, Offset]], None],
+        failed: Callable[[FencepostError], None],
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._partition = partition
+        self._pid = pid
+        self._finished = finished
+        self._failed = failed
+        self._found: dict[Stamp, Offset] = {}
+        if start is None:
+            self._find_start()
+        else:
+            self._read_from(start)
+
+    def _find_start(self) -> None:
+        partition = {"partition_index": self._partition, "current_leader_epoch": -1, "timestamp": EARLIEST}
+        fields = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": self._topic, "partitions": [partition]}],
+            "timeout": 30_000,
+        }
+
+        def answered(answer: Any) -> None:
+            found = answer.topics[0].partitions[0]
+            if found.error_code:
+                self._failed(ServerError(ErrorCode.of(found.error_code)))
+            else:
+                self._read_from(Offset(found.offset))
+
+        self._connection.ask(LIST_OFFSETS, fields, answered, self._lost)
+
+    def _read_from(self, offset: Offset) -> None:
+        version = self._connection.version(FETCH, NEWEST_FETCH_BY_NAME)
+        wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES)
+        request = hot.FetchRequest(_MAX_WAIT_MS, 0, _MAX_BYTES, 0, [hot.FetchTopic(self._topic, None, [wanted])])
+
+        def answered(version: int, body: memoryview) -> None:
+            self._read(hot.decode_fetch_response(version, body), offset)
+
+        self._connection.request(FETCH, version, [hot.encode_fetch_request(version, request)], answered, self._lost)
+
+    def _read(self, response: hot.FetchResponse, offset: Offset) -> None:
+        if response.error_code:
+            self._failed(ServerError(ErrorCode.of(response.error_code)))
+            return
+        fetched = response.topics[0].partitions[0]
+        code = ErrorCode.of(fetched.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and fetched.log_start_offset > offset:
+            self._read_from(Offset(fetched.log_start_offset))  # retention took what lies before: it is not in doubt
+            return
+        if code is not ErrorCode.NONE:
+            self._failed(ServerError(code))
+            return
+        position = offset
+        try:
+            for buffer in fetched.records:
+                position = self._scan(memoryview(buffer), position)
+        except CorruptBatch as error:
+            self._failed(error)
+            return
+        if position >= fetched.high_watermark or position == offset:
+            self._finished(self._found)
+        else:
+            self._read_from(position)
+
+    def _scan(self, buffer: memoryview, position: Offset) -> Offset:
+        at = 0
+        while len(buffer) - at >= HEADER_SIZE:
+            header = read_header(buffer, at)
+            if header.size > len(buffer) - at:
+                break  # the last one may be cut off
+            if header.pid == self._pid and not header.is_control:
+                self._found[Stamp(header.pid, header.epoch, header.base_sequence)] = header.base_offset
+            position = max(position, header.next_offset)
+            at += header.size
+        return position
+
+    def _lost(self, error: FencepostError, left: bool) -> None:
+        self._failed(error)

@@ -1,0 +1,164 @@
+"""`Producer`: what the caller's threads see. They choose a partition and enqueue; the send thread does the rest."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from fencepost.client.clock import Clock, SystemClock
+from fencepost.client.network import Network, SocketNetwork
+from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
+from fencepost.client.sender import Sender
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.ticket import Ticket
+from fencepost.errors import Closed, TimedOut, Undelivered
+from fencepost.kernel import Headers
+from fencepost.types import Milliseconds
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """The settings of a producer; `ProducerOptions` explains each and has the defaults."""
+
+    compression: Compression
+    compression_level: int | None
+    batch_size: int
+    linger: float
+    buffer_memory: int
+    when_full: Any
+    block_timeout: float | None
+    max_request_size: int
+    delivery_timeout: float
+    request_timeout: float
+    retry_backoff: float
+    metadata_max_age: float
+    unknown_topic_timeout: float
+    allow_topic_creation: bool
+    idempotent: bool
+    acks: Any
+    partitioner: Partitioner | None
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    on_error: Any
+
+
+class Producer:
+    """Sends records, in order per partition, each at most once, from any number of threads.
+
+    >>> with Producer("127.0.0.1:9092", compression="lz4") as producer:
+    ...     ticket = producer.send("orders", b"value", key=b"key")
+    ...     producer.flush()
+    """
+
+    def __init__(
+        self, servers: str | Address | ClientSettings = "127.0.0.1:9092", **options: Unpack[ProducerKeywords]
+    ) -> None:
+        self._settings = ClientSettings.of(servers)
+        self._options = ProducerOptions(**options)
+        self._start = threading.Lock()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._sender = self._new_sender()
+        _producers.add(self)
+
+    def _new_sender(self) -> Sender:
+        network, clock = self._make_network()
+        return Sender(self._settings, self._options, network, clock)
+
+    def _make_network(self) -> tuple[Network, Clock]:
+        return SocketNetwork(), SystemClock()
+
+    # --- sending ---
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: Milliseconds | None = None,
+    ) -> Ticket:
+        """Accepts one record and returns at once; the ticket is settled when the server has answered (PROD-1).
+
+        Blocks, or raises BufferFull, only while the producer's memory is full.
+        """
+        if self._thread is None:
+            self._begin()
+        return self._sender.queues.send(topic, value, key, headers, partition, timestamp)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until everything sent before is settled.
+
+        Raises Undelivered if records failed since the last flush and nobody looked at their tickets.
+        """
+        if not self._sender.queues.wait_until_settled(timeout):
+            raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be")
+        self._raise_undelivered()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Sends what is queued, waits for the answers, and ends. Harmless if done before."""
+        if self._closed:
+            return
+        self._closed = True
+        self._sender.queues.refuse_from_now(Closed("the producer is closed"))
+        if self._thread is not None:
+            try:
+                self._sender.queues.wait_until_settled(timeout)
+            finally:
+                self._sender.stop()
+                self._thread.join()
+        self._sender.abandon()
+        self._raise_undelivered()
+
+    def _raise_undelivered(self) -> None:
+        count, causes = self._sender.failures.take()
+        if count:
+            raise Undelivered(count, causes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(timeout=0 if issubclass(kind or Exception, KeyboardInterrupt) else None)
+        except Undelivered as undelivered:
+            error.add_note(str(undelivered))  # the first error is the one to see
+
+    # --- life ---
+
+    def _begin(self) -> None:
+        """Starts the send thread, when the first record comes: a producer that was only made may still be forked."""
+        with self._start:
+            if self._thread is None:
+                if self._closed:
+                    raise Closed("the producer is closed")
+                thread = threading.Thread(target=self._sender.run, name="fencepost-send", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _after_fork(self) -> None:
+        """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
+        self._start = threading.Lock()
+        if not self._closed:
+            self._thread = None
+            self._sender = self._new_sender()
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_producers):
+        producer._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,737 @@
+"""The send thread: one loop whose turn, `run_once`, can be stepped in a test (PROD-10).
+
+A turn, in the order of the source document's event loop:
+
+    place        records whose topic's partitions became known go to their queues
+    metadata     asked for when due, without waiting for the answer (PROD-7)
+    pid          asked for once
+    collate      per queue: expire, look back, bump, send again, send new; one batch of each partition into one request
+                 per leader (PROD-9), round after round while there is room in flight
+    poll         new connections, readable and writable sockets, unfinished writes; answers settle their batches
+    deadlines    answers and connections that are overdue
+
+Everything a partition's batches go through is decided in `core/inflight.py`. This file carries it out, and is the only
+one that settles tickets. Apart from `Queues`, nothing here is shared with other threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from itertools import chain, zip_longest
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.brokers import Brokers
+from fencepost.client.clock import Clock
+from fencepost.client.connection import Connection
+from fencepost.client.lookback import LookBack
+from fencepost.client.metadata import NO_LEADER, Metadata
+from fencepost.client.network import Network
+from fencepost.client.options import ProducerOptions
+from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, TopicQueues
+from fencepost.client.sasl import Exchange
+from fencepost.client.settings import ClientSettings
+from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
+from fencepost.core.dedup import REMEMBERED
+from fencepost.core.inflight import KAFKA_LIMIT, Flight, Sent, Step, Verdict
+from fencepost.core.pid import ProducerIdentity
+from fencepost.core.pid import State as PidState
+from fencepost.errors import (
+    Closed,
+    ErrorCode,
+    Expired,
+    Fenced,
+    FencepostError,
+    Persisted,
+    SendFailed,
+    ServerError,
+    Unreachable,
+)
+from fencepost.kernel import read_header, stamp_producer
+from fencepost.types import NO_PID, Epoch, Offset, Pid
+from fencepost.wire import hot
+from fencepost.wire.apis import PRODUCE
+
+log = logging.getLogger("fencepost.producer")
+
+METADATA: Final = 3
+INIT_PRODUCER_ID: Final = 22
+
+NEWEST_PRODUCE_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+GATHER: Final = 0.005
+"""Seconds that records are gathered, at most, while an earlier batch of their partition is under way."""
+
+REQUESTS_IN_FLIGHT: Final = 16
+"""Per broker. What a broker has not read yet lies in its socket, in front of every other topic's next request."""
+
+_CAUSES_KEPT: Final = 5
+_FAILURES_KEPT: Final = 1000
+
+_LEADERSHIP: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+_TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+"""Answers about a topic that asking again does not change."""
+
+
+class Aboard(NamedTuple):
+    """A batch in a request."""
+
+    queue: PartitionQueue
+    sent: Sent[Batch]
+
+
+class Collated:
+    """A request to one leader that is being put together."""
+
+    __slots__ = ("aboard", "size")
+
+    def __init__(self) -> None:
+        self.aboard: list[Aboard] = []
+        self.size = 0
+
+
+class Failures:
+    """What failed and was not looked at, until `flush` says it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[Settlement] = deque()
+        self._older = 0
+        self._causes: list[FencepostError] = []
+
+    def note(self, settlement: Settlement) -> None:
+        with self._lock:
+            self._kept.append(settlement)
+            if len(self._kept) > _FAILURES_KEPT:  # whoever sends for days and never flushes
+                self._fold(self._kept.popleft())
+
+    def take(self) -> tuple[int, tuple[FencepostError, ...]]:
+        """Number and first causes of the records nobody looked at, since the last call."""
+        with self._lock:
+            for settlement in self._kept:
+                self._fold(settlement)
+            self._kept.clear()
+            taken = self._older, tuple(self._causes)
+            self._older, self._causes = 0, []
+            return taken
+
+    def _fold(self, settlement: Settlement) -> None:
+        unseen = settlement.unseen
+        if unseen and settlement.error is not None:
+            self._older += unseen
+            if len(self._causes) < _CAUSES_KEPT:
+                self._causes.append(settlement.error)
+
+
+class Sender:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        options: ProducerOptions,
+        network: Network,
+        clock: Clock,
+        *,
+        sasl: Callable[[], Exchange] | None = None,
+    ) -> None:
+        self._options = options
+        self._network = network
+        self._clock = clock
+        self.queues = Queues(options, clock, network.wake)
+        self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
+        self.brokers = Brokers(settings, network, clock, self.metadata, sasl=sasl)
+        self.identity = ProducerIdentity()
+        self.failures = Failures()
+        self._limit = KAFKA_LIMIT
+        self._looking_back: set[PartitionQueue] = set()
+        self._roaming: defaultdict[TopicQueues, int] = defaultdict(int)  # undesignated batches of a topic under way
+        self._turn = 0
+        self._next_moment = float("inf")
+        self._stopping = False
+
+    # --- the thread ---
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                self.run_once()
+        except Exception as error:
+            # A bug, then: nobody shall wait for ever for what this thread no longer does.
+            log.exception("the send thread ends")
+            broken = SendFailed(f"the send thread ended: {error!r}", persisted="unknown")
+            broken.__cause__ = error
+            self.fail_everything(broken)
+        finally:
+            self.brokers.close()
+            self._network.close()
+
+    def stop(self) -> None:
+        """From any thread: the loop ends after this turn."""
+        self._stopping = True
+        self._network.wake()
+
+    def run_once(self, timeout: float | None = None) -> None:
+        """One turn. Waits for the network until something is due, at most `timeout` seconds."""
+        self._network.before_work()
+        now = self._clock.monotonic()
+        self._next_moment = float("inf")
+        self._turn += 1
+        self._place(now)
+        self._refresh_metadata(now)
+        if self._options.idempotent:
+            self._ask_for_pid(now)
+        self._collate(now)
+        self._network.poll(self._patience(now, timeout))
+        self.brokers.check_deadlines(self._clock.monotonic())
+        self._note_early_failures()
+
+    def _patience(self, now: float, timeout: float | None) -> float | None:
+        if self._stopping:
+            return 0.0
+        self._due(self.metadata.ask_at(), now)
+        self._due(self.identity.ask_at, now)
+        moment = min(self._next_moment, self.brokers.next_moment(now))
+        patience = None if moment == float("inf") else max(0.0, moment - self._clock.monotonic())
+        if timeout is None:
+            return patience
+        return timeout if patience is None else min(timeout, patience)
+
+    def _due(self, moment: float | None, now: float) -> None:
+        """Something is to be done then. What is due already but cannot be done waits for a connection instead."""
+        if moment is not None and now < moment < self._next_moment:
+            self._next_moment = moment
+
+    # --- metadata and pid ---
+
+    def _place(self, now: float) -> None:
+        for topic in self.queues.topics_to_place():
+            self.metadata.want(topic.name, now)
+            count = self.metadata.partition_count(topic.name)
+            if count:
+                self.queues.place(topic, count)
+            else:
+                self._expire_unplaced(topic, now)
+
+    def _expire_unplaced(self, topic: TopicQueues, now: float) -> None:
+        known = self.metadata.topics.get(topic.name)
+        code = known.error if known is not None else ErrorCode.NONE
+        since = self.metadata.unknown_since(topic.name)
+        assert since is not None
+        if code in _TOPIC_REFUSED:
+            error = SendFailed(f"the server answers {code.name}", persisted="no", code=code, topic=topic.name)
+        elif code is not ErrorCode.NONE and now >= since + self._options.unknown_topic_timeout:
+            message = (
+                f"the server answers {code.name} for {self._options.unknown_topic_timeout:g} s: "
+                "create the topic, or let the server create topics on first use"
+            )
+            error = SendFailed(message, persisted="no", code=code, topic=topic.name)
+        else:
+            if code is not ErrorCode.NONE:
+                self._due(since + self._options.unknown_topic_timeout, now)
+            self._expire_waiting(topic, now)
+            return
+        self.metadata.forget(topic.name)  # the next send asks anew
+        for settlement in self.queues.fail_waiting(topic, error):
+            self._failed(settlement)
+
+    def _expire_waiting(self, topic: TopicQueues, now: float) -> None:
+        if topic.waiting:
+            first = topic.waiting[0].deadline
+            self._due(first, now)
+            if first <= now:
+                error = Expired(self._reason("no answer about the topic"), persisted="no", topic=topic.name)
+                for settlement in self.queues.fail_waiting(topic, error, expired_at=now):
+                    self._failed(settlement)
+
+    def _refresh_metadata(self, now: float) -> None:
+        if not self.metadata.due(now):
+            return
+        connection = self.brokers.any()
+        if connection is None:
+            return
+        wanted = self.metadata.wanted()
+        fields: dict[str, Any] = {
+            "topics": None if wanted is None else [{"name": name, "topic_id": None} for name in wanted],
+            "allow_auto_topic_creation": self._options.allow_topic_creation,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        self.metadata.asked()
+        try:
+            connection.ask(METADATA, fields, self._metadata_answered, self._metadata_lost)
+        except FencepostError as error:
+            self._metadata_lost(error, False)
+            self.brokers.last_error = error
+
+    def _metadata_answered(self, answer: Any) -> None:
+        self.metadata.answered(answer, self._clock.monotonic())
+        for topic in answer.topics:
+            count = self.metadata.partition_count(topic.name)
+            if count:
+                self.queues.grow(topic.name, count)
+
+    def _metadata_lost(self, error: FencepostError, left: bool) -> None:
+        self.metadata.failed(self._clock.monotonic())
+
+    def _ask_for_pid(self, now: float) -> None:
+        if not self.identity.wants_to_ask(now):
+            return
+        connection = self.brokers.any()
+        if connection is None:
+            return
+        self._limit = REMEMBERED if connection.is_fencepost else KAFKA_LIMIT
+        fields = {
+            "transactional_id": None,
+            "transaction_timeout": 60_000,
+            "producer_id": NO_PID,
+            "producer_epoch": -1,
+        }
+        self.identity.asked()
+        try:
+            connection.ask(INIT_PRODUCER_ID, fields, self._pid_answered, self._pid_lost)
+        except FencepostError as error:
+            self._pid_refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
+
+    def _pid_answered(self, answer: Any) -> None:
+        code = ErrorCode.of(answer.error_code)
+        if code is ErrorCode.NONE:
+            self.identity.given(Pid(answer.producer_id), Epoch(answer.producer_epoch))
+        elif code.retriable:
+            self.identity.refused(code, self._clock.monotonic(), self._options.retry_backoff)
+        else:
+            self._pid_refused(code, f"the server gives no producer id ({code.name})")
+
+    def _pid_refused(self, code: ErrorCode, message: str) -> None:
+        self.identity.finished(code)
+        self.fail_everything(SendFailed(f"{message}; idempotent=False works without one", persisted="no", code=code))
+
+    def _pid_lost(self, error: FencepostError, left: bool) -> None:
+        self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
+
+    # --- collation ---
+
+    def _collate(self, now: float) -> None:
+        active = self.queues.active()
+        if not active:
+            return
+        for queue in active:
+            if queue.index == UNDESIGNATED:
+                self._designate(queue, now)
+        candidates = self._in_turn(self.queues.active())
+        while candidates:
+            requests: dict[Connection, Collated] = {}
+            candidates = [queue for queue in candidates if self._board(queue, now, requests)]
+            for connection, collated in requests.items():
+                self._produce(connection, collated.aboard)
+
+    def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
+        """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
+        by_topic: dict[TopicQueues, list[PartitionQueue]] = {}
+        for queue in queues:
+            if queue.index != UNDESIGNATED:
+                by_topic.setdefault(queue.topic, []).append(queue)
+        groups = list(by_topic.values())
+        if len(groups) <= 1:
+            return groups[0] if groups else []
+        first = self._turn % len(groups)
+        rows = zip_longest(*groups[first:], *groups[:first])
+        return [queue for queue in chain.from_iterable(rows) if queue is not None]
+
+    def _designate(self, queue: PartitionQueue, now: float) -> None:
+        """Gives whole batches of the undesignated queue to partitions that could send them now."""
+        topic = queue.topic
+        if not self._expire_queued(queue, now):
+            self.queues.rest(queue)
+            return
+        led = list(self.metadata.led(topic.name))
+        start = self._turn % len(led) if led else 0
+        for partition in led[start:] + led[:start]:
+            also_open = self._open_is_ready(queue, self._roaming[topic] > 0, now)
+            if not queue.sealed and not also_open:
+                return
+            if not self._could_send(topic, partition, now):
+                continue
+            batch = self.queues.drain(queue, also_open=also_open)
+            if batch is None:
+                return
+            batch.roams = True
+            self._roaming[topic] += 1
+            self.queues.designate(batch, partition)
+
+    def _could_send(self, topic: TopicQueues, partition: int, now: float) -> bool:
+        if self.brokers.of_node(self.metadata.leader(topic.name, partition)) is None:
+            return False
+        queue = topic.partitions.get(partition)
+        if queue is None or queue.flight is None:
+            return queue is None or not queue.sealed
+        return not queue.sealed and queue.flight.next_step(now) is Step.SEND
+
+    def _open_is_ready(self, queue: PartitionQueue, others_under_way: bool, now: float) -> bool:
+        batch = queue.open
+        if batch is None:
+            return False
+        if self.queues.in_a_hurry:
+            return True
+        ready_at = batch.opened + self._options.linger
+        if others_under_way:
+            ready_at += GATHER
+        if now >= ready_at:
+            return True
+        self._due(ready_at, now)
+        return False
+
+    def _board(self, queue: PartitionQueue, now: float, requests: dict[Connection, Collated]) -> bool:
+        """Takes the queue's next batch into this round's request to its leader, if it has one that may go."""
+        flight = queue.flight
+        if flight is None:
+            if not self._expire_queued(queue, now):
+                self.queues.rest(queue)
+                return False
+            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._limit)
+        step = self._next_step(queue, flight, now)
+        if step is Step.WAIT:
+            self._due(flight.not_before, now)
+            return False
+        if step is Step.SEND and not queue.sealed:
+            if queue.open is None:
+                self.queues.rest(queue)
+                return False
+            if not self._open_is_ready(queue, len(flight) > 0, now):
+                return False
+        connection = self._leader_of(queue)
+        if connection is None or now < connection.throttled_until:
+            return False
+        collated = requests.get(connection)
+        if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
+            return False
+        if step is Step.RESEND:
+            sent = flight.resend()
+        elif (new := self._take_new(queue, flight)) is not None:
+            sent = new
+        else:
+            return False
+        size = len(self._encoded(sent))
+        if collated is not None and collated.size + size > self._options.max_request_size:
+            self._produce(connection, collated.aboard)
+            collated = None
+        if collated is None:
+            collated = requests[connection] = Collated()
+        collated.aboard.append(Aboard(queue, sent))
+        collated.size += size
+        return True
+
+    def _next_step(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> Step:
+        """Carries out what needs no request of its own; what is left is SEND, RESEND or WAIT."""
+        while True:
+            self._expire_sent(queue, flight, now)
+            if not len(flight):  # in order: what is queued expires behind what was sent
+                self._expire_queued(queue, now)
+            step = flight.next_step(now)
+            if step is Step.LOOK_BACK:
+                self._look_back(queue, flight, now)
+                return Step.WAIT
+            if step is not Step.BUMP:
+                return step
+            assert flight.identity is not None
+            successor = self.identity.successor(flight.identity)
+            if successor is None:
+                return Step.WAIT
+            log.info("%s goes on with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
+            flight.renumber(successor)
+            for sent in flight:
+                if sent.batch.encoded is not None:
+                    stamp_producer(sent.batch.encoded, read_header(sent.batch.encoded), *sent.stamp)
+
+    def _take_new(self, queue: PartitionQueue, flight: Flight[Batch]) -> Sent[Batch] | None:
+        if self._options.idempotent and flight.identity is None:
+            if self.identity.state is not PidState.READY or self.identity.current is None:
+                return None
+            flight.limit = self._limit
+            flight.begin(self.identity.current)
+        batch = self.queues.drain(queue, also_open=True)
+        if batch is None:
+            return None
+        return flight.send(batch, batch.count)
+
+    def _encoded(self, sent: Sent[Batch]) -> bytearray:
+        """The batch as it goes over the wire: compressed and stamped when it is first asked for."""
+        batch, options = sent.batch, self._options
+        if batch.encoded is None:
+            assert batch.builder is not None
+            pid, epoch, base_sequence = sent.stamp
+            batch.encoded = batch.builder.build(
+                options.codec, options.compression_level, pid=pid, epoch=epoch, base_sequence=base_sequence
+            )
+            batch.builder = None
+        return batch.encoded
+
+    def _leader_of(self, queue: PartitionQueue) -> Connection | None:
+        leader = self.metadata.leader(queue.topic.name, queue.index)
+        if leader == NO_LEADER:
+            self.metadata.want(queue.topic.name, self._clock.monotonic())
+            self.metadata.distrust()
+            return None
+        return self.brokers.of_node(leader)
+
+    # --- produce and its answers ---
+
+    def _produce(self, connection: Connection, aboard: list[Aboard]) -> None:
+        by_topic: dict[str, list[hot.ProducePartition]] = {}
+        for queue, sent in aboard:
+            partition = hot.ProducePartition(queue.index, memoryview(self._encoded(sent)))
+            by_topic.setdefault(queue.topic.name, []).append(partition)
+        topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
+        acks = -1 if self._options.acks == "all" else 1
+        request = hot.ProduceRequest(None, acks, int(self._options.request_timeout * 1000), topics)
+
+        def answered(version: int, body: memoryview) -> None:
+            self._produced(connection, aboard, hot.decode_produce_response(version, body))
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._produce_lost(aboard, left)
+
+        try:
+            version = connection.version(PRODUCE, NEWEST_PRODUCE_BY_NAME)
+        except FencepostError as error:
+            for queue, sent in aboard:
+                assert queue.flight is not None
+                queue.flight.never_left(sent)
+                self._give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
+            return
+        connection.request(PRODUCE, version, hot.encode_produce_request(version, request), answered, lost)
+
+    def _produced(self, connection: Connection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
+        now = self._clock.monotonic()
+        if response.throttle_ms:
+            connection.throttled_until = now + response.throttle_ms / 1000
+            self._due(connection.throttled_until, now)
+        waiting = {(queue.topic.name, queue.index): (queue, sent) for queue, sent in aboard}
+        for topic in response.topics:
+            for part in topic.partitions:
+                entry = waiting.pop((topic.name or "", part.index), None)
+                if entry is None:
+                    continue
+                queue, sent = entry
+                if sent not in _unsettled(queue):
+                    continue  # given up meanwhile
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    self._acknowledged(queue, sent, part)
+                else:
+                    self._refused(queue, sent, code, part.error_message, now)
+        if waiting:  # an answer that leaves partitions out
+            self._produce_lost([Aboard(queue, sent) for queue, sent in waiting.values()], left=True)
+
+    def _acknowledged(self, queue: PartitionQueue, sent: Sent[Batch], part: hot.ProducedPartition) -> None:
+        assert queue.flight is not None
+        offset = Offset(part.base_offset) if part.base_offset >= 0 else None
+        queue.flight.acknowledged(sent, offset, self._clock.monotonic())
+        self._deliver(sent.batch, part.base_offset, part.log_append_time_ms)
+
+    def _refused(
+        self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode, message: str | None, now: float
+    ) -> None:
+        flight = queue.flight
+        assert flight is not None
+        if code in _LEADERSHIP:
+            self.metadata.distrust()
+        verdict = flight.refused(sent, code, now, self._backoff(sent))
+        if verdict is Verdict.RETRY:
+            log.debug("%s: %s, to be sent again", queue.name, code.name)
+        elif verdict is Verdict.PERSISTED:
+            flight.acknowledged(sent, None, now)
+            self._deliver(sent.batch, UNKNOWN_OFFSET, -1)
+        elif verdict is Verdict.FENCED:
+            self._fenced(queue, sent, code)
+        elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
+            parts = self.queues.split(sent.batch)
+            flight.split(sent, [(part, part.count) for part in parts])
+        else:
+            said = f": {message}" if message else ""
+            self._give_up(queue, sent, f"the server answers {code.name}{said}", code)
+
+    def _produce_lost(self, aboard: list[Aboard], left: bool) -> None:
+        now = self._clock.monotonic()
+        self.metadata.distrust()
+        for queue, sent in aboard:
+            if sent not in _unsettled(queue):
+                continue
+            assert queue.flight is not None
+            if left:
+                queue.flight.lost(sent, now, self._backoff(sent))
+            else:
+                queue.flight.never_left(sent)
+
+    def _backoff(self, sent: Sent[Batch]) -> float:
+        return float(min(1.0, self._options.retry_backoff * 2 ** min(sent.attempts - 1, 10)))
+
+    # --- doubt ---
+
+    def _look_back(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> None:
+        if queue in self._looking_back:
+            return
+        connection = self._leader_of(queue)
+        if connection is None:
+            return
+        assert flight.identity is not None
+        self._looking_back.add(queue)
+        start = flight.last_acknowledged
+
+        def finished(found: dict[Any, Offset]) -> None:
+            self._looking_back.discard(queue)
+            for sent, offset in flight.looked_back(found):
+                self._deliver(sent.batch, offset, -1)
+
+        def failed(error: FencepostError) -> None:
+            self._looking_back.discard(queue)
+            if isinstance(error, ServerError) and error.code in _LEADERSHIP:
+                self.metadata.distrust()
+            flight.look_back_failed(self._clock.monotonic(), self._options.retry_backoff)
+
+        log.info("%s: reading the log back from %s to learn what is there", queue.name, start)
+        try:
+            LookBack(connection, queue.topic.name, queue.index, flight.identity.pid, start, finished, failed)
+        except FencepostError as error:
+            failed(error)
+
+    # --- settling ---
+
+    def _deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
+        batch.deliver(base_offset, append_time)
+        self._settled(batch)
+
+    def _give_up(self, queue: PartitionQueue, sent: Sent[Batch], message: str, code: ErrorCode) -> None:
+        assert queue.flight is not None
+        persisted = queue.flight.give_up(sent)
+        self._fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **_where(sent.batch)))
+
+    def _fail(self, batch: Batch, error: FencepostError) -> None:
+        batch.fail(error)
+        self._failed(batch)
+        self._settled(batch)
+
+    def _settled(self, batch: Batch) -> None:
+        if batch.roams:
+            self._roaming[batch.queue.topic] -= 1
+            batch.roams = False
+        if batch.whole is not None and batch.whole.roams and all(part.settled for part in batch.whole.parts or ()):
+            self._roaming[batch.queue.topic] -= 1
+            batch.whole.roams = False
+        self.queues.settled(batch)
+
+    def _failed(self, settlement: Settlement) -> None:
+        error = settlement.error
+        assert error is not None
+        hook = self._options.on_error
+        if hook is None:
+            self.failures.note(settlement)
+        elif isinstance(error, SendFailed):
+            try:
+                hook(error)
+            except Exception:
+                log.exception("on_error raised")
+
+    def _note_early_failures(self) -> None:
+        while self.queues.failures:
+            self._failed(self.queues.failures.popleft())
+
+    def _expire_sent(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> None:
+        """PROD-8: what was sent expires in order, and not while it is in doubt and the log can be asked."""
+        while (head := flight.head) is not None:
+            deadline = head.batch.deadline
+            if now < deadline:
+                self._due(deadline, now)
+                return
+            if head.in_flight:
+                return  # its answer, or its loss, comes first
+            if head.in_doubt and self._options.idempotent and now < deadline + self._options.request_timeout:
+                flight.wants_look_back()
+                self._due(deadline + self._options.request_timeout, now)
+                return
+            persisted: Persisted = flight.give_up(head)
+            error = Expired(self._reason("not acknowledged"), persisted=persisted, **_where(head.batch))
+            self._fail(head.batch, error)
+
+    def _expire_queued(self, queue: PartitionQueue, now: float) -> bool:
+        """Fails what has waited too long without being sent; False if the queue is empty then."""
+        while queue:
+            batch = queue.sealed[0] if queue.sealed else queue.open
+            if batch is None:
+                break
+            if now < batch.deadline:
+                self._due(batch.deadline, now)
+                return True
+            expired = self.queues.drain(queue, also_open=True)
+            if expired is not None:
+                error = Expired(self._reason("not sent"), persisted="no", **_where(expired))
+                self._fail(expired, error)
+        return False
+
+    def _reason(self, what: str) -> str:
+        last = self.brokers.last_error
+        because = f": {last}" if last is not None else ""
+        return f"{what} within {self._options.delivery_timeout:g} s{because}"
+
+    def _fenced(self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode) -> None:
+        self.identity.finished(code)
+        message = f"the server answers {code.name}: another producer has taken over this one's id"
+        self.fail_everything(Fenced(message, persisted="unknown", code=code, topic=queue.topic.name))
+
+    def fail_everything(self, cause: FencepostError) -> None:
+        """Refuses what comes, and fails what is there, each with what is known of it."""
+        self.queues.refuse_from_now(cause)
+        for topic in self.queues.topics_to_place():
+            for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
+                self._failed(settlement)
+        for queue in self.queues.everything():
+            if queue.flight is not None:
+                for sent in queue.flight.give_up_all():
+                    self._fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+            while (batch := self.queues.drain(queue, also_open=True)) is not None:
+                self._fail(batch, _copy(cause, "no", **_where(batch)))
+        self._note_early_failures()
+
+    def abandon(self) -> None:
+        """The producer is closed and its time is over: what is left fails."""
+        self.fail_everything(Closed("the producer was closed before the records were acknowledged"))
+
+
+def _unsettled(queue: PartitionQueue) -> Iterator[Sent[Batch]]:
+    assert queue.flight is not None
+    return iter(queue.flight)
+
+
+def _where(batch: Batch) -> dict[str, Any]:
+    partition = batch.partition
+    known = None if partition == UNDESIGNATED else partition
+    return {"topic": batch.topic_name, "partition": known, "count": batch.count}
+
+
+def _copy(cause: FencepostError, persisted: Persisted, **where: Any) -> SendFailed:
+    """The same cause, said of one batch."""
+    kind = type(cause) if isinstance(cause, SendFailed) else SendFailed
+    message = cause.message if isinstance(cause, SendFailed) else str(cause)
+    error = kind(message, persisted=persisted, code=cause.code, **where)
+    error.__cause__ = cause
+    return error
+
+
+def unreachable(brokers: Brokers, servers: str) -> Unreachable:
+    """For callers that have waited long enough for any server at all."""
+    last = brokers.last_error
+    return Unreachable(str(last) if last is not None else f"no server answers at {servers}")

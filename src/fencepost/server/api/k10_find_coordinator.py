@@ -1,0 +1,49 @@
+"""FindCoordinator (10): who coordinates a group or a transaction? This one node, always.
+
+Versions 0 to 6. v1 adds the kind of key, v3 is flexible, v4 asks for several keys at once, v5 and v6 add codes and a
+kind (share groups) that are not served: INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.errors import ErrorCode
+from fencepost.server.api.k03_metadata import advertised
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
+_NO_NODE: Final = -1
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    node = _node(broker, request)
+    if request.version >= _FIRST_VERSION_WITH_SEVERAL_KEYS:
+        return {"coordinators": [{"key": key, **node} for key in message.coordinator_keys]}
+    return node
+
+
+def _node(broker: Broker, request: Request) -> dict[str, Any]:
+    if getattr(request.message, "key_type", _GROUP) not in (_GROUP, _TRANSACTION):
+        return {
+            "error_code": ErrorCode.INVALID_REQUEST,
+            "error_message": "only groups and transactions have a coordinator here",
+            "node_id": _NO_NODE,
+            "host": "",
+            "port": -1,
+        }
+    host, port = advertised(broker, request.connection)
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "node_id": broker.config.node_id,
+        "host": host,
+        "port": port,
+    }
+
+
+API = Api(key=10, name="FindCoordinator", versions=(0, 6), handle=handle)

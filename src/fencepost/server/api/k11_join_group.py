@@ -1,0 +1,64 @@
+"""JoinGroup (11): become a member of a group, or say that one is still there; parked until the group has gathered.
+
+Versions 0 to 9. v1 adds the rebalance timeout, v4 wants new members to come back with the id they are told (KIP-394),
+v5 adds static members, v6 is flexible, v7 tells the protocol's type, v8 takes a reason (which nobody reads), v9 can
+tell a returning static leader to skip the assignment.
+
+The rules are in `core.groups`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.core.groups import Join
+from fencepost.server.broker import Broker
+from fencepost.server.connection import Connection
+from fencepost.server.router import Api, Fields, Request
+from fencepost.wire import messages
+
+_FIRST_VERSION_WITH_KNOWN_IDS: Final = 4
+_FIRST_VERSION_WITH_NULL_PROTOCOL: Final = 7
+_FIRST_VERSION_WITH_SKIPPING: Final = 9
+
+
+def client_host(connection: Connection) -> str:
+    """The client's address as Kafka writes it, with Java's slash in front."""
+    return "/" + connection.peer.rpartition(":")[0]
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    session_timeout_ms = messages.ms(message.session_timeout)
+    result = await broker.groups.join(
+        message.group_id,
+        Join(
+            member_id=message.member_id,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=messages.ms(getattr(message, "rebalance_timeout", session_timeout_ms)),
+            protocol_type=message.protocol_type,
+            protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
+            instance_id=getattr(message, "group_instance_id", None),
+            client_id=request.client_id or "",
+            client_host=client_host(request.connection),
+            needs_known_id=request.version >= _FIRST_VERSION_WITH_KNOWN_IDS,
+            may_skip_assignment=request.version >= _FIRST_VERSION_WITH_SKIPPING,
+        ),
+    )
+    no_protocol = None if request.version >= _FIRST_VERSION_WITH_NULL_PROTOCOL else ""
+    return {
+        "error_code": result.error,
+        "generation_id": result.generation,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol if result.protocol is not None else no_protocol,
+        "leader": result.leader,
+        "skip_assignment": result.skip_assignment,
+        "member_id": result.member_id,
+        "members": [
+            {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
+            for member in result.members
+        ],
+    }
+
+
+API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle)

@@ -1,0 +1,19 @@
+"""Heartbeat (12): a member of a classic group is alive, and learns here that it must rejoin (REBALANCE_IN_PROGRESS).
+
+Versions 0 to 4. v3 adds static members, v4 is flexible.
+"""
+
+from __future__ import annotations
+
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    instance_id = getattr(message, "group_instance_id", None)
+    error = broker.groups.heartbeat(message.group_id, message.member_id, message.generation_id, instance_id)
+    return {"error_code": error}
+
+
+API = Api(key=12, name="Heartbeat", versions=(0, 4), handle=handle)

@@ -1,0 +1,34 @@
+"""SyncGroup (14): the leader hands in the assignment, everyone else waits for their part of it.
+
+Versions 0 to 5. v3 adds static members, v4 is flexible, v5 lets the member say which protocol it believes in.
+"""
+
+from __future__ import annotations
+
+from fencepost.core.groups import Sync
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    result = await broker.groups.sync(
+        message.group_id,
+        Sync(
+            member_id=message.member_id,
+            generation=message.generation_id,
+            instance_id=getattr(message, "group_instance_id", None),
+            protocol_type=getattr(message, "protocol_type", None),
+            protocol=getattr(message, "protocol_name", None),
+            assignments=tuple((each.member_id, bytes(each.assignment)) for each in message.assignments),
+        ),
+    )
+    return {
+        "error_code": result.error,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol,
+        "assignment": result.assignment,
+    }
+
+
+API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle)

@@ -1,0 +1,59 @@
+"""DescribeGroups (15): state, protocol and members of classic groups.
+
+Versions 0 to 6. v3 asks for authorised operations, which are not computed since nobody is authenticated, v4 adds static
+members, v5 is flexible. A group that does not exist is "Dead" without an error up to v5, as in Kafka; v6 says
+GROUP_ID_NOT_FOUND. A group of the new protocol is not found here either: see k69.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.core.groups import Group, GroupState
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+_FIRST_VERSION_WITH_NOT_FOUND: Final = 6
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {"groups": [_describe(broker, group_id, request.version) for group_id in request.message.groups]}
+
+
+def _describe(broker: Broker, group_id: str, version: int) -> dict[str, Any]:
+    entry = broker.groups.get(group_id)
+    if entry is None or not isinstance(entry.group, Group):
+        missing = version >= _FIRST_VERSION_WITH_NOT_FOUND
+        return {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
+            "error_message": f"there is no classic group {group_id}" if missing else None,
+            "group_id": group_id,
+            "group_state": GroupState.DEAD.value,
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+        }
+    group = entry.group
+    stable = group.state is GroupState.STABLE
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if stable else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_assignment": member.assignment if stable else b"",
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+API = Api(key=15, name="DescribeGroups", versions=(0, 6), handle=handle)

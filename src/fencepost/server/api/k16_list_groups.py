@@ -1,0 +1,32 @@
+"""ListGroups (16): all groups, of either protocol.
+
+Versions 0 to 5. v3 is flexible, v4 adds the state and a filter on it, v5 the type (classic, consumer) and a filter on
+it. Names in filters are compared without regard to case, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    states = {state.lower() for state in getattr(request.message, "states_filter", ())}
+    kinds = {kind.lower() for kind in getattr(request.message, "types_filter", ())}
+    return {
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {
+                "group_id": entry.group_id,
+                "protocol_type": entry.protocol_type,
+                "group_state": entry.group.state.value,
+                "group_type": entry.kind,
+            }
+            for entry in broker.groups
+            if (not states or entry.group.state.value.lower() in states) and (not kinds or entry.kind in kinds)
+        ],
+    }
+
+
+API = Api(key=16, name="ListGroups", versions=(0, 5), handle=handle)

@@ -1,0 +1,72 @@
+"""ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
+
+Versions 0 and 1. With v0 a member may leave its id to the server; v1 adds subscriptions by regular expression, matched
+against whole topic names. Expressions are Python's here, RE2's in Kafka: what Python cannot read is
+INVALID_REGULAR_EXPRESSION, and some classes of RE2's own ([[:alpha:]], \\pN) are not understood.
+
+The rules are in `core.consumer_group`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from fencepost.core.assignors import PartitionId, Partitions
+from fencepost.core.consumer_group import JOIN_EPOCH, Heartbeat
+from fencepost.errors import ErrorCode
+from fencepost.server.api.k11_join_group import client_host
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.wire import messages
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    member_id = message.member_id
+    if not member_id and message.member_epoch == JOIN_EPOCH and request.version == 0:
+        member_id = str(uuid.uuid4())
+    names = message.subscribed_topic_names
+    result = await broker.groups.consumer_heartbeat(
+        message.group_id,
+        Heartbeat(
+            member_id=member_id,
+            member_epoch=message.member_epoch,
+            instance_id=message.instance_id,
+            rack_id=message.rack_id,
+            rebalance_timeout_ms=messages.ms(message.rebalance_timeout),
+            topic_names=frozenset(names) if names is not None else None,
+            topic_regex=getattr(message, "subscribed_topic_regex", None),
+            assignor=message.server_assignor,
+            owned=_partitions(message.topic_partitions),
+            client_id=request.client_id or "",
+            client_host=client_host(request.connection),
+        ),
+    )
+    failed = result.error is not ErrorCode.NONE
+    return {
+        "error_code": result.error,
+        "error_message": result.message,
+        "member_id": result.member_id,
+        "member_epoch": result.member_epoch,
+        "heartbeat_interval": 0 if failed else broker.groups.consumer_settings.heartbeat_interval_ms,
+        "assignment": None if result.assignment is None else {"topic_partitions": by_topic(result.assignment)},
+    }
+
+
+def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
+    """Partitions as the wire lists them: the indexes under their topic."""
+    indexes: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        indexes.setdefault(topic_id, []).append(index)
+    return [{"topic_id": topic_id, "partitions": listed} for topic_id, listed in indexes.items()]
+
+
+def _partitions(topics: Iterable[Any] | None) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset(PartitionId(topic.topic_id, index) for topic in topics for index in topic.partitions)
+
+
+API = Api(key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), handle=handle)

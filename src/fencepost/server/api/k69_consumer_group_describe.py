@@ -1,0 +1,75 @@
+"""ConsumerGroupDescribe (69): state, epochs, members and assignments of groups of the new protocol (KIP-848).
+
+Versions 0 and 1; v1 adds the type of each member. Authorised operations are not computed: nobody is authenticated. A
+classic group is not found here (GROUP_ID_NOT_FOUND): see k15.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.core.assignors import Partitions
+from fencepost.core.consumer_group import ConsumerGroup, ConsumerMember
+from fencepost.errors import ErrorCode
+from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+_CONSUMER_MEMBER: Final = 1
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {"groups": [_describe(broker, group_id) for group_id in request.message.group_ids]}
+
+
+def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
+    entry = broker.groups.get(group_id)
+    group = entry.group if entry is not None else None
+    if not isinstance(group, ConsumerGroup):
+        return {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
+            "error_message": f"there is no group {group_id} of the consumer protocol",
+            "group_id": group_id,
+            "group_state": "",
+            "group_epoch": 0,
+            "assignment_epoch": 0,
+            "assignor_name": "",
+            "members": [],
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+        "members": [_member(broker, member) for member in group.members.values()],
+    }
+
+
+def _member(broker: Broker, member: ConsumerMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.topic_names),
+        "subscribed_topic_regex": member.topic_regex,
+        "assignment": _assignment(broker, member.assigned),
+        "target_assignment": _assignment(broker, member.target),
+        "member_type": _CONSUMER_MEMBER,
+    }
+
+
+def _assignment(broker: Broker, partitions: Partitions) -> dict[str, Any]:
+    named = []
+    for topic in by_topic(partitions):
+        known = broker.topics.by_id(topic["topic_id"])
+        if known is not None:
+            named.append({**topic, "topic_name": known.name})
+    return {"topic_partitions": named}
+
+
+API = Api(key=69, name="ConsumerGroupDescribe", versions=(0, 1), handle=handle)

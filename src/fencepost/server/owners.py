@@ -1,0 +1,147 @@
+"""Own on the server: connections as owners, tokens in the store, severing that is exact (OWN-9).
+
+A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing it
+has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any more.
+The *answer* to the claimant waits for two things: its tokens are committed, and a sync that covers everything the old owner
+had been granted an append for. What the new owner reads after that answer is thus all there will ever be of the old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.core.ownership import Granted, Judgement, Ownership, Wanted
+from fencepost.errors import FencepostError
+from fencepost.server.store import Statement
+from fencepost.types import Milliseconds
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS own_tokens (
+        own_group TEXT NOT NULL, resource TEXT NOT NULL, token INTEGER NOT NULL, PRIMARY KEY (own_group, resource)
+    ) WITHOUT ROWID""",
+)
+_SAVE_TOKEN: Final = "INSERT OR REPLACE INTO own_tokens (own_group, resource, token) VALUES (?, ?, ?)"  # noqa: S105
+_SAVE_LAST: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_token', ?)"
+
+_PATROL_SECONDS: Final = 0.05
+
+
+class Owners:
+    """Lives on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        last = broker.store.query("SELECT value FROM meta WHERE name = 'last_token'")
+        newest = {
+            (group, name): token
+            for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
+        }
+        self.table: Ownership[Connection] = Ownership(int(last[0][0]) if last else 0, newest)
+        self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
+        """Of the claims in line."""
+        self._sessions: dict[Connection, Milliseconds] = {}
+        self._patrolling = False
+        self.since: dict[tuple[str, str], Milliseconds] = {}
+        """When each resource was last taken, for people who ask."""
+
+    # -- claiming ---------------------------------------------------------------------------------------------
+
+    async def claim(self, connection: Connection, group: str, wanted: Sequence[Wanted]) -> Judgement[Connection]:
+        judged = self.table.claim(connection, group, wanted)
+        return await self._carry_out(connection, group, judged)
+
+    async def wait(
+        self, connection: Connection, group: str, wanted: Sequence[Wanted], wait_ms: Milliseconds
+    ) -> Judgement[Connection] | None:
+        """As `claim`, once all is free; None when the time is over."""
+        waiting = self.table.wait(connection, group, wanted)
+        answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()
+        self._answers[waiting] = answer
+        self._serve_line()
+        try:
+            judged = await asyncio.wait_for(answer, wait_ms / 1000)
+        except TimeoutError:
+            return None
+        finally:
+            self.table.give_up(waiting)
+            self._answers.pop(waiting, None)
+        return await self._carry_out(connection, group, judged)
+
+    async def _carry_out(
+        self, connection: Connection, group: str, judged: Judgement[Connection]
+    ) -> Judgement[Connection]:
+        if not isinstance(judged, Granted):
+            return judged
+        for owner in judged.severed:
+            logger.info("%s takes over from %s in group %s", connection.peer, owner.peer, group)
+            owner.sever()
+        now = self._broker.clock.now_ms()
+        for row in judged.fresh:
+            self.since[group, row.name] = now
+        durable = [self._broker.syncer.barrier()] if judged.severed else []
+        if judged.fresh:
+            durable.append(self._broker.store.execute(self._token_rows(group, judged)))
+        try:
+            await asyncio.gather(*durable)
+        except FencepostError:
+            # Nobody was told of the new owner, and it shall not own what it was not told of.
+            self.table.release(connection, group, [row.name for row in judged.fresh])
+            self._serve_line()
+            raise
+        return judged
+
+    def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
+        rows: list[Statement] = [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
+        return [*rows, (_SAVE_LAST, (str(self.table.last_token),))]
+
+    def _serve_line(self) -> None:
+        for waiting, judged in self.table.runnable():
+            answer = self._answers.get(waiting)
+            if answer is not None and not answer.done():
+                answer.set_result(judged)
+            elif isinstance(judged, Granted):  # it gave up in this very moment
+                self.table.release(waiting.owner, waiting.group, [row.name for row in judged.fresh])
+
+    # -- letting go -------------------------------------------------------------------------------------------
+
+    def release(self, connection: Connection, group: str, names: Sequence[str]) -> list[str]:
+        given = self.table.release(connection, group, names)
+        if given:
+            self._serve_line()
+        return given
+
+    def ended(self, connection: Connection) -> None:
+        """The connection is closed, dead or severed: it owns nothing any more."""
+        self._sessions.pop(connection, None)
+        self.table.ended(connection)
+        self._serve_line()
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def set_session(self, connection: Connection, session_ms: Milliseconds) -> None:
+        """From now on this connection is severed when it is silent for longer."""
+        self._sessions[connection] = session_ms
+        if not self._patrolling:
+            self._patrolling = True
+            self._broker.spawn(self._patrol(), "sever silent owners")
+
+    async def _patrol(self) -> None:
+        try:
+            while self._sessions:
+                await asyncio.sleep(_PATROL_SECONDS)
+                now = self._broker.clock.monotonic()
+                for connection, session_ms in list(self._sessions.items()):
+                    if (now - connection.last_progress) * 1000 > session_ms:
+                        logger.info("severing %s: silent for more than %d ms", connection.peer, session_ms)
+                        connection.sever()
+        finally:
+            self._patrolling = False

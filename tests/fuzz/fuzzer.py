@@ -1,0 +1,151 @@
+"""Feeds the compiled kernel broken input and compares what it says with its twin.
+
+    python -m tests.fuzz.fuzzer [INPUTS] [SEED]
+
+Run by `run.sh` on a kernel that is built with AddressSanitizer, where any read or write out of bounds ends the process;
+run briefly, without it, among the unit tests.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sys
+from typing import Any, Final
+
+from fencepost.errors import CorruptBatch, UnsupportedFormat
+from fencepost.kernel import _batch, batch_py, columns_py
+from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from tests.fuzz.hostile import Hostile, malformed_batches
+
+MAX_BYTES: Final = 1 << 20
+_EXTREMES: Final = (-(2**31), -1, 0, 1, 2, 7, 8, 1000, 2**31 - 1)
+
+
+class Differ(AssertionError):
+    """The compiled kernel and its twin disagree."""
+
+
+def fuzz(inputs: int, seed: int) -> dict[str, int]:
+    """Tries the catalogue and then random input until `inputs` are done; how many came out how."""
+    hostile = Hostile(seed)
+    outcomes = {"sound": 0, "refused": 0}
+    for _, batch in malformed_batches():
+        outcomes[_try_batch(batch, hostile.random)] += 1
+    while sum(outcomes.values()) < inputs:
+        if hostile.random.random() < 0.9:
+            outcomes[_try_batch(hostile.batch(), hostile.random)] += 1
+        else:
+            outcomes[_try_columns(hostile.random)] += 1
+    return outcomes
+
+
+def _answer(call: Any) -> object:
+    try:
+        return call()
+    except (CorruptBatch, UnsupportedFormat, ValueError) as error:
+        return type(error).__name__
+
+
+def _try_batch(batch: bytes, chance: random.Random) -> str:
+    records = _answer(lambda: _batch.decode_batch(batch, check=False, max_bytes=MAX_BYTES))
+    if records != _answer(lambda: batch_py.decode_batch(batch, check=False, max_bytes=MAX_BYTES)):
+        raise Differ(f"decode_batch: {batch.hex()}")
+    start, stop = sorted(chance.choices((0, 1, 3, 40, 2**62), k=2))
+    for headers in (True, False):
+        decoders = _batch.ColumnDecoder(headers=headers), columns_py.ColumnDecoder(headers=headers)
+        taken = [_answer(lambda decoder=decoder: _decode(decoder, batch, start, stop)) for decoder in decoders]  # type: ignore[misc]
+        if taken[0] != taken[1]:
+            raise Differ(f"ColumnDecoder: {batch.hex()}")
+    return "refused" if isinstance(records, str) else "sound"
+
+
+def _decode(decoder: Any, batch: bytes, start: int, stop: int) -> object:
+    decoder.add(batch, start=start, stop=stop, check=False, max_bytes=MAX_BYTES)
+    return plain(decoder.take())
+
+
+def plain(columns: object) -> object:
+    """Columns as nested lists of bytes, to compare them whoever owns the memory."""
+    if isinstance(columns, tuple):
+        return [plain(part) for part in columns]
+    return columns if columns is None or isinstance(columns, int) else bytes(memoryview(columns))  # type: ignore[arg-type]
+
+
+# --- columns to encode from, whose buffers do not fit together ---
+
+
+def _numbers(chance: random.Random, count: int, width: int) -> bytes:
+    rising = sorted(chance.randrange(40) for _ in range(count))
+    if rising and chance.random() < 0.3:
+        rising[chance.randrange(count)] = chance.choice(_EXTREMES)
+    return b"".join(number.to_bytes(width, sys.byteorder, signed=True) for number in rising)
+
+
+def _bytes_column(chance: random.Random, rows: int) -> BytesColumn:
+    first, wide = chance.randrange(3), chance.random() < 0.5
+    missing = chance.random() < 0.05
+    return BytesColumn(
+        rows,
+        _numbers(chance, rows + first + (0 if missing else 1), 8 if wide else 4),
+        chance.randbytes(chance.choice((0, 20, 40, 60))),
+        chance.choice((None, chance.randbytes((rows + first + 7) // 8), chance.randbytes(1))),
+        first,
+        wide,
+    )
+
+
+def _columns(chance: random.Random) -> RecordColumns:
+    rows = chance.randrange(20)
+    headers = None
+    if chance.random() < 0.7:
+        inner = chance.randrange(50)
+        headers = HeaderColumn(
+            rows, _numbers(chance, rows + 1, 4), _bytes_column(chance, inner), _bytes_column(chance, inner)
+        )
+    timestamp = NumberColumn(rows, chance.randbytes(8 * rows), chance.choice((None, b"\xaa\xaa\xaa")))
+    return RecordColumns(
+        rows if chance.random() < 0.95 else rows + 1,
+        chance.choice((None, _bytes_column(chance, rows))),
+        _bytes_column(chance, rows),
+        chance.choice((None, timestamp)),
+        headers,
+    )
+
+
+def _try_columns(chance: random.Random) -> str:
+    columns = _columns(chance)
+    limit = chance.choice((0, 100, 300, 2**31 - 1))
+    picked = chance.choice((None, _numbers(chance, columns.rows, 4)))
+    partitions = chance.randrange(1, 5)
+    chosen = _numbers(chance, columns.rows, 4)
+
+    def encode(kernel: Any, builder: Any) -> object:
+        builder.append(b"first", b"record", 5)
+        source = kernel.ColumnSource(columns)
+        stopped = builder.append_columns(source, 0, columns.rows, timestamp=7, rows=picked, limit=limit)
+        return stopped, builder.records(), bytes(kernel.partition_rows(source, partitions))
+
+    def group(kernel: Any) -> object:
+        order, bounds = kernel.group_rows(chosen, partitions)
+        return bytes(order), bounds
+
+    compiled, twin = _batch.BatchBuilder(), batch_py.BatchBuilder()
+    answer = _answer(lambda: encode(_batch, compiled))
+    if answer != _answer(lambda: encode(columns_py, twin)) or compiled.records() != twin.records():
+        raise Differ(f"append_columns: {columns} {picked!r} {limit}")
+    if _answer(lambda: group(_batch)) != _answer(lambda: group(columns_py)):
+        raise Differ(f"group_rows: {chosen!r} {partitions}")
+    return "refused" if isinstance(answer, str) else "sound"
+
+
+def main() -> None:
+    inputs = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else secrets.randbits(32)
+    print(f"fuzzing the kernel with seed {seed}", flush=True)
+    outcomes = fuzz(inputs, seed)
+    print(f"{sum(outcomes.values())} inputs, seed {seed}: {outcomes['refused']} refused, {outcomes['sound']} sound")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Own over the wire: the sentences of the source document, each a test, and the fence (OWN-1 to OWN-9)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fencepost
+from fencepost.errors import ErrorCode
+from tests.fault.test_server_storage import GatedFiles
+from tests.support.batches import batch
+from tests.support.raw import ConnectionEnded, RawClient
+
+pytestmark = pytest.mark.integration
+
+OWN = 10_000
+
+
+def own(
+    client: RawClient, *wanted: tuple[str, int] | tuple[str, int, int], group: str = "g", wait_ms: int = 0, **more: Any
+) -> Any:
+    resources = [
+        {"name": want[0], "generation": want[1], **({"after_token": want[2]} if len(want) == 3 else {})}
+        for want in wanted
+    ]
+    return client.call(OWN, 0, group=group, wait_ms=wait_ms, resources=resources, **more)
+
+
+def generations(answer: Any) -> list[int]:
+    assert answer.error_code == ErrorCode.NONE, answer
+    return [resource.generation for resource in answer.resources]
+
+
+def is_severed(client: RawClient) -> bool:
+    try:
+        return client.is_closed_by_server()
+    except ConnectionEnded:
+        return True
+
+
+@pytest.fixture
+def connect(fencepost_server: fencepost.Server) -> Iterator[Any]:
+    opened: list[RawClient] = []
+
+    def start() -> RawClient:
+        opened.append(RawClient(fencepost_server.address))
+        return opened[-1]
+
+    yield start
+    for client in opened:
+        client.close()
+
+
+def test_if_there_is_no_owner_the_requesting_connection_becomes_it_with_generation_1(connect: Any, name: str) -> None:
+    assert generations(own(connect(), (name, 5))) == [1]
+
+
+def test_if_the_existing_owner_has_a_higher_generation_the_request_fails(connect: Any, name: str) -> None:
+    a, b, c = connect(), connect(), connect()
+    own(a, (name, 1))
+    assert generations(own(b, (name, 1))) == [2]
+    answer = own(c, (name, 1))
+    assert answer.error_code == ErrorCode.ILLEGAL_GENERATION
+    assert [(r.name, r.error_code, r.generation) for r in answer.resources] == [(name, ErrorCode.ILLEGAL_GENERATION, 2)]
+    assert generations(own(b, (name, 1))) == [2]  # still there, and told what it has
+
+
+def test_if_the_existing_owner_has_an_equal_or_lower_generation_its_connection_is_severed(
+    connect: Any, name: str
+) -> None:
+    a, b, c = connect(), connect(), connect()
+    own(a, (name, 1))
+    assert generations(own(b, (name, 1))) == [2]
+    assert is_severed(a)
+    assert generations(own(c, (name, 9))) == [9]
+    assert is_severed(b)
+
+
+def test_generation_0_always_succeeds_and_resets(connect: Any, name: str) -> None:
+    a, b = connect(), connect()
+    own(a, (name, 1))
+    assert generations(own(b, (name, 0))) == [1]
+    assert is_severed(a)
+
+
+def test_the_last_generation_is_refused_until_a_reset(connect: Any, name: str) -> None:
+    last = 2**31 - 1
+    a, b, c = connect(), connect(), connect()
+    own(a, (name, 1))
+    assert generations(own(b, (name, last))) == [last]
+    assert own(c, (name, last)).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert generations(own(c, (name, 0))) == [1]
+
+
+def test_a_claim_of_several_is_all_or_nothing(connect: Any, name: str) -> None:
+    a, b, c = connect(), connect(), connect()
+    own(a, (f"{name}-x", 1))
+    own(b, (f"{name}-y", 1))
+    own(connect(), (f"{name}-y", 7))
+    answer = own(c, (f"{name}-x", 1), (f"{name}-y", 1), (f"{name}-z", 1))
+    assert answer.error_code == ErrorCode.ILLEGAL_GENERATION
+    assert [(r.name, r.generation) for r in answer.resources] == [(f"{name}-y", 7)]
+    assert generations(own(a, (f"{name}-x", 1))) == [1]  # not severed
+
+
+def test_a_connection_that_ends_owns_nothing_any_more(connect: Any, name: str) -> None:
+    a, b = connect(), connect()
+    own(a, (name, 1))
+    own(connect(), (name, 8)).resources[0]
+    waiting = threading.Thread(target=lambda: None)
+    waiting.start()
+    a.close()
+    assert generations(own(b, (name, 8))) == [9]
+
+
+def test_tokens_rise_and_a_claim_may_demand_that_nobody_was_there_since(connect: Any, name: str) -> None:
+    a, b, c = connect(), connect(), connect()
+    first = own(a, (name, 1)).resources[0].token
+    a.close()
+    own(b, (name, 1), wait_ms=10_000)
+    newest = own(b, (name, 1)).resources[0].token
+    assert newest > first
+    b.close()
+    refused = own(c, (name, 0, first))
+    assert refused.error_code == ErrorCode.ILLEGAL_GENERATION
+    assert refused.resources[0].token == newest
+    assert own(c, (name, 0, newest)).error_code == ErrorCode.NONE
+
+
+def test_a_waiting_claim_is_granted_when_all_is_free_in_order_of_arrival(connect: Any, name: str) -> None:
+    a, b, c = connect(), connect(), connect()
+    own(a, (name, 1))
+    b.send(OWN, 0, group="g", wait_ms=30_000, resources=[{"name": name, "generation": 1}])
+    own(connect(), (f"{name}-other", 1))  # a round trip: b's claim is in line before c's
+    c.send(OWN, 0, group="g", wait_ms=30_000, resources=[{"name": name, "generation": 1}])
+    assert not b.has_answer()
+    a.call(OWN, 0, group="g", resources=[], release=[name])
+    assert generations(b.receive()[1]) == [1]
+    assert not c.has_answer()
+    b.close()
+    assert generations(c.receive()[1]) == [1]
+
+
+def test_a_waiting_claim_severs_nobody_and_times_out(connect: Any, name: str) -> None:
+    a, b = connect(), connect()
+    own(a, (name, 1))
+    assert own(b, (name, 99), wait_ms=20).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert generations(own(a, (name, 1))) == [1]
+
+
+def test_an_owner_that_is_silent_longer_than_its_session_is_severed(connect: Any, name: str) -> None:
+    a, b = connect(), connect()
+    own(a, (name, 1), session_ms=100)
+    assert generations(own(b, (name, 1), wait_ms=30_000)) == [1]
+    assert is_severed(a)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"resources": [{"name": "x", "generation": -1}]}, "negative"),
+        ({"resources": [{"name": "", "generation": 1}]}, "characters"),
+        ({"resources": [{"name": "x" * 1001, "generation": 1}]}, "characters"),
+        ({"resources": [{"name": "x", "generation": 1}] * 2}, "more than once"),
+        ({"resources": [], "group": ""}, "group"),
+        ({"resources": [], "wait_ms": -1}, "negative"),
+        ({"resources": [{"name": str(i), "generation": 1} for i in range(20_001)]}, "at most"),
+    ],
+)
+def test_bad_input_is_an_invalid_request_with_the_reason(connect: Any, fields: dict[str, Any], words: str) -> None:
+    answer = connect().call(OWN, 0, **{"group": "bad", "wait_ms": 0, **fields})
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert words in answer.error_message
+
+
+def test_a_guarded_topic_takes_writes_from_the_owner_alone(connect: Any, name: str) -> None:
+    a, b = connect(), connect()
+    a.create_topic(name, configs={"fencepost.writer.group": "writers"})
+    assert a.produce(name, batch([b"x"])).error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    own(a, (f"{name}-0", 1), group="writers")
+    assert a.produce(name, batch([b"a"])).error is ErrorCode.NONE
+    assert b.produce(name, batch([b"b"])).error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    own(b, (f"{name}-0", 1), group="writers")
+    assert b.produce(name, batch([b"b"])).error is ErrorCode.NONE
+    assert b.fetch(name, 0).values == [b"a", b"b"]
+
+
+def test_a_guarded_topic_is_read_by_the_owner_alone(connect: Any, name: str) -> None:
+    a = connect()
+    a.create_topic(name, configs={"fencepost.reader.group": "readers"})
+    a.produce(name, batch([b"x"]))
+    assert a.fetch(name, 0).error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    own(a, (f"{name}-0", 1), group="readers")
+    assert a.fetch(name, 0).values == [b"x"]
+
+
+def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_is_durable(tmp_path: Path) -> None:
+    files = GatedFiles()
+    with fencepost.Server(tmp_path, sync="always", files=files) as server:
+        with RawClient(server.address) as old, RawClient(server.address) as new:
+            old.create_topic("t")
+            own(old, ("t-0", 1))
+            old.produce("t", batch([b"first"]))
+            files.gate.clear()
+            old.send_produce("t", batch([b"accepted"]))
+            assert new.end_offset("t") == 1
+            while new.call(61, 0, topics=[{"name": "t", "partition_indexes": [0]}]).topics[0].partitions[0].error_code:
+                pass
+            new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
+            with RawClient(server.address) as third:
+                assert third.end_offset("t") == 1
+            assert not new.has_answer()
+            files.gate.set()
+            assert generations(new.receive()[1]) == [2]
+            assert new.fetch("t", 0).values == [b"first", b"accepted"]
+
+
+def test_tokens_rise_through_a_killed_server(tmp_path: Path, name: str) -> None:
+    seen: list[int] = []
+    for _ in range(3):
+        server = fencepost.Server(tmp_path, sync="always", process=True).start()
+        with RawClient(server.address) as client:
+            seen += [own(client, (name, 0)).resources[0].token for _ in range(3)]
+            if len(seen) > 3:
+                assert own(client, (name, 1, seen[-1])).error_code == ErrorCode.NONE
+        server.kill()
+    assert seen == sorted(set(seen))

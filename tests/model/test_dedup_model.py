@@ -1,0 +1,175 @@
+"""The producer table against a model that keeps everything it ever accepted (IDEM-2, IDEM-3).
+
+The model does not know wrap-around, distances or a limited memory: it numbers the records of an epoch 0, 1, 2, …
+without end, beginning at a chosen place of the circle of sequences, and remembers each batch. The table has to answer
+the same, except where the model knows an offset that the table may have forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from fencepost.core.dedup import (
+    ACCEPT,
+    REMEMBERED,
+    Batch,
+    Duplicate,
+    Fenced,
+    Forgotten,
+    Gap,
+    ProducerTable,
+    Verdict,
+)
+from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.types import Epoch, Offset, Pid, Sequence
+
+pytestmark = pytest.mark.model
+
+CIRCLE = MAX_SEQUENCE + 1
+pids = st.sampled_from([Pid(1), Pid(2)])
+lengths = st.integers(1, 6)
+
+
+@dataclass
+class Accepted:
+    first: int
+    """Number of its first record within the epoch, counted without end."""
+    length: int
+    offset: int
+    crc: int
+
+
+@dataclass
+class Producer:
+    epoch: int
+    origin: int
+    """The sequence that record number 0 of this epoch has."""
+    accepted: list[Accepted] = field(default_factory=list)
+
+    @property
+    def following(self) -> int:
+        return self.accepted[-1].first + self.accepted[-1].length if self.accepted else 0
+
+
+class TableAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = ProducerTable()
+        self.model: dict[Pid, Producer] = {}
+        self.end = 0
+        self.origin = 0
+
+    @initialize(before_edge=st.integers(0, 40))
+    def choose_origin(self, before_edge: int) -> None:
+        """Near the edge, so that runs of a few batches go over it."""
+        self.origin = CIRCLE - before_edge if before_edge else 0
+
+    def _batch(self, pid: Pid, epoch: int, number: int, length: int, crc: int, origin: int) -> Batch:
+        first = Sequence((origin + number) % CIRCLE)
+        last = Sequence((origin + number + length - 1) % CIRCLE)
+        return Batch(pid, Epoch(epoch), first, last, length, crc, 0)
+
+    def _submit(self, pid: Pid, epoch: int, number: int, length: int, crc: int) -> None:
+        """Sends the batch that is record `number` and following of this epoch, and compares verdict and state."""
+        known = self.model.get(pid)
+        origin = self._origin_of(pid, epoch)
+        batch = self._batch(pid, epoch, number, length, crc, origin)
+        verdict = self.table.judge(batch)
+        if known is None or epoch > known.epoch:
+            allowed = known is None or batch.first_sequence == 0
+            assert verdict == (ACCEPT if allowed else Gap(Sequence(0)))
+            if allowed:
+                begun = self.model[pid] = Producer(epoch, origin)
+                # With no state any sequence may be the first; what was before it is as good as accepted and forgotten.
+                begun.accepted.append(Accepted(number, length, self.end, crc))
+                self._apply(batch)
+            return
+        if epoch < known.epoch:
+            assert verdict == Fenced(Epoch(known.epoch))
+            return
+        self._compare(known, batch, number, verdict)
+
+    def _origin_of(self, pid: Pid, epoch: int) -> int:
+        known = self.model.get(pid)
+        if known is None:
+            return self.origin
+        return known.origin if epoch == known.epoch else 0
+
+    def _compare(self, known: Producer, batch: Batch, number: int, verdict: Verdict) -> None:
+        if number == known.following:
+            assert verdict == ACCEPT
+            known.accepted.append(Accepted(number, batch.length, self.end, batch.crc or 0))
+            self._apply(batch)
+        elif number + batch.length <= known.following:
+            whole = [
+                (age, accepted)
+                for age, accepted in enumerate(reversed(known.accepted))
+                if (accepted.first, accepted.length) == (number, batch.length)
+            ]
+            if whole and whole[0][0] < REMEMBERED:
+                accepted = whole[0][1]
+                assert verdict == Duplicate(Offset(accepted.offset), 0, same_bytes=accepted.crc == batch.crc)
+            else:
+                assert isinstance(verdict, Forgotten)
+        else:
+            assert verdict == Gap(Sequence((known.origin + known.following) % CIRCLE))
+
+    def _apply(self, batch: Batch) -> None:
+        self.table.apply(batch, Offset(self.end), 0)
+        self.end += batch.length
+
+    @rule(pid=pids, length=lengths, crc=st.integers(0, 3))
+    def send_the_next(self, pid: Pid, length: int, crc: int) -> None:
+        known = self.model.get(pid)
+        self._submit(pid, known.epoch if known else 0, known.following if known else 0, length, crc)
+
+    @rule(pid=pids, back=st.integers(1, 60), length=lengths, crc=st.integers(0, 3))
+    def send_something_older(self, pid: Pid, back: int, length: int, crc: int) -> None:
+        known = self.model.get(pid)
+        if known is not None:
+            self._submit(pid, known.epoch, known.following - back, length, crc)
+
+    @rule(pid=pids, which=st.integers(0, 2 * REMEMBERED), other_crc=st.booleans())
+    def repeat(self, pid: Pid, which: int, other_crc: bool) -> None:
+        known = self.model.get(pid)
+        if known is not None and which < len(known.accepted):
+            accepted = known.accepted[-1 - which]
+            self._submit(pid, known.epoch, accepted.first, accepted.length, accepted.crc + other_crc)
+
+    @rule(pid=pids, ahead=st.integers(1, 60), length=lengths)
+    def leave_something_out(self, pid: Pid, ahead: int, length: int) -> None:
+        known = self.model.get(pid)
+        if known is not None:
+            self._submit(pid, known.epoch, known.following + ahead, length, 0)
+
+    @rule(pid=pids, step=st.integers(-2, 2), number=st.integers(0, 2), length=lengths)
+    def send_from_another_epoch(self, pid: Pid, step: int, number: int, length: int) -> None:
+        known = self.model.get(pid)
+        if known is not None and step:
+            self._submit(pid, known.epoch + step, number, length, 0)
+
+    @rule(pid=pids)
+    def forget(self, pid: Pid) -> None:
+        """Expiry: afterwards the producer may begin anywhere."""
+        if pid in self.model and len(self.model) == 1:
+            self.table.expire(before=1)
+            self.model.clear()
+
+    @invariant()
+    def the_table_knows_h_of_p(self) -> None:
+        assert len(self.table) == len(self.model)
+        for pid, known in self.model.items():
+            entry = self.table.get(pid)
+            assert entry is not None
+            assert entry.epoch == known.epoch
+            assert entry.last_sequence == (known.origin + known.following - 1) % CIRCLE
+            assert len(entry.batches) == min(REMEMBERED, len(known.accepted))
+
+
+TestTableAgainstModel = TableAgainstModel.TestCase
+TestTableAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,223 @@
+"""The rule H(P) + 1 = S, case by case (IDEM-2, IDEM-3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.core.dedup import (
+    ACCEPT,
+    REMEMBERED,
+    Batch,
+    Duplicate,
+    Fenced,
+    Forgotten,
+    Gap,
+    ProducerEntry,
+    ProducerTable,
+)
+from fencepost.core.sequence import MAX_SEQUENCE, advance, last_of
+from fencepost.types import Epoch, Offset, Pid, Sequence
+
+pytestmark = pytest.mark.unit
+
+PID = Pid(7)
+
+
+def a_batch(first: int, length: int = 1, *, epoch: int = 0, crc: int | None = 1, pid: int = PID) -> Batch:
+    start = Sequence(first)
+    return Batch(Pid(pid), Epoch(epoch), start, last_of(start, length), length, crc, 1000)
+
+
+class Partition:
+    """A table and the end of the log it belongs to."""
+
+    def __init__(self) -> None:
+        self.table = ProducerTable()
+        self.end = 0
+
+    def store(self, batch: Batch, *, now: int = 0, transactional: bool = False) -> int:
+        assert self.table.judge(batch) == ACCEPT
+        self.table.apply(batch, Offset(self.end), now, transactional=transactional)
+        self.end += batch.length
+        return self.end - batch.length
+
+
+@pytest.fixture
+def partition() -> Partition:
+    return Partition()
+
+
+@pytest.mark.parametrize("first", [0, 5, MAX_SEQUENCE])
+def test_a_producer_nobody_knows_may_begin_anywhere(partition: Partition, first: int) -> None:
+    partition.store(a_batch(first))
+    assert partition.table.get(PID) is not None
+
+
+def test_the_next_sequence_is_accepted(partition: Partition) -> None:
+    partition.store(a_batch(0, 3))
+    partition.store(a_batch(3, 2))
+    entry = partition.table.get(PID)
+    assert entry is not None
+    assert (entry.last_sequence, entry.last_offset) == (4, 4)
+
+
+def test_a_repeated_batch_is_answered_with_its_first_offset(partition: Partition) -> None:
+    """IDEM-2: with that of each remembered batch, not only the last."""
+    batches = [a_batch(first, 2, crc=first) for first in range(0, 2 * REMEMBERED, 2)]
+    offsets = [partition.store(batch) for batch in batches]
+    for batch, offset in zip(batches, offsets, strict=True):
+        assert partition.table.judge(batch) == Duplicate(Offset(offset), 1000, same_bytes=True)
+
+
+def test_judging_changes_nothing(partition: Partition) -> None:
+    partition.store(a_batch(0, 3))
+    before = str(partition.table.get(PID))
+    for batch in (a_batch(0, 3), a_batch(3), a_batch(9), a_batch(0, epoch=5), a_batch(4, pid=8)):
+        partition.table.judge(batch)
+    assert str(partition.table.get(PID)) == before
+    assert len(partition.table) == 1
+
+
+def test_a_gap_is_told_what_was_expected(partition: Partition) -> None:
+    partition.store(a_batch(0, 3))
+    assert partition.table.judge(a_batch(4)) == Gap(Sequence(3))
+
+
+@pytest.mark.parametrize(("first", "length"), [(2, 2), (1, 3), (0, 4), (2, 100)])
+def test_a_batch_that_overlaps_and_reaches_beyond_is_a_gap(partition: Partition, first: int, length: int) -> None:
+    """IDEM-2: partial overlap is OUT_OF_ORDER, nothing of it is stored."""
+    partition.store(a_batch(0, 3))
+    assert partition.table.judge(a_batch(first, length)) == Gap(Sequence(3))
+
+
+@pytest.mark.parametrize(("first", "length"), [(0, 1), (1, 2), (0, 2), (0, 6), (2, 3)])
+def test_other_cuts_of_what_is_there_are_duplicates_without_an_offset(
+    partition: Partition, first: int, length: int
+) -> None:
+    partition.store(a_batch(0, 3))
+    partition.store(a_batch(3, 3))
+    assert partition.table.judge(a_batch(first, length)) == Forgotten(Sequence(5))
+
+
+def test_a_duplicate_older_than_what_is_remembered_is_still_known_to_be_one(partition: Partition) -> None:
+    for first in range(REMEMBERED + 1):
+        partition.store(a_batch(first))
+    assert partition.table.judge(a_batch(0)) == Forgotten(Sequence(REMEMBERED))
+    assert isinstance(partition.table.judge(a_batch(1)), Duplicate)
+
+
+def test_a_repeat_with_other_bytes_is_told_apart(partition: Partition) -> None:
+    offset = partition.store(a_batch(0, 3, crc=1))
+    assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000, same_bytes=False)
+
+
+def test_a_checksum_that_is_not_known_accuses_nobody(partition: Partition) -> None:
+    """A batch stamped with LogAppendTime and read back from the log has lost its sender's checksum."""
+    offset = partition.store(a_batch(0, 3, crc=None))
+    assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000, same_bytes=True)
+
+
+def test_an_older_epoch_is_fenced_whatever_its_sequence(partition: Partition) -> None:
+    partition.store(a_batch(0, epoch=3))
+    for first in (0, 1, 2):
+        assert partition.table.judge(a_batch(first, epoch=2)) == Fenced(Epoch(3))
+
+
+def test_a_newer_epoch_begins_at_zero_and_forgets_the_older_one(partition: Partition) -> None:
+    partition.store(a_batch(0, 3, epoch=0))
+    assert partition.table.judge(a_batch(3, epoch=1)) == Gap(Sequence(0))
+    offset = partition.store(a_batch(0, 3, epoch=1, crc=9))
+    assert partition.table.judge(a_batch(0, 3, epoch=1, crc=9)) == Duplicate(Offset(offset), 1000, same_bytes=True)
+    assert partition.table.judge(a_batch(0, 3, epoch=0)) == Fenced(Epoch(1))
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_sequences_go_on_at_zero_behind_the_edge(partition: Partition, length: int) -> None:
+    """A batch that straddles 2**31, its repeat, the one behind it, and gaps on both sides of the edge."""
+    start = Sequence(MAX_SEQUENCE - 1)
+    straddling = a_batch(start, length)
+    offset = partition.store(straddling)
+    assert partition.table.judge(straddling) == Duplicate(Offset(offset), 1000, same_bytes=True)
+    expected = advance(start, length)
+    assert partition.table.judge(a_batch(advance(expected, 1))) == Gap(expected)
+    partition.store(a_batch(expected, 2))
+    assert isinstance(partition.table.judge(straddling), Duplicate)
+    assert partition.table.judge(a_batch(advance(start, -1))) == Forgotten(advance(expected, 1))
+    assert partition.table.judge(a_batch(start, length + 3)) == Gap(advance(expected, 2))
+
+
+def test_producers_do_not_know_each_other(partition: Partition) -> None:
+    partition.store(a_batch(0, 3, pid=1))
+    partition.store(a_batch(0, 3, pid=2))
+    assert partition.table.judge(a_batch(3, pid=1)) == ACCEPT
+    assert partition.table.judge(a_batch(4, pid=2)) == Gap(Sequence(3))
+
+
+def test_memory_is_bounded_per_producer(partition: Partition) -> None:
+    """IDEM-3."""
+    for first in range(10 * REMEMBERED):
+        partition.store(a_batch(first))
+    entry = partition.table.get(PID)
+    assert entry is not None
+    assert len(entry.batches) == REMEMBERED
+    assert len(partition.table) == 1
+
+
+def test_idle_producers_are_forgotten_and_others_not(partition: Partition) -> None:
+    partition.store(a_batch(0, pid=1), now=100)
+    partition.store(a_batch(0, pid=2), now=200)
+    partition.store(a_batch(0, pid=3), now=100, transactional=True)
+    assert partition.table.expire(before=200) == [1]
+    assert [pid for pid, _ in partition.table] == [2, 3]
+    assert partition.table.judge(a_batch(77, pid=1)) == ACCEPT
+
+
+def test_a_clock_that_goes_back_does_not_make_a_producer_older(partition: Partition) -> None:
+    partition.store(a_batch(0), now=500)
+    partition.store(a_batch(1), now=100)
+    assert partition.table.expire(before=500) == []
+
+
+class TestTransactions:
+    def test_readers_of_committed_records_stop_at_the_oldest_open_one(self, partition: Partition) -> None:
+        table = partition.table
+        assert table.first_open_transaction() is None
+        partition.store(a_batch(0, 5, pid=1))
+        partition.store(a_batch(0, 2, pid=2), transactional=True)
+        partition.store(a_batch(0, 2, pid=3), transactional=True)
+        partition.store(a_batch(2, 2, pid=2), transactional=True)
+        assert table.first_open_transaction() == 5
+        table.end_transaction(Pid(2), Epoch(0), 0)
+        assert table.first_open_transaction() == 7
+        table.end_transaction(Pid(3), Epoch(0), 0)
+        assert table.first_open_transaction() is None
+
+    def test_a_marker_of_the_same_epoch_leaves_the_sequences(self, partition: Partition) -> None:
+        partition.store(a_batch(0, 2), transactional=True)
+        partition.table.end_transaction(PID, Epoch(0), 0)
+        assert partition.table.judge(a_batch(2)) == ACCEPT
+
+    def test_a_marker_of_a_newer_epoch_starts_the_sequences_again(self, partition: Partition) -> None:
+        partition.store(a_batch(0, 2), transactional=True)
+        partition.table.end_transaction(PID, Epoch(1), 0)
+        assert partition.table.judge(a_batch(2)) == Fenced(Epoch(1))
+        assert partition.table.judge(a_batch(2, epoch=1)) == Gap(Sequence(0))
+        assert partition.table.judge(a_batch(0, epoch=1)) == ACCEPT
+
+    def test_a_marker_of_an_unknown_producer_fences_older_epochs(self, partition: Partition) -> None:
+        partition.table.end_transaction(PID, Epoch(2), 0)
+        assert partition.table.judge(a_batch(0, epoch=1)) == Fenced(Epoch(2))
+
+    def test_restored_entries_keep_the_order_of_open_transactions(self, partition: Partition) -> None:
+        for pid, start in ((1, 30), (2, 10), (3, None), (4, 20)):
+            offset = None if start is None else Offset(start)
+            partition.table.restore(Pid(pid), ProducerEntry(Epoch(0), transaction_start=offset))
+        assert partition.table.first_open_transaction() == 10
+        partition.table.end_transaction(Pid(2), Epoch(0), 0)
+        assert partition.table.first_open_transaction() == 20
+
+    def test_clearing_forgets_transactions_too(self, partition: Partition) -> None:
+        partition.store(a_batch(0), transactional=True)
+        partition.table.clear()
+        assert partition.table.first_open_transaction() is None
+        assert len(partition.table) == 0

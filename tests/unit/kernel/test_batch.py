@@ -1,0 +1,244 @@
+"""Encoding and decoding of whole batches: what goes in comes out, and the bytes are Kafka's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.errors import CorruptBatch
+from fencepost.kernel import CODECS, HEADER_SIZE, Record, check_batch, read_header, stamp_append_time
+from fencepost.kernel.record import Row
+from tests.unit.kernel.implementations import (
+    COMPILED,
+    MAX_INT64,
+    MIN_INT64,
+    NOW,
+    TWIN,
+    Kernel,
+    as_bytes,
+    as_headers,
+    batches_of_rows,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def expected(rows: list[Row], base_offset: int = 0) -> list[Record]:
+    return [
+        Record(base_offset + i, timestamp, as_bytes(key), as_bytes(value), as_headers(headers))
+        for i, (key, value, timestamp, headers) in enumerate(rows)
+    ]
+
+
+def test_a_batch_has_exactly_these_bytes(kernel: Kernel) -> None:
+    """Written out by hand from Kafka's description of the format."""
+    records = (
+        # length 18 → 36 | attributes | Δt 0 | Δo 0 | 3 → 6 "key" | 5 → 10 "value" | 1 → 2 header: 1 → 2 "h", 1 → 2 "x"
+        b"\x24\x00\x00\x00\x06key\x0avalue\x02\x02h\x02x"
+        # length 6 → 12 | attributes | Δt 5 → 10 | Δo 1 → 2 | null → 1 | null → 1 | no headers
+        b"\x0c\x00\x0a\x02\x01\x01\x00"
+    )
+    header = (
+        b"\x00\x00\x00\x00\x00\x00\x00\x07"  # base offset
+        + (49 + len(records)).to_bytes(4, "big")
+        + b"\xff\xff\xff\xff"  # leader epoch
+        b"\x02"  # magic
+        b"CRC?"
+        b"\x00\x10"  # transactional
+        b"\x00\x00\x00\x01"  # last offset delta
+        b"\x00\x00\x00\x00\x00\x00\x03\xe8"  # base timestamp
+        b"\x00\x00\x00\x00\x00\x00\x03\xed"  # max timestamp
+        b"\x00\x00\x00\x00\x00\x00\x00\x05"  # pid
+        b"\x00\x03"  # epoch
+        b"\x00\x00\x00\x09"  # base sequence
+        b"\x00\x00\x00\x02"  # count
+    )
+    batch = kernel.encode_batch(
+        [("key", b"value", 1000, [("h", b"x")]), (None, None, 1005, None)],
+        pid=5,
+        epoch=3,
+        base_sequence=9,
+        transactional=True,
+        base_offset=7,
+    )
+    assert type(batch) is bytearray
+    assert bytes(batch[:17]) + b"CRC?" + bytes(batch[21:]) == header + records
+    check_batch(batch)
+
+
+@given(rows=batches_of_rows, codec=st.sampled_from(list(CODECS.values())), base_offset=st.integers(0, 2**62))
+def test_both_implementations_write_the_same_bytes_and_read_back_what_was_written(
+    rows: list[Row], codec: int, base_offset: int
+) -> None:
+    stamp = {"pid": 2**40, "epoch": 7, "base_sequence": 2**31 - 1, "base_offset": base_offset}
+    compiled, twin = (kernel.encode_batch(rows, codec=codec, **stamp) for kernel in (COMPILED, TWIN))
+    assert compiled == twin
+    for kernel in (COMPILED, TWIN):
+        records = kernel.decode_batch(compiled)
+        assert records == expected(rows, base_offset)
+        assert all(type(record) is Record for record in records)
+
+
+@given(rows=batches_of_rows)
+def test_a_builder_counts_as_it_is_filled(rows: list[Row]) -> None:
+    for kernel in (COMPILED, TWIN):
+        builder = kernel.BatchBuilder(capacity=1)
+        assert (builder.count, builder.size, builder.base_timestamp, builder.max_timestamp) == (0, 61, -1, -1)
+        for number, row in enumerate(rows, 1):
+            assert builder.append(*row) == builder.size == HEADER_SIZE + len(builder.records())
+            assert len(builder) == builder.count == number
+        assert builder.base_timestamp == rows[0][2]
+        assert builder.max_timestamp == max(row[2] for row in rows)
+        header = check_batch(builder.build())
+        assert (header.base_timestamp, header.max_timestamp) == (builder.base_timestamp, builder.max_timestamp)
+        assert (header.count, header.last_offset_delta) == (len(rows), len(rows) - 1)
+        assert header.size == builder.size
+
+
+def test_a_built_builder_can_be_built_again_filled_further_and_cleared(kernel: Kernel) -> None:
+    builder = kernel.BatchBuilder()
+    builder.append(None, b"a", NOW)
+    assert builder.build() == builder.build()
+    builder.append(None, b"b", NOW)
+    assert [record.value for record in kernel.decode_batch(builder.build())] == [b"a", b"b"]
+    builder.clear()
+    assert (builder.count, builder.size, builder.base_timestamp, builder.max_timestamp) == (0, 61, -1, -1)
+    builder.append(None, b"c", NOW + 1)
+    assert kernel.decode_batch(builder.build()) == [Record(0, NOW + 1, None, b"c", ())]
+
+
+def test_an_empty_batch_is_not_built(kernel: Kernel) -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        kernel.BatchBuilder().build()
+
+
+@pytest.mark.parametrize("thing", [bytearray(b"xyz"), memoryview(b"-xyz-")[1:4], "xyz"])
+def test_anything_that_lends_bytes_may_be_a_key_or_value(kernel: Kernel, thing: object) -> None:
+    batch = kernel.encode_batch([(thing, thing, NOW, [("h", thing)])])
+    assert kernel.decode_batch(batch) == [Record(0, NOW, b"xyz", b"xyz", (("h", b"xyz"),))]
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ((5, b"", NOW, None), TypeError),
+        ((b"", 5.0, NOW, None), TypeError),
+        ((b"", [1], NOW, None), TypeError),
+        ((b"", "\ud800", NOW, None), UnicodeEncodeError),
+        ((b"", memoryview(b"abcd")[::2], NOW, None), BufferError),
+        ((b"", b"", "now", None), TypeError),
+        ((b"", b"", 2**63, None), OverflowError),
+        ((b"", b"", NOW, [(b"name", b"")]), TypeError),
+        ((b"", b"", NOW, [(None, b"")]), TypeError),
+        ((b"", b"", NOW, [("h", 5)]), TypeError),
+        ((b"", b"", NOW, [("h", b"", b"")]), ValueError),
+        ((b"", b"", NOW, [("h", b""), ("h",)]), ValueError),
+        ((b"", b"", NOW, 5), TypeError),
+    ],
+)
+def test_what_cannot_be_encoded_leaves_the_builder_as_it_was(
+    kernel: Kernel, row: tuple[object, ...], error: type[Exception]
+) -> None:
+    builder = kernel.BatchBuilder()
+    builder.append(b"k", b"v", NOW)
+    before = builder.build()
+    with pytest.raises(error):
+        builder.append(*row)
+    assert builder.build() == before
+    builder.append(b"k2", b"v2", NOW)
+    assert [record.key for record in kernel.decode_batch(builder.build())] == [b"k", b"k2"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"pid": 2**63}, {"epoch": 2**15}, {"base_sequence": 2**31}, {"base_offset": 2**63}]
+)
+def test_numbers_that_do_not_fit_their_field_are_refused(kernel: Kernel, arguments: dict[str, int]) -> None:
+    with pytest.raises((OverflowError, __import__("struct").error)):
+        kernel.encode_batch([(b"k", b"v", NOW, None)], **arguments)
+
+
+def test_timestamps_may_lie_before_the_first_and_as_far_apart_as_64_bits_allow(kernel: Kernel) -> None:
+    times = [NOW, NOW - 5, -1, 0, MIN_INT64, MAX_INT64]
+    batch = kernel.encode_batch([(None, b"", time, None) for time in times])
+    assert [record.timestamp for record in kernel.decode_batch(batch)] == times
+
+
+def test_log_append_time_is_the_time_of_every_record(kernel: Kernel) -> None:
+    batch = kernel.encode_batch([(None, b"a", 1, None), (None, b"b", 2, None)])
+    stamp_append_time(batch, read_header(batch), NOW)
+    assert [record.timestamp for record in kernel.decode_batch(batch)] == [NOW, NOW]
+
+
+def test_a_batch_is_found_in_the_middle_of_a_buffer(kernel: Kernel) -> None:
+    first, second = (kernel.encode_batch([(None, value, NOW, None)]) for value in (b"a", b"b"))
+    buffer = bytes(first + second + b"tail")
+    assert kernel.decode_batch(buffer, len(first)) == kernel.decode_batch(second)
+    assert kernel.decode_batch(memoryview(buffer), len(first)) == kernel.decode_batch(second)
+
+
+def test_a_batch_that_compaction_has_thinned_out_keeps_its_offsets(kernel: Kernel) -> None:
+    """Offsets have gaps, the first and the last may be gone, and a whole batch may be a bare header."""
+    whole = kernel.encode_batch([(None, b"%d" % i, NOW, None) for i in range(5)], base_offset=100)
+    records = [bytes(kernel.encode_batch([(None, b"%d" % i, NOW, None)])[61:]) for i in range(5)]
+    kept = b"".join(record[:3] + bytes([i * 2]) + record[4:] for i, record in enumerate(records) if i in {1, 3})
+    thin = bytearray(whole[:61] + kept)
+    thin[8:12] = (len(thin) - 12).to_bytes(4, "big")
+    thin[57:61] = (2).to_bytes(4, "big")
+    assert [(r.offset, r.value) for r in kernel.decode_batch(thin, check=False)] == [(101, b"1"), (103, b"3")]
+    bare = bytearray(whole[:61])
+    bare[8:12] = (49).to_bytes(4, "big")
+    bare[57:61] = bytes(4)
+    assert kernel.decode_batch(bare, check=False) == []
+    bare[22] = CODECS["zstd"]
+    assert kernel.decode_batch(bare, check=False) == []
+
+
+def test_the_checksum_is_checked_unless_the_caller_has_done_it(kernel: Kernel) -> None:
+    batch = kernel.encode_batch([(None, b"value", NOW, None)])
+    batch[-2] ^= 1
+    with pytest.raises(CorruptBatch, match="checksum"):
+        kernel.decode_batch(batch)
+    assert kernel.decode_batch(batch, check=False)[0].value == b"valud"
+
+
+def test_a_header_name_that_is_no_utf_8_is_shown_with_replacement_characters(kernel: Kernel) -> None:
+    batch = kernel.encode_batch([(None, None, NOW, [("??", b"x")])])
+    at = batch.index(b"??")
+    batch[at : at + 2] = b"\xff\xfe"
+    assert kernel.decode_batch(batch, check=False)[0].headers == (("\ufffd\ufffd", b"x"),)
+
+
+def test_a_record_larger_than_any_hint_fits(kernel: Kernel) -> None:
+    value = bytes(range(256)) * 40_000
+    builder = kernel.BatchBuilder(capacity=10)
+    builder.append(b"k", value, NOW)
+    builder.append(None, None, NOW)
+    assert [record.value for record in kernel.decode_batch(builder.build())] == [value, None]
+
+
+def test_a_builder_is_left_alone_while_its_records_are_lent() -> None:
+    """Compression runs without the GIL on the builder's own memory; an append from another thread must not move it."""
+    builder = COMPILED.BatchBuilder()
+    builder.append(None, b"a", NOW)
+    with memoryview(builder) as lent:
+        assert lent.readonly
+        for change in (lambda: builder.append(None, b"b", NOW), builder.clear):
+            with pytest.raises(BufferError):
+                change()
+    builder.append(None, b"b", NOW)
+    assert builder.count == 2
+
+
+def test_a_value_that_appends_while_it_is_read_does_not_tear_the_batch(kernel: Kernel) -> None:
+    builder = kernel.BatchBuilder(capacity=1)
+
+    def headers() -> object:
+        yield "a", b"1"
+        builder.append(None, b"inner" * 100, NOW)
+        yield "b", b"2"
+
+    builder.append(b"k", bytearray(b"outer"), NOW, headers())
+    records = kernel.decode_batch(builder.build())
+    assert [record.value for record in records] == [b"inner" * 100, b"outer"]
+    assert records[1].headers == (("a", b"1"), ("b", b"2"))
