@@ -3,8 +3,9 @@
     python -m bench server [--quick]        the embedded server beside Apache Kafka, under the same clients
     python -m bench report FILE             the table and the picture of a run that was saved
 
-How it works. A *section* (`bench/server/`) asks one question. It runs *jobs* (`bench/jobs.py`), each in a process of its
-own, by *clients* (`bench/clients/`), against *brokers* (`bench/brokers.py`), and notes every figure in `Results`. The
-repetitions are the outermost loop and the brokers the innermost one, so that whatever the machine does meanwhile hits
-all of them alike; figures are compared pair by pair, within one repetition. `bench/goals.py` holds what has to be reached.
+How it works. A *section* (`bench/server/`) asks one question. It runs *jobs* (`bench/jobs.py`), each in a process of
+its own, by *clients* (`bench/clients/`), against *brokers* (`bench/brokers.py`), and notes every figure in `Results`.
+The repetitions are the outermost loop and the brokers the innermost one, so that whatever the machine does meanwhile
+hits all of them alike; figures are compared pair by pair, within one repetition. `bench/goals.py` holds what has to be
+reached.
 """

@@ -1,4 +1,4 @@
-"""The servers under measurement: fencepost's, started as a user starts it, and Apache Kafka, started as its script does."""
+"""The servers under measurement: fencepost's, as a user starts it, and Apache Kafka, as its own script starts it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ class Broker(Protocol):
         """Starts it and answers with the seconds from the process's start to the first answered request."""
         ...
 
+    def stop(self) -> None:
+        """SIGTERM, and waits for the end."""
+
     def kill(self) -> None:
         """SIGKILL."""
 
@@ -77,6 +80,9 @@ class Kafka:
         self._broker.launch()
         return time.perf_counter() - began
 
+    def stop(self) -> None:
+        self._broker.shut_down()
+
     def kill(self) -> None:
         self._broker.stop()
 
@@ -89,7 +95,13 @@ class Fencepost:
     """`fencepost serve`, with `--sync os` or `--sync always`."""
 
     def __init__(
-        self, folder: Path, sync: str, *, name: str | None = None, open_files: int | None = None, arguments: Sequence[str] = ()
+        self,
+        folder: Path,
+        sync: str,
+        *,
+        name: str | None = None,
+        open_files: int | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.name = name or f"fencepost {sync}"
         self._folder = folder
@@ -119,6 +131,11 @@ class Fencepost:
                 raise RuntimeError(f"{self.name} did not come up:\n{self._child.output()}")
             time.sleep(0.002)
         return time.perf_counter() - began
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
 
     def kill(self) -> None:
         if self._child is not None:

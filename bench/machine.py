@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -20,7 +20,7 @@ _PACKAGES = ("fencepost", "uvloop", "kio", "cramjam", "crc32c", "confluent-kafka
 
 def describe() -> dict[str, Any]:
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
             "cpu": _processor(),
             "cores": os.cpu_count(),

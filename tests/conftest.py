@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def without_kafka(reason: str) -> None:
-    """A test that needs Java or Maven fails where they are missing, unless a person on their own machine chose to skip."""
+    """Fails a test that needs Java or Maven where they are missing; skips it where a person has chosen that."""
     if os.environ.get("FENCEPOST_ALLOW_SKIP") == "1" and os.environ.get("CI", "").lower() != "true":
         pytest.skip(reason)
     pytest.fail(f"{reason}; FENCEPOST_ALLOW_SKIP=1 skips them (never with CI=true)", pytrace=False)

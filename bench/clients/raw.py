@@ -1,7 +1,7 @@
 """A client that costs next to nothing: requests are encoded before the clock starts, one connection, five in flight.
 
-It shows what the server itself can do, where real clients are the narrower part. Batches hold about 16 KiB, as those of an
-untuned producer do, so that the cost per request counts.
+It shows what the server itself can do, where real clients are the narrower part. Batches hold about 16 KiB, as those
+of an untuned producer do, so that the cost per request counts.
 """
 
 from __future__ import annotations

@@ -178,5 +178,7 @@ class Hostile:
                 case _:
                     width = self.random.choice((2, 4, 8))
                     extreme = self.random.choice((0, 1, 2**15 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1))
-                    out[at : at + width] = (extreme % 2 ** (8 * width)).to_bytes(width, self.random.choice(("big", "little")))
+                    out[at : at + width] = (extreme % 2 ** (8 * width)).to_bytes(
+                        width, self.random.choice(("big", "little"))
+                    )
         return bytes(out)

@@ -1,7 +1,7 @@
 """Where fencepost's server answers otherwise than Apache Kafka 4.3.1, on purpose: the whole list.
 
-A test that meets one asks `server.answer_to("…")`, and so is strict on both servers. Anything that is not listed here is
-the same on both, or a bug.
+A test that meets one asks `server.answer_to("…")`, and so is strict on both servers. Anything that is not listed here
+is the same on both, or a bug.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     "no records at all": Difference(
         ErrorCode.INVALID_RECORD,
         None,
-        "Kafka never answers a partition whose records are null, and the connection hangs",
+        "Kafka never answers null records, and the connection hangs",
     ),
     "base offset other than 0": Difference(
         ErrorCode.NONE, ErrorCode.INVALID_RECORD, "the server overwrites it, so it does no harm"
@@ -61,6 +61,6 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     "first answer for a topic created on demand": Difference(
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        "one process: the topic is there when the answer is written",
+        "one process: the topic is there at once",
     ),
 }

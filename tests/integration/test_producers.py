@@ -10,7 +10,7 @@ from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from tests.integration.conftest import TestedServer
 from tests.support.batches import NOW, batch
-from tests.support.raw import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID, RawClient
+from tests.support.raw import DESCRIBE_PRODUCERS, RawClient
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def describe(client: RawClient, topic: str, partition: int = 0) -> Any:
 def test_every_version_gives_a_fresh_pid_with_epoch_0(client: RawClient, version: int) -> None:
     seen = set()
     for _ in range(3):
-        answer = client.call(INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout=60_000)
+        answer = client.init_producer_id(version)
         assert (answer.error_code, answer.producer_epoch) == (NONE, 0)
         assert answer.producer_id >= 0
         seen.add(answer.producer_id)
@@ -45,20 +45,13 @@ def test_pids_of_many_connections_are_all_different(server: TestedServer) -> Non
 def test_a_known_pid_without_a_name_is_not_bumped_but_replaced(client: RawClient) -> None:
     """KIP-360 is for producers with a name; one without gets a new pid whatever it says it had."""
     pid = client.new_pid()
-    answer = client.call(
-        INIT_PRODUCER_ID,
-        4,
-        transactional_id=None,
-        transaction_timeout=60_000,
-        producer_id=pid,
-        producer_epoch=0,
-    )
+    answer = client.init_producer_id(producer_id=pid, producer_epoch=0)
     assert (answer.error_code, answer.producer_epoch) == (NONE, 0)
     assert answer.producer_id != pid
 
 
 def test_an_empty_name_is_an_invalid_request(client: RawClient) -> None:
-    answer = client.call(INIT_PRODUCER_ID, 4, transactional_id="", transaction_timeout=60_000)
+    answer = client.init_producer_id(transactional_id="")
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 

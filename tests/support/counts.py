@@ -1,8 +1,8 @@
 """Counts the tests of each kind that really ran, so that nothing is skipped silently.
 
-Every test has at least one kind (a marker of `KINDS`); one with two kinds counts in both. At the end of a session one line says
-how many of each ran, that is passed or failed, and how many were skipped. With `--floors` a session that ran fewer tests of a
-kind than `tests/floors.toml` demands fails, whatever else happened.
+Every test has at least one kind (a marker of `KINDS`); one with two kinds counts in both. At the end of a session one
+line says how many of each ran, that is passed or failed, and how many were skipped. With `--floors` a session that ran
+fewer tests of a kind than `tests/floors.toml` demands fails, whatever else happened.
 
 The kind travels with the test's report as a user property: under xdist the reports of all workers arrive in the
 controller, which is where the counting is done.

@@ -2,10 +2,10 @@
 
     python -IS die_with_parent.py PARENT_PID COMMAND ARGUMENT…
 
-The kernel is asked to kill this process when its parent dies (prctl PR_SET_PDEATHSIG, which survives exec), and then the
-command takes this process's place. Done here rather than in a `preexec_fn`, because forking Python code in a process
-that has threads is a warning in newer Pythons, and rightly so. Where there is no prctl the command runs all the same, and
-`atexit` in the parent has to do.
+The kernel is asked to kill this process when its parent dies (prctl PR_SET_PDEATHSIG, which survives exec), and then
+the command takes this process's place. Done here rather than in a `preexec_fn`, because forking Python code in a
+process that has threads is a warning in newer Pythons, and rightly so. Where there is no prctl the command runs all the
+same, and `atexit` in the parent has to do.
 """
 
 import ctypes

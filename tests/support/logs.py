@@ -16,8 +16,8 @@ NOW = 1_700_000_000_000
 """When everything happens, unless a test says otherwise."""
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, snapshot_bytes=1 << 30, snapshot_batches=1 << 30)
-"""Segments of half a dozen batches and an index entry every other batch, so that short tests meet the borders of both; a
-snapshot only when a test takes one."""
+"""Segments of half a dozen batches and an index entry every other batch, so that short tests meet the borders of both;
+a snapshot only when a test takes one."""
 
 
 class Stored(NamedTuple):
@@ -111,9 +111,13 @@ class LogBed:
     def reopen(self) -> PartitionLog:
         """As after kill -9: the object is gone, the page cache is not."""
         self.log.abandon()
+        self.handles.close()
         self.files.stop_at(None)
         self.handles = Handles(self.files, self._handle_limit)
         return self.open()
+
+    def __del__(self) -> None:
+        self.handles.close()
 
     def append(self, *values: bytes, **fields: int) -> Offset:
         return append(self.log, make_batch(*values, **fields))  # type: ignore[arg-type]

@@ -9,13 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 _DIE_WITH_PARENT: Final = Path(__file__).with_name("die_with_parent.py")
-_running: weakref.WeakSet[Child] = weakref.WeakSet()
+_started: list[Child] = []
 
 
 class Child:
@@ -31,7 +30,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=None if env is None else {**os.environ, **env},
             )
-        _running.add(self)
+        _started.append(self)
 
     @property
     def pid(self) -> int:
@@ -67,7 +66,7 @@ class Child:
 
 @atexit.register
 def _kill_the_rest() -> None:
-    for child in list(_running):
+    for child in _started:
         if child.exit_code is None:
             child.kill()
 

@@ -1,7 +1,7 @@
 """A client that sends exactly what a test wants: one blocking socket, any bytes, answers in the order they come.
 
-`call` encodes a request from plain dicts through `fencepost.wire` and decodes its answer; `send` and `receive` do the two
-halves apart, for pipelining; `send_bytes` sends what no client should.
+`call` encodes a request from plain dicts through `fencepost.wire` and decodes its answer; `send` and `receive` do the
+two halves apart, for pipelining; `send_bytes` sends what no client should.
 """
 
 from __future__ import annotations
@@ -349,8 +349,16 @@ class RawClient:
     def end_offset(self, topic: str, partition: int = 0) -> int:
         return self.list_offset(topic, LATEST, partition=partition)[0]
 
+    def init_producer_id(self, version: int = 4, **fields: Any) -> Any:
+        """InitProducerId, asked again while a Kafka that has just started is still fetching its block of pids."""
+        wanted = {"transactional_id": None, "transaction_timeout": 60_000, **fields}
+        while True:
+            answer = self.call(INIT_PRODUCER_ID, version, **wanted)
+            if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return answer
+
     def new_pid(self) -> int:
-        answer = self.call(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=60_000)
+        answer = self.init_producer_id()
         assert answer.error_code == ErrorCode.NONE
         pid: int = answer.producer_id
         return pid

@@ -414,7 +414,10 @@ class Sender:
             if not self._open_is_ready(queue, len(flight) > 0, now):
                 return False
         connection = self._leader_of(queue)
-        if connection is None or now < connection.throttled_until:
+        if connection is None:
+            return False
+        if now < connection.throttled_until:
+            self._due(connection.throttled_until, now)
             return False
         collated = requests.get(connection)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
@@ -519,7 +522,6 @@ class Sender:
         now = self._clock.monotonic()
         if response.throttle_ms:
             connection.throttled_until = now + response.throttle_ms / 1000
-            self._due(connection.throttled_until, now)
         waiting = {(queue.topic.name, queue.index): (queue, sent) for queue, sent in aboard}
         for topic in response.topics:
             for part in topic.partitions:

@@ -9,8 +9,10 @@ The memory is bounded: an entry per live producer, at most REMEMBERED batches ea
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
@@ -31,6 +33,16 @@ class RememberedBatch(NamedTuple):
     """The sender's checksum; None where it is not known, because the batch was rewritten by the server (LogAppendTime)
     and then read back from the log."""
     timestamp: Milliseconds
+
+
+class AbortedTransaction(NamedTuple):
+    pid: Pid
+    first_offset: Offset
+    marker_offset: Offset
+
+
+_first_offset = attrgetter("first_offset")
+_marker_offset = attrgetter("marker_offset")
 
 
 class Batch(NamedTuple):
@@ -97,12 +109,14 @@ class ProducerEntry:
 class ProducerTable:
     """All producers that one partition knows. Not thread-safe: it belongs to whoever owns the partition's log."""
 
-    __slots__ = ("_entries", "_open_transactions")
+    __slots__ = ("_entries", "_open_transactions", "aborted")
 
     def __init__(self) -> None:
         self._entries: dict[Pid, ProducerEntry] = {}
         self._open_transactions: dict[Pid, Offset] = {}
         """Where each open transaction starts, lowest offset first: offsets only rise, so that is the order of entry."""
+        self.aborted: list[AbortedTransaction] = []
+        """Every aborted transaction whose records are still in the log, in the order of their markers."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,20 +167,33 @@ class ProducerTable:
             RememberedBatch(batch.first_sequence, batch.last_sequence, base_offset, batch.crc, batch.timestamp)
         )
 
-    def end_transaction(self, pid: Pid, epoch: Epoch, now: Milliseconds) -> None:
-        """A marker of this pid is in the log: its transaction is over. A marker of a newer epoch fences the older one,
-        and what was remembered of that one goes: the new epoch starts at sequence 0."""
+    def end_transaction(self, pid: Pid, epoch: Epoch, now: Milliseconds, *, aborted_at: Offset | None = None) -> None:
+        """A marker of this pid is in the log: its transaction is over, and if the marker, at `aborted_at`, aborts it,
+        its records are not for readers of committed ones. A marker of a newer epoch fences the older one, and what
+        was remembered of that one goes: the new epoch starts at sequence 0."""
+        start = self._open_transactions.pop(pid, None)
+        if aborted_at is not None and start is not None:
+            self.aborted.append(AbortedTransaction(pid, start, aborted_at))
         entry = self._entries.get(pid)
         if entry is None or epoch > entry.epoch:
             last_seen = entry.last_seen if entry else now
             entry = self._entries[pid] = ProducerEntry(epoch, last_seen=last_seen)
         entry.last_seen = max(entry.last_seen, now)
         entry.transaction_start = None
-        self._open_transactions.pop(pid, None)
 
     def first_open_transaction(self) -> Offset | None:
         """Where the oldest open transaction starts: readers of committed records stop there."""
         return next(iter(self._open_transactions.values()), None)
+
+    def aborted_between(self, offset: Offset, upto: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of this range has to leave out, by their first offset."""
+        behind = bisect_left(self.aborted, offset, key=_marker_offset)
+        found = [entry for entry in self.aborted[behind:] if entry.first_offset < upto]
+        return sorted(found, key=_first_offset) if len(found) > 1 else found
+
+    def forget_aborted(self, before: Offset) -> None:
+        """The log starts at `before` now: what ended earlier concerns nobody any more."""
+        del self.aborted[: bisect_left(self.aborted, before, key=_marker_offset)]
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Puts back an entry read from a snapshot."""
@@ -187,3 +214,4 @@ class ProducerTable:
     def clear(self) -> None:
         self._entries.clear()
         self._open_transactions.clear()
+        self.aborted.clear()

@@ -182,6 +182,8 @@ _LZ4_RATIO: Final = 255  # a byte of LZ4 stands for at most 255
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
+    if level is not None and level >= _LZ4_FIRST_SLOW_LEVEL:
+        return _slow_lz4(data, level)
     view = memoryview(data)
     block_size, header = next(
         (choice for choice in _LZ4_HEADERS if len(view) <= choice[0]), _LZ4_HEADERS[-1]
@@ -189,7 +191,7 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     parts: list[Buffer] = [header]
     for at in range(0, len(view), block_size):
         plain = view[at : at + block_size]
-        block = _lz4_block(plain, level)
+        block = memoryview(cramjam.lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             parts += (_LITTLE_ENDIAN_INT.pack(len(block)), block)
         else:
@@ -198,10 +200,11 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _lz4_block(plain: memoryview, level: int | None) -> memoryview:
-    if level is None or level < _LZ4_FIRST_SLOW_LEVEL:
-        return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
-    return memoryview(cramjam.lz4.compress_block(plain, mode="high_compression", compression=level, store_size=False))
+def _slow_lz4(data: Buffer, level: int) -> bytes:
+    # The library's frames take any level, but ten times as long at the lowest, where most people are.
+    stream = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    stream.compress(data)
+    return bytes(stream.finish())
 
 
 def _unlz4(data: memoryview, max_bytes: int) -> bytearray:
@@ -229,6 +232,8 @@ def _lz4_bound(data: memoryview) -> int:
             at += size + (4 if flags & 0x10 else 0)
             bound += min(largest, size * _LZ4_RATIO)
         at += 4 if flags & 0x04 else 0
+    if at != len(data):
+        raise CorruptBatch("lz4: a frame is cut off")
     return bound
 
 
@@ -279,20 +284,23 @@ def _zstd_bound(data: memoryview) -> int:
             at += 3 + (1 if kind == _ZSTD_REPEATED else size)
             bound += _ZSTD_BLOCK if kind == _ZSTD_COMPRESSED else min(size, _ZSTD_BLOCK)
         at += 4 if descriptor >> 2 & 1 else 0
+    if at != len(data):
+        raise CorruptBatch("zstd: a frame is cut off")
     return bound
 
 
 def _inflate(
     name: str, decompress_into: Callable[[Buffer, Buffer], int], data: memoryview, bound: int, max_bytes: int
 ) -> bytearray:
-    out = bytearray(min(bound, max_bytes))
-    if bound:
-        try:
-            del out[decompress_into(data, out) :]
-        except cramjam.DecompressionError as error:
-            if bound > max_bytes:
-                raise CorruptBatch(f"{name}: damaged, or more than the {max_bytes} bytes allowed") from None
-            raise CorruptBatch(f"{name}: {error}") from None
+    out = bytearray(max(1, min(bound, max_bytes)))  # the decoders want to be given something, even for nothing
+    try:
+        del out[decompress_into(data, out) :]
+    except cramjam.DecompressionError as error:
+        if bound > max_bytes:
+            raise CorruptBatch(f"{name}: damaged, or more than the {max_bytes} bytes allowed") from None
+        raise CorruptBatch(f"{name}: {error}") from None
+    if len(out) > max_bytes:
+        _refuse_bomb(name, max_bytes)
     return out
 
 

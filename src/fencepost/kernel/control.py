@@ -13,7 +13,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel.batch_py import encode_batch
+from fencepost.kernel.batch_py import decode_batch, encode_batch
+from fencepost.kernel.header import Buffer
 from fencepost.kernel.record import Record
 from fencepost.types import Milliseconds
 
@@ -67,3 +68,11 @@ def encode_marker(
         control=True,
         base_offset=base_offset,
     )
+
+
+def is_abort(buffer: Buffer, at: int = 0) -> bool:
+    """Whether the control batch at `at` is a marker that aborts. Other control records end nothing."""
+    for record in decode_batch(buffer, at, check=False):
+        marker = read_marker(record)
+        return marker is not None and not marker.is_commit
+    return False

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from fencepost.core import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
+from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
 from fencepost.log import snapshot as snapshots
 from fencepost.log import times
@@ -208,7 +209,8 @@ class PartitionLog:
         segment.note(last_offset, size, timestamp, config.index_interval_bytes)
         if header.pid >= 0:
             if header.is_control:
-                self.producers.end_transaction(header.pid, header.epoch, now_ms)
+                aborted_at = offset if is_abort(batch) else None
+                self.producers.end_transaction(header.pid, header.epoch, now_ms, aborted_at=aborted_at)
             else:
                 judged, entry = self._judged
                 if judged is not header or config.append_time:
@@ -435,12 +437,15 @@ class SnapshotJob:
         self._start_offset = log.start_offset
         self._end_offset = log.end_offset
         self._producers = snapshots.copy_producers(log.producers)
+        self._aborted = tuple(log.producers.aborted)
         self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
 
     def write(self) -> None:
         """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
         log = self._log
         try:
+            if not log._handles.files.exists(log.directory):
+                return  # nothing was ever written: there is nothing to remember, and no place for it
             log.sync()  # a snapshot is the recovery point: what it covers is not read again, so it must be on the disk
             marks = tuple(self._mark(captured) for captured in self._segments)
             active = marks[-1] if marks else None
@@ -452,6 +457,7 @@ class SnapshotJob:
                 taken_ms=self._taken_ms,
                 segments=marks,
                 producers=self._producers,
+                aborted=self._aborted,
             )
             snapshots.write(log._handles.files, log.directory, snapshot)
         except BaseException as error:

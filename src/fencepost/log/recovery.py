@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fencepost.core.dedup import Batch, ProducerTable
-from fencepost.kernel.header import BatchHeader
+from fencepost.kernel.control import is_abort
+from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
@@ -110,6 +111,7 @@ class _Recovery:
         if snapshot is not None:
             for pid, entry in snapshot.producers:
                 found.producers.restore(pid, entry)
+            found.producers.aborted.extend(snapshot.aborted)
             found.start_offset = snapshot.start_offset
             found.end_offset = snapshot.end_offset
         changed |= self._take_segments(bases, sizes, snapshot)
@@ -142,7 +144,12 @@ class _Recovery:
                 segment.load_index(self._handles, self._config.index_interval_bytes)
                 segment.index_mark = None  # the files end here, the segment goes on
             is_last = number == len(bases) - 1
-            whole = self._replay(segment, start, sizes[base], contiguous=is_last or snapshot is not None)
+            # Compaction leaves gaps, but only before the recovery point, and never in the segment that is written to.
+            contiguous = is_last or snapshot is not None
+            if self._found.segments and contiguous and start == 0 and base != self._found.end_offset:
+                self._remove_segments(bases[number:])
+                return True
+            whole = self._replay(segment, start, sizes[base], contiguous=contiguous)
             self._found.segments.append(segment)
             if not whole and not is_last:
                 self._remove_segments(bases[number + 1 :])
@@ -173,19 +180,17 @@ class _Recovery:
         """Reads the segment from `position` on; False if it ends in bytes that are no whole batch."""
         found = self._found
         expected = max(found.end_offset, segment.base_offset) if position == 0 else found.end_offset
-        if position == 0 and contiguous and found.segments and segment.base_offset != found.end_offset:
-            return False
         self._replayed_from[segment.base_offset] = position
         if segment.index is None:
             segment.index = SegmentIndex(segment.base_offset)
         with self._handles.using(segment.handle) as fd:
-            for placed, _, _ in walk_batches(self._files, fd, position, file_size):
+            for placed, data, at in walk_batches(self._files, fd, position, file_size):
                 header = placed.header
                 if header.base_offset < expected or (contiguous and header.base_offset != expected):
                     break
                 if not 0 <= header.last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET or header.count < 0:
                     break
-                self._apply(header)
+                self._apply(header, data, at)
                 segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
                 expected = header.next_offset
                 found.replay.replayed_batches += 1
@@ -196,12 +201,13 @@ class _Recovery:
             segment.synced_size = segment.size
         return segment.size == file_size
 
-    def _apply(self, header: BatchHeader) -> None:
+    def _apply(self, header: BatchHeader, data: Buffer, at: int) -> None:
         if not header.is_idempotent:
             return
         producers = self._found.producers
         if header.is_control:
-            producers.end_transaction(header.pid, header.epoch, self._now_ms)
+            aborted_at = header.base_offset if is_abort(data, at) else None
+            producers.end_transaction(header.pid, header.epoch, self._now_ms, aborted_at=aborted_at)
             return
         # A checksum that the server made itself (LogAppendTime) says nothing about what the client will send again.
         crc = None if header.is_log_append_time else header.crc

@@ -16,6 +16,8 @@ into place; the older one stays until then, and one older stays even afterwards,
             38  pid, epoch (2 bytes), last sequence (4), last offset, last seen, start of the open transaction or −1
              1  number of remembered batches, then for each
                 32  first and last sequence (4 each), base offset, checksum or −1, timestamp
+     4  number of aborted transactions, then for each
+            24  pid, first offset, offset of its marker
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from fencepost.core.dedup import ProducerEntry, ProducerTable, RememberedBatch
+from fencepost.core.dedup import AbortedTransaction, ProducerEntry, ProducerTable, RememberedBatch
 from fencepost.log.files import Buffer, Files, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name
@@ -45,6 +47,7 @@ _COUNT: Final = Struct(">I")
 _SEGMENT: Final = Struct(">qqqqqIIII")
 _PRODUCER: Final = Struct(">qhiqqqB")
 _BATCH: Final = Struct(">iiqqq")
+_ABORTED: Final = Struct(">qqq")
 _NONE: Final = -1
 
 _logger = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ class Snapshot:
     taken_ms: Milliseconds
     segments: tuple[SegmentMark, ...]
     producers: tuple[tuple[Pid, ProducerEntry], ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry], ...]:
@@ -127,6 +131,8 @@ def encode(snapshot: Snapshot) -> bytes:
             )
             for batch in entry.batches
         ]
+    parts.append(_COUNT.pack(len(snapshot.aborted)))
+    parts += [_ABORTED.pack(*entry) for entry in snapshot.aborted]
     body = b"".join(parts)
     return _MAGIC + checksum_of(body) + body
 
@@ -183,6 +189,12 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
             None if start == _NONE else Offset(start),
         )
         producers.append((Pid(pid), entry))
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    aborted = []
+    for _ in range(count):
+        aborted.append(AbortedTransaction._make(_ABORTED.unpack_from(data, at)))
+        at += _ABORTED.size
     snapshot = Snapshot(
         Offset(start_offset),
         Offset(end_offset),
@@ -191,6 +203,7 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
         taken_ms,
         tuple(segments),
         tuple(producers),
+        tuple(aborted),
     )
     return snapshot, at
 

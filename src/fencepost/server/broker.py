@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
-from fencepost.server import group_rows, owners
+from fencepost.server import group_rows, owners, transactions
 from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.datadir import DataDirectory
 from fencepost.server.groups import Coordinator
@@ -39,7 +39,9 @@ class Broker:
         self.clock = clock or SystemClock()
         self.directory = DataDirectory(config.data)
         try:
-            self.store = Store(self.directory.store, config.sync, (*group_rows.SCHEMA, *owners.SCHEMA))
+            self.store = Store(
+                self.directory.store, config.sync, (*group_rows.SCHEMA, *owners.SCHEMA, *transactions.SCHEMA)
+            )
         except BaseException:
             self.directory.close()
             raise
@@ -54,6 +56,7 @@ class Broker:
         self.syncer = Syncer(self.threads)
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)
+        self.transactions = transactions.Transactions(self)
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""
         self._creating: dict[str, asyncio.Task[Topic]] = {}
@@ -70,6 +73,7 @@ class Broker:
             [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
         )
         await self.groups.start()
+        self.transactions.start()
         self.spawn(self._sweep_folders(), "remove folders of deleted topics")
 
     async def close(self) -> None:

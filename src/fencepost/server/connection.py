@@ -79,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.severed = False
         """Fenced by another owner: checked wherever something is appended, committed or served."""
         self.last_progress = listener.broker.clock.monotonic()
+        self.number = listener.next_number()
+        """Rises with every connection: an older one may carry requests that were delayed on the way."""
         self.software_name = ""
         """What the client calls itself in ApiVersions."""
         self.peer = ""

@@ -50,7 +50,7 @@ from fencepost.core.offsets import Committed, OffsetTable
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server import group_rows
 from fencepost.server.store import Statement
-from fencepost.types import Milliseconds, TopicPartition
+from fencepost.types import Milliseconds, Pid, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -274,6 +274,16 @@ class Coordinator:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
         return self._when_stored(group_rows.put_offsets(group_id, offsets), partial(entry.offsets.put, offsets))
+
+    def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Offsets of an open transaction, which `server.transactions` stores: undecided until it says otherwise."""
+        entry = self._groups.get(group_id) or self._create(group_id)
+        entry.offsets.stage(pid, offsets)
+
+    def decide(self, group_id: str, pid: Pid, *, commit: bool) -> None:
+        entry = self._groups.get(group_id)
+        if entry is not None:
+            entry.offsets.decide(pid, commit=commit)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         entry = self._groups.get(group_id)

@@ -1,7 +1,7 @@
 """Who may write or read a partition: the owner, where a topic is guarded; and nobody over a severed connection.
 
-Asked at the moment of effect, when a batch is appended or records are handed out, not when the request was parsed: between
-the two the connection may have lost what it owned (OWN-9).
+Asked at the moment of effect, when a batch is appended or records are handed out, not when the request was parsed:
+between the two the connection may have lost what it owned (OWN-9).
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 
 def check_write(broker: Broker, connection: Connection, topic: Topic, partition: int) -> None:
-    if connection.severed or (topic.writer_group and not _owns(broker, connection, topic.writer_group, topic, partition)):
+    if connection.severed or (
+        topic.writer_group and not _owns(broker, connection, topic.writer_group, topic, partition)
+    ):
         raise _refusal("write", topic.writer_group, topic, partition)
 
 
 def check_read(broker: Broker, connection: Connection, topic: Topic, partition: int) -> None:
-    if connection.severed or (topic.reader_group and not _owns(broker, connection, topic.reader_group, topic, partition)):
+    if connection.severed or (
+        topic.reader_group and not _owns(broker, connection, topic.reader_group, topic, partition)
+    ):
         raise _refusal("read", topic.reader_group, topic, partition)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -29,6 +30,7 @@ class Listener:
         self.memory = RequestMemory(broker.config.request_memory)
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
+        self._numbers = itertools.count(1)
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -57,6 +59,9 @@ class Listener:
             for connection in list(self.connections):
                 connection.close()
             await self._all_closed.wait()
+
+    def next_number(self) -> int:
+        return next(self._numbers)
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)

@@ -1,9 +1,10 @@
 """Own on the server: connections as owners, tokens in the store, severing that is exact (OWN-9).
 
-A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing it
-has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any more.
-The *answer* to the claimant waits for two things: its tokens are committed, and a sync that covers everything the old owner
-had been granted an append for. What the new owner reads after that answer is thus all there will ever be of the old one.
+A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing
+it has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any
+more. The *answer* to the claimant waits for two things: its tokens are committed, and a sync that covers everything
+the old owner had been granted an append for. What the new owner reads after that answer is thus all there will ever
+be of the old one.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Owners:
     ) -> Judgement[Connection]:
         if not isinstance(judged, Granted):
             return judged
+        owned = {owner: {name for _, name in self.table.held_by(owner)} for owner in judged.severed}
+        lost = {row.name for row in judged.rows}
         for owner in judged.severed:
             logger.info("%s takes over from %s in group %s", connection.peer, owner.peer, group)
             owner.sever()
@@ -91,6 +94,8 @@ class Owners:
         if judged.fresh:
             durable.append(self._broker.store.execute(self._token_rows(group, judged)))
         try:
+            for owner, resources in owned.items():
+                await self._broker.transactions.abort_of(owner, resources | lost)
             await asyncio.gather(*durable)
         except FencepostError:
             # Nobody was told of the new owner, and it shall not own what it was not told of.

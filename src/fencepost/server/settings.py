@@ -54,6 +54,7 @@ class ServerConfig:
     group_consumer_heartbeat_interval_ms: Milliseconds = 5_000
     offsets_retention_ms: Milliseconds = 7 * _DAY
     offset_metadata_max_bytes: int = 4096
+    transaction_max_timeout_ms: Milliseconds = 15 * 60 * 1000
     background_interval_ms: Milliseconds = 5_000
     """How often retention, expiry of idle pids and compaction look for work."""
 

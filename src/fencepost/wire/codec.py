@@ -418,10 +418,10 @@ def _entity_writer(fields: list[_Field], flexible: bool) -> Writer:
 def _wrong_field(name: str, values: object, error: Exception) -> WrongField:
     if not isinstance(values, Mapping):
         return WrongField("", f"is {type(values).__name__}, not a mapping of fields")
-    if isinstance(error, WrongField):
-        return WrongField(f"{name}.{error.path}" if error.path else name, error.problem)
     if name not in values:
         return WrongField(name, "is missing and has no default")
+    if isinstance(error, WrongField):
+        return WrongField(f"{name}.{error.path}" if error.path else name, error.problem)
     return WrongField(name, f"cannot be {values[name]!r}: {error}")
 
 
@@ -519,8 +519,8 @@ def _packing_value(encode: Callable[[Any], bytes]) -> Writer:
 
 
 def _write_bool(out: bytearray, value: bool) -> None:
-    if value is _REQUIRED:
-        raise TypeError("missing")
+    if value is _REQUIRED:  # which would pass for true
+        raise TypeError
     out.append(1 if value else 0)
 
 

@@ -42,8 +42,6 @@ def read_request_head(frame: Buffer) -> RequestHead:
         key, version, correlation_id = _REQUEST_HEAD.unpack_from(view)
         if key not in APIS:
             raise Malformed(f"there is no API with key {key}")
-        if version < 0:
-            raise Malformed(f"{APIS[key].name} has no version {version}")
         client_id, at = read_string(view, 8)
         if version >= APIS[key].first_flexible:
             at = skip_tags(view, at)

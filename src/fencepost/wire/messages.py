@@ -6,7 +6,8 @@ What is read are kio's classes (`message.topics[0].name`); what is written are p
     encode_response(22, 4, {"error_code": 0, "producer_id": 4000, "producer_epoch": 0})
 
 Fields that a version does not have are dropped; fields that are missing take the definition's default, and one that has
-none and is needed raises `WrongField`, which names it. Bytes behind the end of a message are ignored, as Kafka does.
+none and is needed raises `WrongField`, which names it. As in Kafka (tried on 4.3.1) bytes behind the end of a message
+are ignored, and any negative length is null; text that is not UTF-8 is refused, where Kafka puts in replacements.
 """
 
 from __future__ import annotations

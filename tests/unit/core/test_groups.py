@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -204,7 +205,7 @@ class TestProtocols:
             {"protocol_type": ""},
         ],
     )
-    def test_nothing_in_common_is_refused(self, under_test: GroupUnderTest, how: dict[str, object]) -> None:
+    def test_nothing_in_common_is_refused(self, under_test: GroupUnderTest, how: dict[str, Any]) -> None:
         under_test.stable(1)
         assert under_test.joined(under_test.join(**how)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -261,7 +262,7 @@ class TestSyncing:
         ],
     )
     def test_a_sync_that_does_not_fit_is_refused(
-        self, under_test: GroupUnderTest, how: dict[str, object], error: ErrorCode
+        self, under_test: GroupUnderTest, how: dict[str, Any], error: ErrorCode
     ) -> None:
         member_id, _ = under_test.enter()
         assert under_test.synced(under_test.sync(member_id, **how)).error is error

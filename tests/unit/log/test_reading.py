@@ -217,7 +217,7 @@ class TestIndexes:
 
     def test_few_indexes_of_sealed_segments_stay_in_memory(self, tmp_path: Path) -> None:
         bed = LogBed(tmp_path, dataclasses.replace(SMALL, segment_bytes=300, index_interval_bytes=50))
-        written = bed.fill(120)
+        written = bed.fill(150)
         bed.log.close(NOW)
         bed.open()
         assert read_all(bed.log) == written

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.index import api_key_map, schema_name_map
-from tests.unit.wire.kio_messages import EVERY_MESSAGE, message_class
 
 from fencepost.wire import apis
+from tests.unit.wire.kio_messages import EVERY_MESSAGE, message_class
 
 pytestmark = pytest.mark.unit
 

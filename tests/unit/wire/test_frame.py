@@ -14,8 +14,6 @@ from kio.schema.request_header.v2 import RequestHeader as RequestHeaderV2
 from kio.schema.response_header.v0 import ResponseHeader as ResponseHeaderV0
 from kio.schema.response_header.v1 import ResponseHeader as ResponseHeaderV1
 from kio.static.primitive import i16, i32
-from tests.unit.wire.damage import damaged
-from tests.unit.wire.kio_messages import EVERY_MESSAGE, examples, kio_bytes, message_class
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, OWN
@@ -28,6 +26,8 @@ from fencepost.wire.frame import (
     request_head,
     response_head,
 )
+from tests.unit.wire.damage import damaged
+from tests.unit.wire.kio_messages import EVERY_MESSAGE, examples, kio_bytes, message_class
 
 pytestmark = pytest.mark.unit
 
@@ -83,9 +83,10 @@ def test_an_api_that_does_not_exist_is_malformed(key: int) -> None:
         read_request_head(struct.pack(">hhih", key, 0, 1, -1))
 
 
-def test_a_negative_version_is_malformed() -> None:
-    with pytest.raises(Malformed, match="Produce has no version -1"):
-        read_request_head(struct.pack(">hhih", 0, -1, 1, -1))
+def test_the_header_of_a_version_that_is_not_spoken_is_read_so_that_it_can_be_refused() -> None:
+    """Kafka answers ApiVersions v−1 with UNSUPPORTED_VERSION, too (tried on 4.3.1)."""
+    assert read_request_head(struct.pack(">hhih", 18, -1, 7, -1)) == RequestHead(18, -1, 7, None, 10)
+    assert read_request_head(struct.pack(">hhihb", 0, 99, 7, -1, 0)) == RequestHead(0, 99, 7, None, 11)
 
 
 @examples(100)

@@ -13,14 +13,14 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.wire.damage import damaged
-from tests.unit.wire.kio_messages import examples, kio_bytes, kio_read, message_class, messages
 
 from fencepost.errors import Malformed
 from fencepost.wire import hot
 from fencepost.wire.apis import APIS, FETCH, PRODUCE
 from fencepost.wire.messages import ms
 from fencepost.wire.primitives import Buffer
+from tests.unit.wire.damage import damaged
+from tests.unit.wire.kio_messages import examples, kio_bytes, kio_read, message_class, messages
 
 pytestmark = pytest.mark.unit
 

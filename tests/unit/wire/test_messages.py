@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.wire.damage import damaged
-from tests.unit.wire.kio_messages import EVERY_MESSAGE, examples, fields_of, kio_bytes, kio_read, message_class
-from tests.unit.wire.kio_messages import messages as random_messages
 
 from fencepost.errors import Malformed
 from fencepost.wire import apis, messages
+from tests.unit.wire.damage import damaged
+from tests.unit.wire.kio_messages import EVERY_MESSAGE, examples, fields_of, kio_bytes, kio_read, message_class
+from tests.unit.wire.kio_messages import messages as random_messages
 
 pytestmark = pytest.mark.unit
 
@@ -157,6 +157,19 @@ def test_a_wrong_field_deep_inside_is_named_with_its_path() -> None:
         messages.encode_response(3, 12, {"topics": [topic]})
     with pytest.raises(messages.WrongField, match=r"topics is int, not a mapping"):
         messages.encode_response(3, 12, {"topics": [5]})
+
+
+def test_a_missing_struct_or_flag_is_named_too() -> None:
+    with pytest.raises(messages.WrongField, match="EndTxn v0: committed is missing"):
+        messages.encode_request(26, 0, {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0})
+    topic = {"name": "t", "partitions": [{"partition": 0, "current_leader_epoch": 0, "position": 0}]}
+    with pytest.raises(messages.WrongField, match=r"FetchSnapshot v0: topics\.partitions\.snapshot_id is missing"):
+        messages.encode_request(59, 0, {"topics": [topic], "max_bytes": 1, "replica_id": 1})
+
+
+def test_text_that_is_not_utf_8_is_malformed() -> None:
+    with pytest.raises(Malformed, match="FindCoordinator v0"):
+        messages.decode_request(10, 0, b"\0\x02\xff\xfe")
 
 
 def test_spans_and_times_may_be_given_in_milliseconds() -> None:

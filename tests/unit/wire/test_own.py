@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.wire.damage import damaged
-from tests.unit.wire.kio_messages import examples, fields_of, kio_bytes, kio_read, messages
 
 from fencepost.errors import Malformed
 from fencepost.wire import own
 from fencepost.wire.messages import decode_request, decode_response, encode_request, encode_response
+from tests.unit.wire.damage import damaged
+from tests.unit.wire.kio_messages import examples, fields_of, kio_bytes, kio_read, messages
 
 pytestmark = pytest.mark.unit
 

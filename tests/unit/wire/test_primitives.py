@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial.writers import write_unsigned_varint
 from kio.static import primitive as kio_types
-from tests.unit.wire.kio_messages import examples
 
 from fencepost.errors import Malformed
 from fencepost.wire import primitives
+from tests.unit.wire.kio_messages import examples
 
 pytestmark = pytest.mark.unit
 

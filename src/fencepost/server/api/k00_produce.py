@@ -19,6 +19,7 @@ from typing import Final
 
 from fencepost import kernel
 from fencepost.core.dedup import Accept, Duplicate, Fenced, Forgotten
+from fencepost.core.transactions import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 OUR_CLIENT: Final = "fencepost"
 _FIRST_VERSION_WITH_ZSTD: Final = 7
+_FIRST_VERSION_WITH_ABORTABLE: Final = 11
 _ZSTD: Final = 4
 _LAST_CODEC: Final = 4
 
@@ -149,6 +151,8 @@ def _append(
     check_write(broker, request.connection, partition.topic, index)
     header = _check(partition, records, request.version)
     assert records is not None
+    if header.pid >= 0:
+        _check_transaction(broker, partition, header, request.version)
     now = broker.clock.now_ms()
     verdict, offset = partition.append(records, header, now)
     log = partition.log
@@ -212,11 +216,22 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
         raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "a batch with a pid needs an epoch")
     if header.pid >= 0 and header.base_sequence < 0:
         raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs a sequence")
-    if header.is_transactional:
-        raise ServerError(ErrorCode.INVALID_TXN_STATE, "this server has no transactions yet")
     if partition.topic.is_compacted and any(record.key is None for record in kernel.decode_batch(records)):
         raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
     return header
+
+
+def _check_transaction(broker: Broker, partition: Partition, header: BatchHeader, version: int) -> None:
+    """Inside its transaction, and by its present producer, or not at all; plain batches of plain pids pass."""
+    who = Identity(header.pid, header.epoch)
+    error = broker.transactions.judge_write(who, partition.name, transactional=header.is_transactional)
+    if error is ErrorCode.NONE:
+        return
+    if error is ErrorCode.INVALID_TXN_STATE and version >= _FIRST_VERSION_WITH_ABORTABLE:
+        error = ErrorCode.TRANSACTION_ABORTABLE
+    raise ServerError(
+        error, f"{partition.name}: pid {header.pid}, epoch {header.epoch} is not in an open transaction here"
+    )
 
 
 def _refused(index: int, code: ErrorCode, message: str) -> _Outcome:

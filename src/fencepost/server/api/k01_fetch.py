@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
-from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_read
 from fencepost.server.partition import Partition
@@ -45,6 +46,15 @@ class _Wanted(NamedTuple):
     error: ErrorCode
 
 
+class _View(NamedTuple):
+    """What of a log may be seen at one moment: taken on the loop, because a thread that reads must not ask the log."""
+
+    log: PartitionLog
+    high_watermark: Offset
+    last_stable_offset: Offset
+    start_offset: Offset
+
+
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     message = decode_fetch_request(request.version, request.message, request.body_at)
     if message.session_id != 0:
@@ -53,7 +63,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     wanted = [(topic, [_look_up(broker, topic, ask) for ask in topic.partitions]) for topic in message.topics]
     if all(row.partition is None or row.partition.log is not None for _, rows in wanted for row in rows):
         try:
-            topics, size, failed = _read_all(broker, request, message, wanted, block=False)
+            topics, size, failed = _read_all(broker, message, _look(broker, request, wanted), block=False)
         except WouldBlock:
             return _wait(broker, request, message, wanted)
         if size >= message.min_bytes or failed or message.max_wait_ms <= 0 or not message.topics:
@@ -78,11 +88,12 @@ async def _wait(
         for partition in partitions:
             partition.add_waiter(news)
         try:
+            views = _look(broker, request, wanted)
             try:
-                topics, size, failed = _read_all(broker, request, message, wanted, block=False)
+                topics, size, failed = _read_all(broker, message, views, block=False)
             except WouldBlock:
                 topics, size, failed = await loop.run_in_executor(
-                    broker.threads, lambda: _read_all(broker, request, message, wanted, block=True)
+                    broker.threads, partial(_read_all, broker, message, views, block=True)
                 )
             left = deadline - loop.time()
             if size >= message.min_bytes or failed or left <= 0:
@@ -108,22 +119,44 @@ def _look_up(broker: Broker, wanted: FetchTopic, ask: FetchPartition) -> _Wanted
     return _Wanted(ask, partition, ErrorCode.NONE)
 
 
+_Views: TypeAlias = list[tuple[FetchTopic, list[tuple[FetchPartition, _View | ErrorCode]]]]
+
+
+def _look(broker: Broker, request: Request, wanted: list[tuple[FetchTopic, list[_Wanted]]]) -> _Views:
+    return [(topic, [(row.ask, _view(broker, request, row)) for row in rows]) for topic, rows in wanted]
+
+
+def _view(broker: Broker, request: Request, row: _Wanted) -> _View | ErrorCode:
+    if row.partition is None:
+        return row.error
+    if row.partition.topic.deleted:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    log = row.partition.log
+    if log is None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        check_read(broker, request.connection, row.partition.topic, row.ask.index)
+        _check_leader_epoch(row.ask.current_leader_epoch)
+    except ServerError as error:
+        return error.code
+    return _View(log, log.high_watermark, log.last_stable_offset, log.start_offset)
+
+
 def _read_all(
-    broker: Broker,
-    request: Request,
-    message: FetchRequest,
-    wanted: list[tuple[FetchTopic, list[_Wanted]]],
-    *,
-    block: bool,
+    broker: Broker, message: FetchRequest, views: _Views, *, block: bool
 ) -> tuple[list[FetchedTopic], int, bool]:
     """Answers for all partitions, the bytes of records in them, and whether one of them is an error."""
     left = min(message.max_bytes, broker.config.fetch_max_bytes)
     size, failed = 0, False
     topics: list[FetchedTopic] = []
-    for topic, rows in wanted:
+    for topic, rows in views:
         answers: list[FetchedPartition] = []
-        for row in rows:
-            answer, taken = _read(broker, request, row, message, left, first=size == 0, block=block)
+        for ask, view in rows:
+            if isinstance(view, ErrorCode):
+                answers.append(FetchedPartition(ask.index, view))
+                failed = True
+                continue
+            answer, taken = _read(ask, view, message, left, first=size == 0, block=block)
             size += taken
             left -= taken
             failed = failed or bool(answer.error_code)
@@ -133,37 +166,30 @@ def _read_all(
 
 
 def _read(
-    broker: Broker, request: Request, row: _Wanted, message: FetchRequest, left: int, *, first: bool, block: bool
+    ask: FetchPartition, view: _View, message: FetchRequest, left: int, *, first: bool, block: bool
 ) -> tuple[FetchedPartition, int]:
-    ask, partition = row.ask, row.partition
-    if partition is None:
-        return FetchedPartition(ask.index, row.error), 0
-    if partition.topic.deleted:
-        return FetchedPartition(ask.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
-    log = partition.log
-    if log is None:
-        return FetchedPartition(ask.index, ErrorCode.KAFKA_STORAGE_ERROR), 0
+    committed = message.isolation_level == _READ_COMMITTED
+    upto = view.last_stable_offset if committed else view.high_watermark
+    offset = Offset(ask.fetch_offset)
+    error, records, taken = ErrorCode.NONE, list[Buffer](), 0
     try:
-        check_read(broker, request.connection, partition.topic, ask.index)
-        _check_leader_epoch(ask.current_leader_epoch)
-        upto = log.last_stable_offset if message.isolation_level == _READ_COMMITTED else log.high_watermark
-        records: list[Buffer] = []
         if left > 0 or first:
-            records = [*log.read(Offset(ask.fetch_offset), min(ask.max_bytes, max(left, 0)), upto=upto, block=block)]
-        taken = sum(map(len, records))
-        if taken > left and not first:
-            records, taken = [], 0
-    except OffsetOutOfRange:
-        return _described(log, ask.index, ErrorCode.OFFSET_OUT_OF_RANGE, []), 0
-    except FencepostError as error:
-        return _described(log, ask.index, error.code, []), 0
-    return _described(log, ask.index, ErrorCode.NONE, records), taken
-
-
-def _described(log: PartitionLog, index: int, error: ErrorCode, records: list[Buffer]) -> FetchedPartition:
-    return FetchedPartition(
-        index, error, log.high_watermark, log.last_stable_offset, log.start_offset, None, records
-    )  # fmt: skip
+            records = [*view.log.read(offset, min(ask.max_bytes, max(left, 0)), upto=upto, block=block)]
+            taken = sum(map(len, records))
+            if taken > left and not first:
+                records, taken = [], 0
+    except FencepostError as refusal:
+        error = refusal.code
+    aborted = None
+    if committed:
+        found = view.log.producers.aborted_between(offset, upto) if taken else ()
+        aborted = [(entry.pid, entry.first_offset) for entry in found]
+    return (
+        FetchedPartition(
+            ask.index, error, view.high_watermark, view.last_stable_offset, view.start_offset, aborted, records
+        ),
+        taken,
+    )
 
 
 def _check_leader_epoch(given: int) -> None:

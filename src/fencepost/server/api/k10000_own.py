@@ -1,7 +1,8 @@
 """Own (10000): claim resources for this connection, wait for them, or give them back (OWN-1 to OWN-9).
 
-Version 0, fencepost's own. A claim of several resources is all or nothing; a refusal says which and what is current. With
-`wait_ms` it severs nobody and waits until all are free. `session_ms` makes silence fatal. `release` is carried out first.
+Version 0, fencepost's own. A claim of several resources is all or nothing; a refusal says which and what is current.
+With `wait_ms` it severs nobody and waits until all are free. `session_ms` makes silence fatal. `release` is carried
+out first.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def _check(broker: Broker, request: Request) -> list[Wanted]:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection owns at most {MOST_RESOURCES} resources")
     for resource in message.resources:
         if resource.generation < 0:
-            raise ServerError(ErrorCode.INVALID_REQUEST, f"generation {resource.generation} of {resource.name!r} is negative")
+            raise ServerError(
+                ErrorCode.INVALID_REQUEST, f"generation {resource.generation} of {resource.name!r} is negative"
+            )
     return [
         Wanted(
             resource.name,

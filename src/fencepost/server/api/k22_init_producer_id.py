@@ -1,26 +1,53 @@
-"""InitProducerId (22): a fresh pid with epoch 0, for a producer without a name (IDEM-2).
+"""InitProducerId (22): a pid and an epoch. Without a name always a fresh pid; with a name (a transactional id) the
+name's own pid with the next epoch, which fences whoever had the epoch before (IDEM-5).
 
-Versions 0 to 5. v2 is flexible, v3 lets a client name the pid and epoch it has, v4 and v5 only concern transactions. A
-transactional id is refused: transactions are not served yet.
+Versions 0 to 5. v2 is flexible, v3 lets a client name the pid and epoch it has (KIP-360), v4 answers PRODUCER_FENCED
+where older versions answer INVALID_PRODUCER_EPOCH. A transaction that is open under the name is aborted first; one
+that is being decided is waited for.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from fencepost.core.transactions import NOBODY, Identity
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
+from fencepost.wire.messages import ms
+
+_FIRST_VERSION_WITH_FENCED: Final = 4
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
-    answer = {"error_code": ErrorCode.NONE, "producer_id": -1, "producer_epoch": -1}
-    if request.message.transactional_id == "":
-        return {**answer, "error_code": ErrorCode.INVALID_REQUEST}
-    if request.message.transactional_id is not None:
-        return {**answer, "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    message = request.message
+    name = message.transactional_id
+    expected = Identity(
+        Pid(getattr(message, "producer_id", NO_PID)), Epoch(getattr(message, "producer_epoch", NO_EPOCH))
+    )
+    if name == "" or (expected.pid < 0) != (expected.epoch < 0):
+        return _refused(ErrorCode.INVALID_REQUEST)
     try:
-        return {**answer, "producer_id": await broker.pids.allocate(), "producer_epoch": 0}
+        if name is None:
+            given = Identity(await broker.pids.allocate(), Epoch(0))
+        else:
+            timeout = ms(message.transaction_timeout)
+            given = await broker.transactions.init(name, timeout, expected, request.connection)
     except FencepostError as error:
-        return {**answer, "error_code": error.code}
+        return _refused(in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED))
+    return {"error_code": ErrorCode.NONE, "producer_id": given.pid, "producer_epoch": given.epoch}
+
+
+def in_version(code: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
+    """Older versions do not know PRODUCER_FENCED."""
+    if code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def _refused(code: ErrorCode) -> Fields:
+    return {"error_code": code, "producer_id": NOBODY.pid, "producer_epoch": NOBODY.epoch}
 
 
 API = Api(key=22, name="InitProducerId", versions=(0, 5), handle=handle)

@@ -1,0 +1,111 @@
+"""`python -m bench`: see the package's text."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import machine
+from bench.brokers import ALWAYS, OS, Broker, Fencepost, Kafka
+from bench.report import table
+from bench.results import Results
+from bench.server import footprint, idempotence, latency, partitions, plan, restart, throughput
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "restart")
+
+
+@click.group()
+def main() -> None:
+    """Measure fencepost beside its peers, interleaved, on this machine."""
+
+
+@main.command()
+@click.option(
+    "--quick", is_flag=True, help="A few minutes, one repetition, a smaller log: for a look, not for a claim."
+)
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Only this section; may be repeated.")
+@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@click.option("--name", help="Of the result files [default: server-DATE, with -quick].")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data meanwhile."
+)
+def server(quick: bool, only: tuple[str, ...], reps: int | None, name: str | None, folder: Path | None) -> None:
+    """The embedded server beside Apache Kafka, under confluent-kafka and Java's own tools. Needs java and mvn."""
+    console = _console()
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
+    chosen = plan.quick(scratch) if quick else plan.full(scratch)
+    if reps is not None:
+        chosen = replace(chosen, reps=reps, footprint_reps=reps)
+    kind = "quick" if quick else "full"
+    wanted = only or SECTIONS
+    today = dt.datetime.now(dt.UTC).date()
+    stem = name or f"server-{today}{'-quick' if quick else ''}{''.join(f'-{section}' for section in only)}"
+    about = {**machine.describe(), "run": f"{kind}, {chosen.reps} repetitions"}
+    results = Results(about, RESULTS / f"{stem}.json")
+    try:
+        _measure(chosen, wanted, results, console)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        _report(results, console, RESULTS / f"{stem}.png")
+
+
+def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, console: Console) -> None:
+    def say(line: str) -> None:
+        console.print(line, style="dim", highlight=False)
+
+    kafka = Kafka(chosen.folder / "kafka")
+    ours = {sync: Fencepost(chosen.folder / f"fencepost-{sync}", sync) for sync in ("os", "always")}
+    brokers: list[Broker] = [kafka, ours["os"], ours["always"]]
+    assert [broker.name for broker in brokers[1:]] == [OS, ALWAYS]
+    try:
+        if "footprint" in wanted:
+            footprint.measure(chosen, brokers[:2], results, say)
+        if {"throughput", "latency", "idempotence"} & set(wanted):
+            for broker in brokers:
+                broker.start()
+            throughput.warm_up(chosen, brokers, say)
+        if "throughput" in wanted:
+            throughput.measure(chosen, brokers, results, say)
+        if "latency" in wanted:
+            latency.measure(chosen, brokers, results, say)
+        if "idempotence" in wanted:
+            idempotence.measure(chosen, ours["os"], results, say)
+    finally:
+        for broker in brokers:
+            broker.remove()
+    if "partitions" in wanted:
+        partitions.measure(chosen, results, say)
+    if "restart" in wanted:
+        restart.measure(chosen, results, say)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def report(file: Path) -> None:
+    """The tables and the picture of a run that was saved as JSON."""
+    _report(Results.load(file), _console(), file.with_suffix(".png"))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=150)
+
+
+def _report(results: Results, console: Console, picture_path: Path) -> None:
+    from bench.report import picture
+
+    table.show(results, console)
+    picture.draw(results, picture_path)
+    if results.path is not None:
+        console.print(f"saved: {results.path} and {picture_path.name}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

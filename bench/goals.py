@@ -1,0 +1,87 @@
+"""What has to be reached, and whether it is: every goal compares two series of one run, or one series with a number.
+
+Two series are compared pair by pair: repetition n of one with repetition n of the other, made one after the other on
+the same machine in the same mood. The ratio of a goal is the median of these pairs, its spread their minimum and
+maximum.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bench.brokers import ALWAYS, KAFKA, OS
+from bench.results import Labels, Results, Series
+from bench.server import footprint, idempotence, latency, partitions, restart, throughput
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    section: str
+    ours: str
+    """The target whose figure is judged …"""
+    baseline: str | None
+    """… against that of this one; None: against `bound` itself."""
+    bound: float
+    at_least: bool
+    """Else: at most."""
+    last_label: str | None = None
+    """Only series whose last label is this one."""
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{sign} {self.bound:g} × {self.baseline}" if self.baseline else f"{sign} {self.bound:g}"
+
+
+GOALS: Final = (
+    Goal(throughput.PRODUCE, OS, KAFKA, 1.0, at_least=True),
+    Goal(throughput.FETCH, OS, KAFKA, 1.0, at_least=True),
+    Goal(throughput.PRODUCE, ALWAYS, OS, 0.6, at_least=True),
+    Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
+    Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
+    Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
+    Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),
+    Goal(restart.SECTION, OS, None, 2.0, at_least=False),
+    Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),
+    Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    goal: Goal
+    labels: Labels
+    ours: Series
+    baseline: Series | None
+    values: list[float]
+    """A ratio (or, without a baseline, the figure itself) per repetition."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool:
+        return self.goal.met(self.median)
+
+
+def judge(results: Results) -> Iterator[Judgement]:
+    for goal in GOALS:
+        for labels in results.labels(goal.section):
+            if goal.last_label is not None and labels[-1:] != (goal.last_label,):
+                continue
+            ours = results.get(goal.section, labels, goal.ours)
+            if ours is None:
+                continue
+            if goal.baseline is None:
+                yield Judgement(goal, labels, ours, None, ours.values)
+                continue
+            baseline = results.get(goal.section, labels, goal.baseline)
+            if baseline is not None:
+                ratios = [a / b for a, b in zip(ours.values, baseline.values, strict=False)]
+                yield Judgement(goal, labels, ours, baseline, ratios)

@@ -1,0 +1,1 @@
+"""A run's figures for people: tables in the terminal, and a picture."""

@@ -1,0 +1,1 @@
+"""The embedded server beside Apache Kafka, under the same clients: one module per question."""

@@ -1,0 +1,204 @@
+"""The states of a transaction, who may go where, and what each request of the coordinator is answered.
+
+A `Transaction` belongs to a transactional id (a name). It lives through
+
+    EMPTY ──► ONGOING ──► PREPARE_COMMIT ──► COMPLETE_COMMIT ──► ONGOING …
+                 └──────► PREPARE_ABORT ───► COMPLETE_ABORT ───► ONGOING …
+
+and InitProducerId takes any resting state (EMPTY, COMPLETE_*) back to EMPTY with a new epoch. PREPARE is the
+decision: once it is durable the transaction *is* committed or aborted, and only markers are missing. The caller makes
+things durable and writes markers; the functions here judge, and change the state only when told that the request was
+accepted.
+
+Where Kafka is loose, this is strict: an epoch is compared in every state, so that a caller with an older one can
+never end the transaction of its successor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from fencepost.errors import ErrorCode
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
+
+
+class State(Enum):
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+FROM: Final[dict[State, frozenset[State]]] = {
+    State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
+    State.ONGOING: frozenset({State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
+    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
+    State.PREPARE_ABORT: frozenset({State.ONGOING}),
+    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
+    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
+}
+"""Which states may lead to a state: the whole table."""
+
+RESTING: Final = FROM[State.EMPTY]
+DECIDED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+MAX_EPOCH: Final = Epoch(2**15 - 2)
+"""The last epoch that is given out; one above it is kept for fencing a transaction that timed out at the last one."""
+
+
+class IllegalStep(Exception):
+    """A bug of the caller: this state does not lead to that one."""
+
+
+class Identity(NamedTuple):
+    pid: Pid
+    epoch: Epoch
+
+
+NOBODY: Final = Identity(NO_PID, NO_EPOCH)
+
+
+class Decision(NamedTuple):
+    """What EndTxn is answered; with NONE and `proceed` the caller makes the decision durable and writes the markers."""
+
+    error: ErrorCode
+    proceed: bool = False
+
+
+@dataclass(slots=True)
+class Transaction:
+    name: str
+    pid: Pid
+    epoch: Epoch
+    timeout_ms: Milliseconds
+    last: Identity = NOBODY
+    """Who it was before the last InitProducerId, so that a repeated request gets the same answer (KIP-360)."""
+    state: State = State.EMPTY
+    partitions: set[TopicPartition] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    """Consumer groups whose offsets are part of it."""
+    started_ms: Milliseconds = -1
+    updated_ms: Milliseconds = -1
+    marker_epoch: Epoch = NO_EPOCH
+    """The epoch that the markers carry: higher than the producer's when it is fenced by them."""
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.epoch)
+
+    def _move(self, state: State, now: Milliseconds) -> None:
+        if self.state not in FROM[state]:
+            raise IllegalStep(f"{self.name}: {self.state.value} does not lead to {state.value}")
+        self.state = state
+        self.updated_ms = now
+
+    # -- InitProducerId ---------------------------------------------------------------------------------------
+
+    def judge_init(self, expected: Identity) -> ErrorCode:
+        """NONE: the caller may take it over (after aborting it, if it is ONGOING). CONCURRENT_TRANSACTIONS: later."""
+        if expected != NOBODY and expected not in (self.identity, self.last):
+            return ErrorCode.PRODUCER_FENCED
+        if self.state in DECIDED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return ErrorCode.NONE
+
+    def is_repeated_init(self, expected: Identity) -> bool:
+        """The same request again, after its answer was lost: it gets the same answer, and nothing changes."""
+        return expected != NOBODY and expected == self.last and expected != self.identity
+
+    @property
+    def epochs_exhausted(self) -> bool:
+        return self.epoch >= MAX_EPOCH
+
+    def take_over(self, new: Identity, timeout_ms: Milliseconds, now: Milliseconds) -> None:
+        """InitProducerId succeeds: whoever had the older epoch is fenced from here on."""
+        self._move(State.EMPTY, now)
+        self.last = self.identity
+        self.pid, self.epoch = new
+        self.timeout_ms = timeout_ms
+        self._clear()
+
+    def _clear(self) -> None:
+        self.partitions.clear()
+        self.groups.clear()
+        self.started_ms = -1
+
+    # -- joining and writing ----------------------------------------------------------------------------------
+
+    def judge_producer(self, who: Identity) -> ErrorCode:
+        """Is this the producer that the name belongs to now?"""
+        if who.pid != self.pid:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if who.epoch != self.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.NONE
+
+    def judge_add(self, who: Identity) -> ErrorCode:
+        """May partitions or a group be added? From a resting state this begins the next transaction."""
+        error = self.judge_producer(who)
+        if error is ErrorCode.NONE and self.state in DECIDED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return error
+
+    def add(self, partitions: set[TopicPartition], groups: set[str], now: Milliseconds) -> bool:
+        """Says whether anything changed."""
+        begins = self.state is not State.ONGOING
+        if begins:
+            self._clear()
+            self.started_ms = now
+        elif partitions <= self.partitions and groups <= self.groups:
+            return False
+        self._move(State.ONGOING, now)
+        self.partitions |= partitions
+        self.groups |= groups
+        return True
+
+    def judge_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
+        """May a transactional batch of this producer be appended to this partition now?"""
+        if who.pid != self.pid:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if who.epoch != self.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if self.state is not State.ONGOING or partition not in self.partitions:
+            return ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.NONE
+
+    # -- ending -----------------------------------------------------------------------------------------------
+
+    def judge_end(self, who: Identity, *, commit: bool) -> Decision:
+        error = self.judge_producer(who)
+        if error is not ErrorCode.NONE:
+            return Decision(error)
+        wanted, done = (
+            (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+        )
+        if self.state is State.ONGOING:
+            return Decision(ErrorCode.NONE, proceed=True)
+        if self.state is done:
+            return Decision(ErrorCode.NONE)
+        if self.state is wanted:
+            return Decision(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return Decision(ErrorCode.INVALID_TXN_STATE)
+
+    def prepare(self, *, commit: bool, now: Milliseconds, fence: bool = False) -> None:
+        """The decision. With `fence` (a timeout, a take-over) the markers carry the next epoch, and so fence the
+        producer in every partition it wrote to; its own next request is refused because the name moves on to that
+        epoch too."""
+        self._move(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now)
+        if fence:
+            self.epoch = Epoch(self.epoch + 1)
+        self.marker_epoch = self.epoch
+
+    def complete(self, now: Milliseconds) -> None:
+        """The markers are in the logs."""
+        self._move(
+            State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
+            now,
+        )
+        self._clear()
+
+    def has_timed_out(self, now: Milliseconds) -> bool:
+        return self.state is State.ONGOING and now - self.started_ms > self.timeout_ms

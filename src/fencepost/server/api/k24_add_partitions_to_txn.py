@@ -1,0 +1,67 @@
+"""AddPartitionsToTxn (24): these partitions are part of the transaction, which begins with the first of them.
+
+Versions 0 to 3. v2 answers PRODUCER_FENCED, v3 is flexible; v4 and v5 are for brokers among themselves. All or
+nothing: if one partition does not exist or may not be written, the others are answered OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.core.transactions import Identity
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.api.k22_init_producer_id import in_version
+from fencepost.server.broker import Broker
+from fencepost.server.guards import check_write
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Epoch, Pid, TopicPartition
+
+_FIRST_VERSION_WITH_FENCED: Final = 2
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    asked = [TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions]
+    errors = {partition: _check(broker, request, partition) for partition in asked}
+    if any(error is not ErrorCode.NONE for error in errors.values()):
+        errors = {
+            partition: ErrorCode.OPERATION_NOT_ATTEMPTED if error is ErrorCode.NONE else error
+            for partition, error in errors.items()
+        }
+    else:
+        who = Identity(Pid(message.v3_and_below_producer_id), Epoch(message.v3_and_below_producer_epoch))
+        name = message.v3_and_below_transactional_id
+        try:
+            await broker.transactions.add(name, who, request.connection, partitions=set(asked))
+        except FencepostError as error:
+            if error.code is ErrorCode.INVALID_REQUEST:
+                raise
+            code = in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED)
+            errors = dict.fromkeys(asked, code)
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {
+                        "partition_index": index,
+                        "partition_error_code": errors[TopicPartition(topic.name, index)],
+                    }
+                    for index in topic.partitions
+                ],
+            }
+            for topic in message.v3_and_below_topics
+        ]
+    }
+
+
+def _check(broker: Broker, request: Request, name: TopicPartition) -> ErrorCode:
+    try:
+        partition = broker.partition(name.topic, name.partition)
+        check_write(broker, request.connection, partition.topic, name.partition)
+    except FencepostError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 3), handle=handle)

@@ -1,0 +1,33 @@
+"""EndTxn (26): commit or abort. Answered when the markers are in the logs; asked again, it gives the same answer.
+
+Versions 0 to 4. v2 answers PRODUCER_FENCED, v3 is flexible, v4 is the same for clients that know
+TRANSACTION_ABORTABLE. v5, which bumps the epoch with every transaction (KIP-890, part 2), is not served.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.core.transactions import Identity
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.api.k22_init_producer_id import in_version
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Epoch, Pid
+
+_FIRST_VERSION_WITH_FENCED: Final = 2
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
+    try:
+        await broker.transactions.end(message.transactional_id, who, request.connection, commit=message.committed)
+    except FencepostError as error:
+        if error.code is ErrorCode.INVALID_REQUEST:
+            raise
+        return {"error_code": in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED)}
+    return {"error_code": ErrorCode.NONE}
+
+
+API = Api(key=26, name="EndTxn", versions=(0, 4), handle=handle)

@@ -1,0 +1,56 @@
+"""WriteTxnMarkers (27): an administrator ends a hanging transaction in given partitions by hand.
+
+Version 1. Only what hangs can be ended this way: while the coordinator knows the transaction as open or decided, the
+request is refused, since it is the coordinator's to end (`fencepost transactions abort`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.core.transactions import DECIDED, State
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.broker import Broker
+from fencepost.server.partition import Partition
+from fencepost.server.router import Api, Fields, Request
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "markers": [
+            {
+                "producer_id": marker.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": index, "error_code": await _write(broker, marker, topic.name, index)}
+                            for index in topic.partition_indexes
+                        ],
+                    }
+                    for topic in marker.topics
+                ],
+            }
+            for marker in request.message.markers
+        ]
+    }
+
+
+async def _write(broker: Broker, marker: Any, topic: str, index: int) -> ErrorCode:
+    try:
+        partition: Partition = broker.partition(topic, index)
+        for transaction in broker.transactions:
+            if transaction.pid == marker.producer_id and transaction.state in (State.ONGOING, *DECIDED):
+                raise ServerError(ErrorCode.INVALID_TXN_STATE, "the coordinator will end this transaction")
+        known = (await partition.open()).producers.get(marker.producer_id)
+        if known is not None and marker.producer_epoch < known.epoch:
+            raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        await broker.transactions.write_marker(
+            partition, marker.producer_id, marker.producer_epoch, commit=marker.transaction_result
+        )
+    except FencepostError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+API = Api(key=27, name="WriteTxnMarkers", versions=(1, 1), handle=handle)

@@ -1,0 +1,86 @@
+"""TxnOffsetCommit (28): offsets of a group that count if, and only if, the transaction commits.
+
+Versions 0 to 4. v3 is flexible and names the member (KIP-447: one that its group has replaced is refused), v4 is the
+same for clients that know TRANSACTION_ABORTABLE. v2 adds the leader epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.core.offsets import NO_LEADER_EPOCH, Committed
+from fencepost.core.transactions import Identity
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.broker import Broker
+from fencepost.server.guards import check_read
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Epoch, Offset, Pid, TopicPartition
+
+_NO_GENERATION: Final = -1
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    message = request.message
+    errors: dict[TopicPartition, ErrorCode] = {}
+    offsets: dict[TopicPartition, Committed] = {}
+    for topic in message.topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.name, row.partition_index)
+            errors[partition] = _check(broker, request, partition, row)
+            if errors[partition] is ErrorCode.NONE:
+                offsets[partition] = Committed(
+                    Offset(row.committed_offset),
+                    getattr(row, "committed_leader_epoch", NO_LEADER_EPOCH),
+                    row.committed_metadata or "",
+                    broker.clock.now_ms(),
+                )
+    whole = _check_member(broker, message)
+    if whole is ErrorCode.NONE and offsets:
+        who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
+        try:
+            await broker.transactions.stage(
+                message.transactional_id, who, message.group_id, offsets, request.connection
+            )
+        except FencepostError as error:
+            whole = error.code
+            if whole is ErrorCode.PRODUCER_FENCED:
+                whole = ErrorCode.INVALID_PRODUCER_EPOCH
+    if whole is not ErrorCode.NONE:
+        errors = dict.fromkeys(errors, whole)
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": row.partition_index,
+                        "error_code": errors[TopicPartition(topic.name, row.partition_index)],
+                    }
+                    for row in topic.partitions
+                ],
+            }
+            for topic in message.topics
+        ]
+    }
+
+
+def _check(broker: Broker, request: Request, name: TopicPartition, row: Any) -> ErrorCode:
+    try:
+        partition = broker.partition(name.topic, name.partition)
+        check_read(broker, request.connection, partition.topic, name.partition)
+    except FencepostError as error:
+        return error.code
+    if len((row.committed_metadata or "").encode()) > broker.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _check_member(broker: Broker, message: Any) -> ErrorCode:
+    generation = getattr(message, "generation_id", _NO_GENERATION)
+    member = getattr(message, "member_id", "")
+    if generation == _NO_GENERATION and not member:
+        return ErrorCode.NONE
+    return broker.groups.check_commit(message.group_id, member, generation, getattr(message, "group_instance_id", None))
+
+
+API = Api(key=28, name="TxnOffsetCommit", versions=(0, 4), handle=handle)

@@ -1,0 +1,43 @@
+"""DescribeTransactions (65): state, producer, start and partitions of transactional ids. Version 0."""
+
+from __future__ import annotations
+
+from fencepost.core.transactions import State
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    return {"transaction_states": [_describe(broker, name) for name in request.message.transactional_ids]}
+
+
+def _describe(broker: Broker, name: str) -> Fields:
+    found = broker.transactions.get(name)
+    if found is None:
+        return {
+            "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            "transactional_id": name,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": -1,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "topics": [],
+        }
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(found.partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return {
+        "error_code": ErrorCode.NONE,
+        "transactional_id": name,
+        "transaction_state": found.state.value,
+        "transaction_timeout": found.timeout_ms,
+        "transaction_start_time": found.started_ms if found.state is not State.EMPTY else -1,
+        "producer_id": found.pid,
+        "producer_epoch": found.epoch,
+        "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()],
+    }
+
+
+API = Api(key=65, name="DescribeTransactions", versions=(0, 0), handle=handle)

@@ -1,0 +1,87 @@
+"""How transactions lie in the store: one row per transactional id, what nobody searches for as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.core.offsets import Committed
+from fencepost.core.transactions import Identity, State, Transaction
+from fencepost.server.store import Statement, Store
+from fencepost.types import Epoch, Offset, Pid, TopicPartition
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS transactions (
+        name TEXT PRIMARY KEY, pid INTEGER NOT NULL, epoch INTEGER NOT NULL, state TEXT NOT NULL,
+        updated_ms INTEGER NOT NULL, data TEXT NOT NULL
+    ) WITHOUT ROWID""",
+)
+
+StagedOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, Committed]]
+"""Offsets sent with an open transaction, by group."""
+
+
+class Stored(NamedTuple):
+    transaction: Transaction
+    staged: StagedOffsets
+
+
+def put(transaction: Transaction, staged: StagedOffsets) -> Statement:
+    data = {
+        "timeout_ms": transaction.timeout_ms,
+        "last": list(transaction.last),
+        "started_ms": transaction.started_ms,
+        "marker_epoch": transaction.marker_epoch,
+        "partitions": sorted(transaction.partitions),
+        "groups": sorted(transaction.groups),
+        "staged": {
+            group: [[*partition, *committed] for partition, committed in offsets.items()]
+            for group, offsets in staged.items()
+        },
+    }
+    return (
+        "INSERT OR REPLACE INTO transactions (name, pid, epoch, state, updated_ms, data) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            transaction.name,
+            transaction.pid,
+            transaction.epoch,
+            transaction.state.value,
+            transaction.updated_ms,
+            json.dumps(data, separators=(",", ":")),
+        ),
+    )
+
+
+def drop(name: str) -> Statement:
+    return "DELETE FROM transactions WHERE name = ?", (name,)
+
+
+def load(store: Store) -> list[Stored]:
+    rows = store.query("SELECT name, pid, epoch, state, updated_ms, data FROM transactions")
+    return [_stored(*row) for row in rows]
+
+
+def _stored(name: str, pid: int, epoch: int, state: str, updated_ms: int, text: str) -> Stored:
+    data: dict[str, Any] = json.loads(text)
+    transaction = Transaction(
+        name=name,
+        pid=Pid(pid),
+        epoch=Epoch(epoch),
+        timeout_ms=data["timeout_ms"],
+        last=Identity(Pid(data["last"][0]), Epoch(data["last"][1])),
+        state=State(state),
+        partitions={TopicPartition(topic, index) for topic, index in data["partitions"]},
+        groups=set(data["groups"]),
+        started_ms=data["started_ms"],
+        updated_ms=updated_ms,
+        marker_epoch=Epoch(data["marker_epoch"]),
+    )
+    staged = {
+        group: {
+            TopicPartition(topic, index): Committed(Offset(offset), leader_epoch, metadata, committed_ms, expires_ms)
+            for topic, index, offset, leader_epoch, metadata, committed_ms, expires_ms in rows
+        }
+        for group, rows in data["staged"].items()
+    }
+    return Stored(transaction, staged)

@@ -1,0 +1,482 @@
+"""A cluster in memory whose answers a test can script: no sockets, no threads, no waiting.
+
+    clock = HandWoundClock()
+    cluster = ScriptedCluster(clock, topics={"orders": 2})
+    sender = Sender(settings, options, cluster.network(), clock)
+    cluster.next(Api.PRODUCE, Fate.CUT)        # appended, then the line goes dead
+    …
+    cluster.values("orders", 0)                # what is in the log
+
+Left alone it behaves as a Kafka broker does: the same rule for sequences (`core/dedup`), the same error codes. A fate
+for the next request of an API, or a function that chooses one for every request, makes it misbehave. Time passes only
+in `poll`, and only as far as the next thing that happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, IntEnum
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.client.network import Handler
+from fencepost.client.settings import Address
+from fencepost.core.dedup import Accept, Batch, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.errors import ErrorCode, FencepostError, Unreachable
+from fencepost.kernel import BatchHeader, Buffer, check_batch, decode_batch, stamp_offset
+from fencepost.testing.clock import HandWoundClock
+from fencepost.types import Offset
+from fencepost.wire import hot, messages
+from fencepost.wire.frame import FrameReader, read_request_head, response_head
+
+PORT: Final = 9092
+EARLIEST: Final = -2
+
+
+class Api(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+
+
+VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
+    Api.PRODUCE: (3, 11),
+    Api.FETCH: (4, 12),
+    Api.LIST_OFFSETS: (1, 7),
+    Api.METADATA: (1, 12),
+    Api.FIND_COORDINATOR: (1, 4),
+    Api.API_VERSIONS: (0, 3),
+    Api.INIT_PRODUCER_ID: (0, 4),
+}
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    ANSWER = "answer"
+    """Carried out and answered."""
+    SWALLOW = "swallow"
+    """Carried out, but the answer never comes."""
+    CUT = "cut"
+    """Carried out, but instead of the answer the connection ends."""
+    LOSE = "lose"
+    """Not carried out, and the connection ends."""
+
+
+class Delayed(NamedTuple):
+    """Carried out at once, answered after so many seconds."""
+
+    seconds: float
+
+
+class Refused(NamedTuple):
+    """Produce only: not carried out, every partition is answered with this error."""
+
+    code: ErrorCode
+
+
+Script: TypeAlias = Fate | Delayed | Refused
+
+
+class Request(NamedTuple):
+    node: int
+    key: int
+    version: int
+    message: Any
+    """kio's entity, or a `hot.ProduceRequest` or `hot.FetchRequest`."""
+
+
+class MemoryLog:
+    """One partition: batches in a list, and what it knows of its producers."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.producers = ProducerTable()
+        self.leader = 0
+        self.leader_epoch = 0
+        self.max_batch_bytes = 1 << 20
+
+    def append(self, data: memoryview) -> tuple[ErrorCode, int]:
+        header = check_batch(data)
+        if header.size > self.max_batch_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
+        if header.is_idempotent:
+            judged = _judged(header)
+            verdict = self.producers.judge(judged)
+            match verdict:
+                case Accept():
+                    self.producers.apply(judged, Offset(self.end), 0)
+                case Duplicate(base_offset=offset):
+                    return ErrorCode.NONE, offset
+                case Fenced():
+                    return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+                case Forgotten():
+                    return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
+                case _:
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        stored = bytearray(data)
+        stamp_offset(stored, self.end, self.leader_epoch)
+        self.batches.append(bytes(stored))
+        self.end += header.last_offset_delta + 1
+        return ErrorCode.NONE, self.end - header.count
+
+    def lose_tail(self, batches: int) -> None:
+        """As after an unclean election: the newest batches were never here."""
+        kept = self.batches[:-batches]
+        self.batches, self.end, self.producers = [], 0, ProducerTable()
+        for batch in kept:
+            self.append(memoryview(batch))
+
+    def read(self, offset: int) -> list[Buffer]:
+        return [batch for batch in self.batches if check_batch(batch).next_offset > offset]
+
+
+def _judged(header: BatchHeader) -> Batch:
+    return Batch(
+        header.pid,
+        header.epoch,
+        header.base_sequence,
+        header.last_sequence,
+        header.count,
+        header.crc,
+        header.max_timestamp,
+    )
+
+
+class ScriptedCluster:
+    def __init__(
+        self, clock: HandWoundClock, *, nodes: int = 1, topics: Mapping[str, int] | None = None, latency: float = 0.001
+    ) -> None:
+        self.clock = clock
+        self.latency = latency
+        self.addresses = {node: Address(f"10.0.0.{node + 1}", PORT) for node in range(nodes)}
+        self.down: set[int] = set()
+        self.logs: dict[str, list[MemoryLog]] = {}
+        self.hidden: set[str] = set()
+        """Topics that metadata answers LEADER_NOT_AVAILABLE for."""
+        self.creates_topics = False
+        self.choose: Callable[[Request], Script] = lambda request: Fate.ANSWER
+        self.seen: list[Request] = []
+        """Every request that arrived, in order."""
+        self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
+        self._networks: list[ScriptedNetwork] = []
+        self._next_pid = 1000
+        for name, partitions in (topics or {}).items():
+            self.create(name, partitions)
+
+    # --- what tests do ---
+
+    def create(self, topic: str, partitions: int) -> None:
+        nodes = list(self.addresses)
+        logs = [MemoryLog() for _ in range(partitions)]
+        for index, log in enumerate(logs):
+            log.leader = nodes[index % len(nodes)]
+        self.logs[topic] = logs
+
+    def network(self) -> ScriptedNetwork:
+        network = ScriptedNetwork(self)
+        self._networks.append(network)
+        return network
+
+    def next(self, api: Api, *scripts: Script) -> None:
+        """The fates of the next requests of this API, one each."""
+        self._scripts[api].extend(scripts)
+
+    def move_leader(self, topic: str, partition: int, node: int) -> None:
+        log = self.logs[topic][partition]
+        log.leader = node
+        log.leader_epoch += 1
+
+    def kill(self, node: int) -> None:
+        """The broker is gone: its connections end, and nobody can dial it."""
+        self.down.add(node)
+        for network in self._networks:
+            network.cut(self.addresses[node])
+
+    def revive(self, node: int) -> None:
+        self.down.discard(node)
+
+    def records(self, topic: str, partition: int) -> list[Any]:
+        return [record for batch in self.logs[topic][partition].batches for record in decode_batch(batch)]
+
+    def values(self, topic: str, partition: int) -> list[bytes | None]:
+        return [record.value for record in self.records(topic, partition)]
+
+    def requests(self, api: Api) -> list[Request]:
+        return [request for request in self.seen if request.key == api]
+
+    # --- what brokers do ---
+
+    def receive(self, node: int, frame: bytes) -> tuple[bytes | None, Script]:
+        """The answer to a request (None if it is lost), and the fate that it was dealt."""
+        head = read_request_head(frame)
+        request = Request(node, head.key, head.version, _decode(head.key, head.version, frame, head.body_at))
+        self.seen.append(request)
+        scripts = self._scripts[head.key]
+        script = scripts.popleft() if scripts else self.choose(request)
+        if script is Fate.LOSE:
+            return None, script
+        body = self._carry_out(request, script)
+        return response_head(head.key, head.version, head.correlation_id) + body, script
+
+    def _carry_out(self, request: Request, script: Script) -> bytes:
+        key, version, message = request.key, request.version, request.message
+        match key:
+            case Api.PRODUCE:
+                return hot.encode_produce_response(version, self._produce(request, script))
+            case Api.FETCH:
+                return b"".join(bytes(part) for part in hot.encode_fetch_response(version, self._fetch(request)))
+            case Api.API_VERSIONS:
+                fields = self._api_versions()
+            case Api.METADATA:
+                fields = self._metadata(message)
+            case Api.INIT_PRODUCER_ID:
+                self._next_pid += 1
+                fields = {"error_code": 0, "throttle_time": 0, "producer_id": self._next_pid, "producer_epoch": 0}
+            case Api.LIST_OFFSETS:
+                fields = self._list_offsets(message)
+            case _:
+                raise NotImplementedError(f"API key {key}")
+        return messages.encode_response(key, version, fields)
+
+    def _api_versions(self) -> Mapping[str, Any]:
+        keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in VERSIONS.items()]
+        return {"error_code": 0, "api_keys": keys, "throttle_time": 0}
+
+    def _metadata(self, message: Any) -> Mapping[str, Any]:
+        names = list(self.logs) if message.topics is None else [topic.name for topic in message.topics]
+        brokers = [
+            {"node_id": node, "host": address.host, "port": address.port, "rack": None}
+            for node, address in self.addresses.items()
+            if node not in self.down
+        ]
+        return {
+            "throttle_time": 0,
+            "brokers": brokers,
+            "cluster_id": "scripted",
+            "controller_id": 0,
+            "topics": [self._describe(name) for name in names],
+        }
+
+    def _describe(self, name: str) -> Mapping[str, Any]:
+        code = ErrorCode.NONE
+        if name in self.hidden:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        elif name not in self.logs:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if self.creates_topics:
+                self.create(name, 1)
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+        logs = self.logs[name] if code is ErrorCode.NONE else []
+        partitions = [
+            {
+                "error_code": 0,
+                "partition_index": index,
+                "leader_id": log.leader if log.leader not in self.down else -1,
+                "leader_epoch": log.leader_epoch,
+                "replica_nodes": [log.leader],
+                "isr_nodes": [log.leader],
+                "offline_replicas": [],
+            }
+            for index, log in enumerate(logs)
+        ]
+        return {
+            "error_code": int(code),
+            "name": name,
+            "topic_id": None,
+            "is_internal": False,
+            "partitions": partitions,
+            "topic_authorized_operations": 0,
+        }
+
+    def _produce(self, request: Request, script: Script) -> hot.ProduceResponse:
+        topics = []
+        for topic in request.message.topics:
+            partitions = []
+            for part in topic.partitions:
+                log = self._led(request.node, topic.name, part.index)
+                offset = -1
+                if isinstance(script, Refused):
+                    code = script.code
+                elif log is None:
+                    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                else:
+                    code, offset = log.append(part.records)
+                partitions.append(hot.ProducedPartition(part.index, int(code), offset))
+            topics.append(hot.ProducedTopic(topic.name, None, partitions))
+        return hot.ProduceResponse(topics)
+
+    def _fetch(self, request: Request) -> hot.FetchResponse:
+        topics = []
+        for topic in request.message.topics:
+            partitions = []
+            for part in topic.partitions:
+                log = self._led(request.node, topic.name, part.index)
+                if log is None:
+                    partitions.append(hot.FetchedPartition(part.index, int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+                elif part.fetch_offset > log.end:
+                    partitions.append(hot.FetchedPartition(part.index, int(ErrorCode.OFFSET_OUT_OF_RANGE)))
+                else:
+                    records: Sequence[Buffer] = log.read(part.fetch_offset)
+                    partitions.append(hot.FetchedPartition(part.index, 0, log.end, log.end, 0, [], records))
+            topics.append(hot.FetchedTopic(topic.name, None, partitions))
+        return hot.FetchResponse(topics)
+
+    def _list_offsets(self, message: Any) -> Mapping[str, Any]:
+        topics = []
+        for topic in message.topics:
+            partitions = [
+                {
+                    "partition_index": part.partition_index,
+                    "error_code": 0,
+                    "timestamp": -1,
+                    "offset": 0 if _timestamp(part) == EARLIEST else self.logs[topic.name][part.partition_index].end,
+                    "leader_epoch": 0,
+                }
+                for part in topic.partitions
+            ]
+            topics.append({"name": topic.name, "partitions": partitions})
+        return {"throttle_time": 0, "topics": topics}
+
+    def _led(self, node: int, topic: str | None, partition: int) -> MemoryLog | None:
+        logs = self.logs.get(topic or "", [])
+        if partition < len(logs) and logs[partition].leader == node:
+            return logs[partition]
+        return None
+
+
+def _timestamp(partition: Any) -> int:
+    return int(partition.timestamp)
+
+
+def _decode(key: int, version: int, frame: bytes, at: int) -> Any:
+    if key == Api.PRODUCE:
+        return hot.decode_produce_request(version, frame, at)
+    if key == Api.FETCH:
+        return hot.decode_fetch_request(version, frame, at)
+    return messages.decode_request(key, version, frame, at)
+
+
+class ScriptedLink:
+    """A connection to one scripted broker."""
+
+    def __init__(self, network: ScriptedNetwork, address: Address, handler: Handler) -> None:
+        self.address = address
+        self.written = 0
+        self.queued = 0
+        self._network = network
+        self._handler: Handler | None = handler
+        self._frames = FrameReader()
+        self.answers_until = float("-inf")
+        """When the newest answer is due: none overtakes another."""
+        self.is_mute = False
+        """An answer was swallowed, so none comes after it, or the end is near."""
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        self.queued += len(data)
+        self.written += len(data)
+        for frame in self._frames.feed(data):
+            self._network.carry(self, frame)
+
+    def close(self) -> None:
+        self._handler = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._handler is not None
+
+    def connected(self) -> None:
+        if self._handler is not None:
+            self._handler.connected()
+
+    def deliver(self, frame: bytes) -> None:
+        if self._handler is not None:
+            self._handler.frame(memoryview(frame))
+
+    def end(self, error: FencepostError) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.lost(error)
+
+
+class ScriptedNetwork:
+    """The client's way to a scripted cluster; fits wherever a `Network` does."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self._cluster = cluster
+        self._links: list[ScriptedLink] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self.woken = 0
+
+    def dial(self, address: Address, handler: Handler) -> ScriptedLink:
+        link = ScriptedLink(self, address, handler)
+        self._links.append(link)
+        node = self._node(address)
+        if node is None or node in self._cluster.down:
+            self._later(0.0, lambda: link.end(Unreachable(f"nothing listens at {address}")))
+        else:
+            self._later(0.0, link.connected)
+        return link
+
+    def before_work(self) -> None:
+        """Nobody sleeps here."""
+
+    def poll(self, timeout: float | None) -> None:
+        """Until the next thing happens, or the time is over; never for ever."""
+        clock = self._cluster.clock
+        now = clock.monotonic()
+        if self.woken:
+            self.woken, timeout = 0, 0.0
+        until = float("inf") if timeout is None else now + timeout
+        if self._events and self._events[0][0] <= until:
+            until = max(now, self._events[0][0])
+        if until == float("inf"):
+            raise AssertionError("the client waits, and nothing will ever happen")
+        clock.advance(until - now)
+        while self._events and self._events[0][0] <= until:
+            heapq.heappop(self._events)[2]()
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def close(self) -> None:
+        self._events.clear()
+
+    def cut(self, address: Address) -> None:
+        """Ends the connections to this address."""
+        for link in [link for link in self._links if link.is_open and link.address == address]:
+            self._later(0.0, lambda link=link: link.end(Unreachable(f"{address} ended the connection")))  # type: ignore[misc]
+
+    def carry(self, link: ScriptedLink, frame: bytes) -> None:
+        node = self._node(link.address)
+        if node is None or node in self._cluster.down or not link.is_open:
+            return
+        answer, script = self._cluster.receive(node, frame)
+        if link.is_mute:
+            return
+        seconds = self._cluster.latency + (script.seconds if isinstance(script, Delayed) else 0.0)
+        if script is Fate.SWALLOW:
+            link.is_mute = True
+        elif script in (Fate.CUT, Fate.LOSE) or answer is None:
+            link.is_mute = True
+            self._later(seconds, lambda: link.end(Unreachable(f"{link.address} ended the connection")), link)
+        else:
+            self._later(seconds, lambda: link.deliver(answer), link)
+
+    def _later(self, seconds: float, event: Callable[[], None], link: ScriptedLink | None = None) -> None:
+        due = self._cluster.clock.monotonic() + seconds
+        if link is not None:
+            due = link.answers_until = max(due, link.answers_until)
+        heapq.heappush(self._events, (due, next(self._numbers), event))
+
+    def _node(self, address: Address) -> int | None:
+        return next((node for node, known in self._cluster.addresses.items() if known == address), None)

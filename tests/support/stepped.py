@@ -1,0 +1,53 @@
+"""A producer whose send thread is the test itself: stepped turn by turn, with a clock wound by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from fencepost.client.options import ProducerOptions
+from fencepost.client.producer import ProducerKeywords
+from fencepost.client.sender import Sender
+from fencepost.client.settings import ClientSettings
+from fencepost.client.ticket import Ticket
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import ScriptedCluster
+
+
+class SteppedProducer:
+    def __init__(self, cluster: ScriptedCluster, **options: Unpack[ProducerKeywords]) -> None:
+        self.cluster = cluster
+        self.clock: HandWoundClock = cluster.clock
+        self.options = ProducerOptions(**options)
+        self.network = cluster.network()
+        settings = ClientSettings(
+            tuple(cluster.addresses.values()),
+            request_timeout=self.options.request_timeout,
+            retry_backoff=self.options.retry_backoff,
+        )
+        self.sender = Sender(settings, self.options, self.network, self.clock)
+
+    def send(self, topic: str, value: Any, **more: Any) -> Ticket:
+        return self.sender.queues.send(topic, value, **more)
+
+    def step(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self.sender.run_once()
+
+    def step_until(self, condition: Callable[[], bool], turns: int = 10_000) -> None:
+        for _ in range(turns):
+            if condition():
+                return
+            self.sender.run_once()
+        raise AssertionError(f"not within {turns} turns, at {self.clock.monotonic():.3f} s")
+
+    def settle(self) -> None:
+        """Steps until everything that was sent is settled, as `flush` would wait for it."""
+        self.sender.queues.flushing += 1
+        self.step_until(lambda: self.sender.queues.is_empty)
+        self.sender.queues.flushing -= 1
+
+    def run_for(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.sender.run_once(end - self.clock.monotonic())
