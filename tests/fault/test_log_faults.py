@@ -369,7 +369,49 @@ class TestSyncsThatFail:
         assert bed.reopen().end_offset == 1
 
 
+class _Everything(random.Random):
+    """Lets every write survive, but no truncation."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def randrange(self, *_: int) -> int:  # type: ignore[override]
+        return 0
+
+    def randint(self, _: int, high: int) -> int:
+        return high
+
+
 class TestPowerFailure:
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_torn_bytes_that_were_cut_off_do_not_come_back_in_front_of_a_later_segment(
+        self, bed: LogBed, killed: bool
+    ) -> None:
+        """Coming back they would end the log there, and take the synced segment behind them with it."""
+        bed.fill(3)
+        bed.log.close(NOW)
+        bed.open()
+        bed.files.short_write(70)
+        with pytest.raises(StorageError):
+            bed.append(b"x" * 100)
+        bed.append(b"y" * 1200)
+        if killed:
+            bed.reopen()
+        else:
+            bed.log.sync()
+        bed.files.lose_power(_Everything())
+        assert bed.reopen().end_offset == 4
+
+    def test_a_later_segment_of_which_the_one_before_was_lost_does_not_count(self, bed: LogBed) -> None:
+        """The disk may have written the second segment and not the first; both were not synced."""
+        bed.append(b"a" * 900)
+        bed.append(b"b" * 900)
+        first, second = (Path(segment.handle.path) for segment in bed.log.segments)
+        first.write_bytes(b"")
+        bed.reopen()
+        assert bed.log.end_offset == 0
+        assert not second.exists()
+
     def test_what_was_synced_is_there_and_what_was_not_is_gone(self, bed: LogBed) -> None:
         written = bed.fill(30)
         bed.log.sync()

@@ -32,6 +32,10 @@ from tests.support.raw import ConnectionEnded, RawClient
 
 IN_FLIGHT_PER_PARTITION: Final = 5
 LARGEST_BATCH: Final = 20
+BURST: Final = 300
+"""So many batches of a connection are written as fast as they can be; later ones with a pause before each round, so
+that a server that lives longer is still written to when it is killed, but the log stays small enough to be read every
+time."""
 FIRST_SEQUENCES: Final = (Sequence(0), Sequence(MAX_SEQUENCE - 1000))
 """Every other partition begins shortly before the wrap, so that kills happen around it too."""
 
@@ -84,8 +88,11 @@ class Writer:
                 client.send_produce(self._topic, again.data, partition=partition)
                 sent.append(partition)
                 in_flight[partition] += 1
+        acknowledged = 0
         while not stop.exists() or sent:
             if not stop.exists():
+                if acknowledged > BURST:
+                    time.sleep(0.002)
                 for partition, flying in enumerate(in_flight):
                     if flying < IN_FLIGHT_PER_PARTITION:
                         client.send_produce(self._topic, self._new(partition).data, partition=partition)
@@ -98,6 +105,7 @@ class Writer:
                 raise Fault(f"partition {partition}, records from {settled.first} on: {produced}")
             self._unsettled[partition].popleft()
             in_flight[partition] -= 1
+            acknowledged += 1
             self._note(f"ack {partition} {settled.first} {settled.records}")
 
     def _new(self, partition: int) -> Unsettled:

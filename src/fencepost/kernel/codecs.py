@@ -203,7 +203,7 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 def _slow_lz4(data: Buffer, level: int) -> bytes:
     # The library's frames take any level, but ten times as long at the lowest, where most people are.
     stream = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    stream.compress(data)
+    stream.compress(bytes(data))  # it takes no other buffers
     return bytes(stream.finish())
 
 

@@ -369,6 +369,7 @@ class PartitionLog:
         """Cuts off what a failed write left behind the last whole batch. Must succeed before anything is written there:
         the rest of a torn batch behind a shorter good one could be anything, even something that looks like a batch."""
         self._torn = True
+        segment.synced_size = min(segment.synced_size, segment.size - 1)  # the cut has to be synced, too
         try:
             with self._handles.using(segment.handle) as fd:
                 self._handles.files.truncate(fd, segment.size)

@@ -17,6 +17,7 @@ from typing import Final
 from fencepost.core.dedup import Batch, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
+from fencepost.log import cleaned
 from fencepost.log import snapshot as snapshots
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
@@ -94,6 +95,7 @@ class _Recovery:
         self._files: Files = handles.files
         self._now_ms = now_ms
         self._found = Recovered()
+        self._gaps_before = cleaned.read(handles.files, directory)
         self._replayed_from: dict[Offset, int] = {}
         """Base offsets of the segments that were replayed, with the position where that began."""
 
@@ -144,12 +146,10 @@ class _Recovery:
                 segment.load_index(self._handles, self._config.index_interval_bytes)
                 segment.index_mark = None  # the files end here, the segment goes on
             is_last = number == len(bases) - 1
-            # Compaction leaves gaps, but only before the recovery point, and never in the segment that is written to.
-            contiguous = is_last or snapshot is not None
-            if self._found.segments and contiguous and start == 0 and base != self._found.end_offset:
+            if self._found.segments and start == 0 and not self._follows(base):
                 self._remove_segments(bases[number:])
                 return True
-            whole = self._replay(segment, start, sizes[base], contiguous=contiguous)
+            whole = self._replay(segment, start, sizes[base], is_last=is_last)
             self._found.segments.append(segment)
             if not whole and not is_last:
                 self._remove_segments(bases[number + 1 :])
@@ -176,30 +176,37 @@ class _Recovery:
                 segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
         segment.synced_size = segment.size
 
-    def _replay(self, segment: Segment, position: int, file_size: int, *, contiguous: bool) -> bool:
+    def _replay(self, segment: Segment, position: int, file_size: int, *, is_last: bool) -> bool:
         """Reads the segment from `position` on; False if it ends in bytes that are no whole batch."""
         found = self._found
-        expected = max(found.end_offset, segment.base_offset) if position == 0 else found.end_offset
+        if position == 0:
+            found.end_offset = segment.base_offset
         self._replayed_from[segment.base_offset] = position
         if segment.index is None:
             segment.index = SegmentIndex(segment.base_offset)
         with self._handles.using(segment.handle) as fd:
             for placed, data, at in walk_batches(self._files, fd, position, file_size):
                 header = placed.header
-                if header.base_offset < expected or (contiguous and header.base_offset != expected):
+                if not self._follows(header.base_offset):
                     break
                 if not 0 <= header.last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET or header.count < 0:
                     break
                 self._apply(header, data, at)
                 segment.note(header.last_offset, header.size, header.max_timestamp, self._config.index_interval_bytes)
-                expected = header.next_offset
+                found.end_offset = header.next_offset
                 found.replay.replayed_batches += 1
             found.replay.replayed_bytes += segment.size - position
-            found.end_offset = expected
-            if segment.size == file_size > position:
+            # A segment with others behind it is synced in any case: torn bytes that were cut off before a killed server
+            # went on in the next segment must not come back, or the next one would be taken for what is behind damage.
+            if segment.size == file_size and (segment.size > position or not is_last):
                 self._files.sync(fd)
             segment.synced_size = segment.size
         return segment.size == file_size
+
+    def _follows(self, offset: Offset) -> bool:
+        """May a batch or segment that begins with `offset` come next? Only compaction leaves gaps."""
+        expected = self._found.end_offset
+        return offset == expected or expected < offset <= self._gaps_before
 
     def _apply(self, header: BatchHeader, data: Buffer, at: int) -> None:
         if not header.is_idempotent:

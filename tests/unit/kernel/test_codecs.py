@@ -65,6 +65,7 @@ def test_bytes_that_do_not_compress_come_back(codec: int) -> None:
 def test_a_higher_level_packs_tighter(codec: int, low: int, high: int) -> None:
     data = pieces(100_000)
     assert len(compress(codec, data, high)) < len(compress(codec, data, low))
+    assert compress(codec, memoryview(data), high) == compress(codec, bytearray(data), high)
     assert decompress(codec, compress(codec, data, high), len(data)) == data
 
 

@@ -173,7 +173,7 @@ def test_encoding_stops_where_the_batch_is_full_and_goes_on_there(kernel: Kernel
         at = builder.append_columns(source, at, 5, timestamp=NOW, limit=100)
         sizes.append((builder.count, builder.size))
     # The second is larger than the limit and goes alone; the third to fifth would be 61 + 3 · 17 = 112.
-    assert sizes == [(1, 78), (1, 569), (2, 95), (1, 78)]
+    assert sizes == [(1, 78), (1, 570), (2, 95), (1, 78)]
 
 
 def test_rows_are_picked_by_number(kernel: Kernel) -> None:

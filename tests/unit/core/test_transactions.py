@@ -1,0 +1,207 @@
+"""The states of a transaction: who may do what, and what a repeated or late request is answered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.core.transactions import (
+    DECIDED,
+    FROM,
+    MAX_EPOCH,
+    NOBODY,
+    RESTING,
+    Decision,
+    Identity,
+    IllegalStep,
+    State,
+    Transaction,
+)
+from fencepost.errors import ErrorCode
+from fencepost.types import Epoch, Pid, TopicPartition
+
+pytestmark = pytest.mark.unit
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ME = Identity(Pid(7), Epoch(3))
+OLDER = Identity(Pid(7), Epoch(2))
+STRANGER = Identity(Pid(8), Epoch(3))
+
+
+def transaction(state: State = State.EMPTY) -> Transaction:
+    made = Transaction("name", ME.pid, ME.epoch, 1000, last=OLDER)
+    if state is State.EMPTY:
+        return made
+    made.add({P0}, set(), 0)
+    if state is State.ONGOING:
+        return made
+    made.prepare(commit=state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT), now=1)
+    if state not in DECIDED:
+        made.complete(2)
+    assert made.state is state
+    return made
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_can_be_reached_and_left(state: State) -> None:
+    assert transaction(state).state is state
+    assert any(state in sources for sources in FROM.values())
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_step_that_is_not_in_the_table_is_a_bug_and_said_so(state: State) -> None:
+    steps: dict[State, Callable[[Transaction], object]] = {
+        State.ONGOING: lambda t: t.add({P1}, set(), 5),
+        State.PREPARE_COMMIT: lambda t: t.prepare(commit=True, now=5),
+        State.PREPARE_ABORT: lambda t: t.prepare(commit=False, now=5),
+        State.EMPTY: lambda t: t.take_over(Identity(ME.pid, Epoch(4)), 1000, 5),
+    }
+    for target, step in steps.items():
+        moved = transaction(state)
+        if state in FROM[target]:
+            step(moved)
+            assert moved.state is target
+        else:
+            with pytest.raises(IllegalStep):
+                step(moved)
+            assert moved.state is state
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_stranger_and_an_older_epoch_are_refused_in_every_state(state: State) -> None:
+    for who, code in ((STRANGER, ErrorCode.INVALID_PRODUCER_ID_MAPPING), (OLDER, ErrorCode.PRODUCER_FENCED)):
+        assert transaction(state).judge_add(who) is code
+        assert transaction(state).judge_end(who, commit=True) == Decision(code)
+    assert transaction(state).judge_write(OLDER, P0) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("state", "commit", "decision"),
+    [
+        (State.EMPTY, True, Decision(ErrorCode.INVALID_TXN_STATE)),
+        (State.EMPTY, False, Decision(ErrorCode.INVALID_TXN_STATE)),
+        (State.ONGOING, True, Decision(ErrorCode.NONE, proceed=True)),
+        (State.ONGOING, False, Decision(ErrorCode.NONE, proceed=True)),
+        (State.PREPARE_COMMIT, True, Decision(ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (State.PREPARE_COMMIT, False, Decision(ErrorCode.INVALID_TXN_STATE)),
+        (State.PREPARE_ABORT, False, Decision(ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (State.PREPARE_ABORT, True, Decision(ErrorCode.INVALID_TXN_STATE)),
+        (State.COMPLETE_COMMIT, True, Decision(ErrorCode.NONE)),
+        (State.COMPLETE_COMMIT, False, Decision(ErrorCode.INVALID_TXN_STATE)),
+        (State.COMPLETE_ABORT, False, Decision(ErrorCode.NONE)),
+        (State.COMPLETE_ABORT, True, Decision(ErrorCode.INVALID_TXN_STATE)),
+    ],
+)
+def test_end_txn_is_repeatable_and_never_turns_a_decision_round(state: State, commit: bool, decision: Decision) -> None:
+    assert transaction(state).judge_end(ME, commit=commit) == decision
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_batch_is_only_written_inside_the_transactions_partitions(state: State) -> None:
+    inside = transaction(state)
+    assert inside.judge_write(ME, P0) is (ErrorCode.NONE if state is State.ONGOING else ErrorCode.INVALID_TXN_STATE)
+    assert inside.judge_write(ME, P1) is ErrorCode.INVALID_TXN_STATE
+    assert inside.judge_write(STRANGER, P0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_partitions_of_the_last_transaction_are_not_those_of_the_next() -> None:
+    next_one = transaction(State.COMPLETE_COMMIT)
+    next_one.add({P1}, set(), 9)
+    assert next_one.judge_write(ME, P0) is ErrorCode.INVALID_TXN_STATE
+    assert next_one.started_ms == 9
+
+
+def test_adding_what_is_there_changes_nothing() -> None:
+    ongoing = transaction(State.ONGOING)
+    assert not ongoing.add({P0}, set(), 5)
+    assert ongoing.add({P1}, {"group"}, 5)
+    assert ongoing.started_ms == 0
+
+
+@pytest.mark.parametrize("state", State)
+def test_init_waits_out_a_decision_and_takes_everything_else(state: State) -> None:
+    judged = transaction(state).judge_init(NOBODY)
+    assert judged is (ErrorCode.CONCURRENT_TRANSACTIONS if state in DECIDED else ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("state", State)
+def test_init_with_an_epoch_that_is_neither_the_present_nor_the_last_is_fenced(state: State) -> None:
+    for expected in (STRANGER, Identity(ME.pid, Epoch(1)), Identity(ME.pid, Epoch(4))):
+        assert transaction(state).judge_init(expected) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_repeated_init_is_recognised_and_a_first_one_is_not() -> None:
+    resting = transaction(State.EMPTY)
+    assert resting.is_repeated_init(OLDER)
+    assert not resting.is_repeated_init(ME)
+    assert not resting.is_repeated_init(NOBODY)
+
+
+def test_taking_over_remembers_whom_it_replaced() -> None:
+    resting = transaction(State.COMPLETE_ABORT)
+    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
+    assert (resting.identity, resting.last) == (Identity(ME.pid, Epoch(4)), ME)
+    assert (resting.state, resting.timeout_ms) == (State.EMPTY, 500)
+    assert resting.judge_end(ME, commit=True).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_fencing_abort_bumps_the_epoch_before_the_markers() -> None:
+    late = transaction(State.ONGOING)
+    late.prepare(commit=False, now=5, fence=True)
+    assert late.marker_epoch == late.epoch == ME.epoch + 1
+    assert late.judge_end(ME, commit=True).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_the_last_epoch_leaves_room_for_one_fence() -> None:
+    last = Transaction("name", ME.pid, MAX_EPOCH, 1000)
+    assert last.epochs_exhausted
+    last.add({P0}, set(), 0)
+    last.prepare(commit=False, now=1, fence=True)
+    assert last.epoch == 2**15 - 1
+
+
+def test_only_an_open_transaction_times_out() -> None:
+    for state in State:
+        assert transaction(state).has_timed_out(10_000) is (state is State.ONGOING)
+    assert not transaction(State.ONGOING).has_timed_out(1000)
+
+
+@given(
+    st.lists(st.sampled_from(["init", "add", "commit", "abort", "complete", "late commit", "late add"]), max_size=40)
+)
+def test_whatever_the_order_a_decision_is_final_and_nothing_of_an_older_epoch_takes_effect(events: list[str]) -> None:
+    made = Transaction("name", Pid(1), Epoch(0), 1000)
+    clock = itertools.count()
+    decided: State | None = None
+    for event in events:
+        now = next(clock)
+        older = Identity(made.pid, Epoch(made.epoch - 1))
+        if event == "init" and made.judge_init(NOBODY) is ErrorCode.NONE:
+            if made.state is State.ONGOING:
+                made.prepare(commit=False, now=now, fence=True)
+                made.complete(now)
+            made.take_over(Identity(made.pid, Epoch(made.epoch + 1)), 1000, now)
+            decided = None
+        elif event == "add" and made.judge_add(made.identity) is ErrorCode.NONE:
+            made.add({P0}, set(), now)
+            decided = None
+        elif event in ("commit", "abort") and made.judge_end(made.identity, commit=event == "commit").proceed:
+            made.prepare(commit=event == "commit", now=now)
+            decided = made.state
+        elif event == "complete" and made.state in DECIDED:
+            made.complete(now)
+        elif event == "late commit":
+            assert not made.judge_end(older, commit=True).proceed
+        elif event == "late add":
+            assert made.judge_add(older) is not ErrorCode.NONE
+        if decided is State.PREPARE_COMMIT:
+            assert made.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        elif decided is State.PREPARE_ABORT:
+            assert made.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+        assert made.judge_write(older, P0) is not ErrorCode.NONE
+        if made.state in RESTING:
+            assert made.judge_write(made.identity, P0) is not ErrorCode.NONE
