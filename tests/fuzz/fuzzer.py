@@ -54,7 +54,7 @@ def _try_batch(batch: bytes, chance: random.Random) -> str:
     start, stop = sorted(chance.choices((0, 1, 3, 40, 2**62), k=2))
     for headers in (True, False):
         decoders = _batch.ColumnDecoder(headers=headers), columns_py.ColumnDecoder(headers=headers)
-        taken = [_answer(lambda decoder=decoder: _decode(decoder, batch, start, stop)) for decoder in decoders]  # type: ignore[misc]
+        taken = [_answer(lambda decoder=decoder: _decode(decoder, batch, start, stop)) for decoder in decoders]
         if taken[0] != taken[1]:
             raise Differ(f"ColumnDecoder: {batch.hex()}")
     return "refused" if isinstance(records, str) else "sound"

@@ -30,7 +30,7 @@ class Record(NamedTuple):
     headers: bytes = b"\x02\x02h\x02x"
 
     def encoded(self) -> bytes:
-        body = b"".join(self[1:])  # type: ignore[arg-type]
+        body = b"".join(self[1:])
         return (batch_py.varint(len(body)) if self.length is None else self.length) + body
 
 

@@ -592,7 +592,7 @@ class Sender:
             return
         assert flight.identity is not None
         self._looking_back.add(queue)
-        start = flight.last_acknowledged
+        start = flight.look_back_from
 
         def finished(found: dict[Any, Offset]) -> None:
             self._looking_back.discard(queue)

@@ -100,6 +100,8 @@ class Sent(Generic[BatchT]):
     in_flight: bool = True
     in_doubt: bool = False
     attempts: int = 1
+    follows: Offset | None = None
+    """The last acknowledged offset when it was first sent: if it is in the log, it is behind that."""
 
     @property
     def persisted(self) -> Persisted:
@@ -114,7 +116,7 @@ class Flight(Generic[BatchT]):
         self.identity: Identity | None = None
         self.next_sequence = FIRST
         self.last_acknowledged: Offset | None = None
-        """Offset of the last record known to be in the log: where a look back begins."""
+        """Offset of the last record known to be in the log."""
         self._sent: deque[Sent[BatchT]] = deque()
         self._in_flight = 0
         self._proven = False  # the server has acknowledged this identity here, so it knows its H(P)
@@ -131,6 +133,14 @@ class Flight(Generic[BatchT]):
     @property
     def head(self) -> Sent[BatchT] | None:
         return self._sent[0] if self._sent else None
+
+    @property
+    def look_back_from(self) -> Offset | None:
+        """Where to begin to read for what is in doubt; None: from the beginning of the log.
+
+        Not the last acknowledged offset: a later batch may be acknowledged while an earlier one is in doubt.
+        """
+        return self._sent[0].follows if self._sent else self.last_acknowledged
 
     @property
     def in_flight(self) -> int:
@@ -174,7 +184,7 @@ class Flight(Generic[BatchT]):
         else:
             stamp = Stamp(*self.identity, self.next_sequence)
             self.next_sequence = sequence.advance(self.next_sequence, count)
-        sent = Sent(batch, count, stamp)
+        sent = Sent(batch, count, stamp, follows=self.last_acknowledged)
         self._sent.append(sent)
         self._in_flight += 1
         return sent
@@ -288,7 +298,7 @@ class Flight(Generic[BatchT]):
         del self._sent[at]
         stamp = sent.stamp
         for batch, count in parts:
-            self._sent.insert(at, Sent(batch, count, stamp, in_flight=False, attempts=0))
+            self._sent.insert(at, Sent(batch, count, stamp, in_flight=False, attempts=0, follows=sent.follows))
             at += 1
             if stamp is not NO_STAMP:
                 stamp = stamp._replace(sequence=sequence.advance(stamp.sequence, count))

@@ -87,6 +87,16 @@ _TABLE: Final = (
         "message.timestamp.type", "string", "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock counts"
     ),
     TopicConfig(
+        "message.timestamp.after.max.ms", "long", "3600000", _whole(0, _LONG_MAX), "how far ahead of us times may be"
+    ),
+    TopicConfig(
+        "message.timestamp.before.max.ms",
+        "long",
+        str(_LONG_MAX),
+        _whole(0, _LONG_MAX),
+        "how far behind us times may be",
+    ),
+    TopicConfig(
         "min.cleanable.dirty.ratio", "double", "0.5", _ratio, "share of uncompacted bytes that starts compaction"
     ),
     TopicConfig(
@@ -144,3 +154,10 @@ def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConf
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         producer_expiry_ms=producer_expiry_ms,
     )
+
+
+def timestamp_slack(values: Mapping[str, str]) -> tuple[int, int]:
+    """How many milliseconds a record's time may lie behind and ahead of the server's."""
+    names = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+    before, after = (int(values.get(name, KNOWN[name].default)) for name in names)
+    return before, after

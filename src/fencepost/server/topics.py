@@ -17,7 +17,7 @@ from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.config import LogConfig
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.store import Statement, Store
-from fencepost.server.topic_config import check_config, log_config
+from fencepost.server.topic_config import check_config, log_config, timestamp_slack
 from fencepost.types import Milliseconds
 
 MAX_NAME: Final = 249
@@ -62,6 +62,8 @@ class Topic:
         self._partitions: dict[int, Partition] = {}
         self.configs: dict[str, str] = {}
         self.log_config: LogConfig
+        self.timestamp_slack = (0, 0)
+        """How many milliseconds a record's time may lie behind and ahead of the server's."""
         self.writer_group = ""
         """If set, only the owner of a partition in this group may write to it (guarded topics)."""
         self.reader_group = ""
@@ -71,6 +73,7 @@ class Topic:
         """Makes these the topic's own configs; open logs follow at once."""
         self.configs = dict(configs)
         self.log_config = log_config(self.configs, producer_expiry_ms=self._producer_expiry_ms)
+        self.timestamp_slack = timestamp_slack(self.configs)
         self.writer_group = self.configs.get("fencepost.writer.group", "")
         self.reader_group = self.configs.get("fencepost.reader.group", "")
         for partition in self._partitions.values():

@@ -135,6 +135,16 @@ def test_nothing_is_renumbered_while_a_batch_is_in_doubt() -> None:
     assert m2.stamp == Stamp(*NEXT, Sequence(0))
 
 
+def test_what_is_in_doubt_is_looked_for_behind_what_was_acknowledged_before_it_was_sent() -> None:
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
+    lane.lost(m1, 0.0, BACKOFF)
+    lane.acknowledged(m2, Offset(2), 0.0)  # so M1 is in the log, and before M2
+    lane.wants_look_back()
+    assert lane.last_acknowledged == 2
+    assert lane.look_back_from == 0
+
+
 def test_a_log_that_cannot_be_read_is_read_again_later() -> None:
     lane = proven()
     m1 = lane.send("M1", 1)

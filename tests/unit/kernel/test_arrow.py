@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -18,10 +17,9 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
-def _selected(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _selected(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selected, "ColumnDecoder", kernel.ColumnDecoder)
     monkeypatch.setattr(selected, "ColumnSource", kernel.ColumnSource)
-    yield
 
 
 ROWS = [

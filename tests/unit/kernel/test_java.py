@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.unit.kernel.implementations import COMPILED, NOW
 
 pytestmark = pytest.mark.kafka
 
-# Prints what it reads from the first file, a record a line, and writes batches of the same records in every codec to the second.
+# Prints what it reads from the first file, a record a line, and writes batches of the same records, one per codec, to
+# the second.
 PROGRAM = """
+import java.io.FileOutputStream;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.*;
@@ -22,7 +25,7 @@ import java.util.*;
 import org.apache.kafka.common.compress.*;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.record.internal.*;
-import org.apache.kafka.common.utils.BufferSupplier;
+import org.apache.kafka.common.record.internal.Record;
 
 class Strangers {
     static String hex(ByteBuffer bytes) {
@@ -42,7 +45,8 @@ class Strangers {
                 record.ensureValid();
                 StringBuilder line = new StringBuilder();
                 line.append(batch.compressionType().id).append(' ').append(record.offset()).append(' ');
-                line.append(record.timestamp()).append(' ').append(hex(record.key())).append(' ').append(hex(record.value()));
+                line.append(record.timestamp()).append(' ');
+                line.append(hex(record.key())).append(' ').append(hex(record.value()));
                 for (Header header : record.headers()) {
                     line.append(' ').append(header.key()).append('=');
                     line.append(hex(header.value() == null ? null : ByteBuffer.wrap(header.value())));
@@ -52,17 +56,19 @@ class Strangers {
             }
         }
         List<SimpleRecord> once = seen.subList(0, 400);
-        try (FileChannel out = FileChannel.open(Path.of(args[1]), StandardOpenOption.CREATE, StandardOpenOption.WRITE)) {
+        SimpleRecord[] records = once.toArray(new SimpleRecord[0]);
+        try (FileChannel out = new FileOutputStream(args[1]).getChannel()) {
             for (CompressionType type : CompressionType.values()) {
-                MemoryRecords theirs = MemoryRecords.withRecords(Compression.of(type).build(), once.toArray(new SimpleRecord[0]));
-                out.write(theirs.buffer());
+                out.write(MemoryRecords.withRecords(Compression.of(type).build(), records).buffer());
             }
         }
     }
 }
 """
 
-ROWS = [
+Row: TypeAlias = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]
+
+ROWS: list[Row] = [
     (
         b"key-%d" % i if i % 3 else None,
         (b"value-%d " % i) * (i % 90) if i % 4 else None,
@@ -77,9 +83,7 @@ def cell(data: bytes | None) -> str:
     return "-" if data is None else f"x{data.hex()}"
 
 
-def line(
-    codec: int, offset: int, row: tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]
-) -> str:
+def line(codec: int, offset: int, row: Row) -> str:
     key, value, timestamp, headers = row
     shown = [str(codec), str(offset), str(timestamp), cell(key), cell(value)]
     return " ".join(shown + [f"{name}={cell(data)}" for name, data in headers or ()])

@@ -27,7 +27,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Deferred, Request
-from fencepost.types import Offset
+from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
     ProducedPartition,
     ProducedTopic,
@@ -154,6 +154,8 @@ def _append(
     if header.pid >= 0:
         _check_transaction(broker, partition, header, request.version)
     now = broker.clock.now_ms()
+    if not partition.topic.log_config.append_time:
+        _check_time(partition, header, now)
     verdict, offset = partition.append(records, header, now)
     log = partition.log
     assert log is not None
@@ -219,6 +221,16 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
     if partition.topic.is_compacted and any(record.key is None for record in kernel.decode_batch(records)):
         raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
     return header
+
+
+def _check_time(partition: Partition, header: BatchHeader, now: Milliseconds) -> None:
+    """As far as the header tells: the first record's time and the highest."""
+    before, after = partition.topic.timestamp_slack
+    if header.max_timestamp - now > after or (header.base_timestamp >= 0 and now - header.base_timestamp > before):
+        raise ServerError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"times from {header.base_timestamp} to {header.max_timestamp} are too far from the server's, {now}",
+        )
 
 
 def _check_transaction(broker: Broker, partition: Partition, header: BatchHeader, version: int) -> None:

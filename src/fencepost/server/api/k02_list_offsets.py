@@ -24,6 +24,16 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
+_FIRST_VERSION: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version that brought each of the times that are none."""
+
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
@@ -35,12 +45,12 @@ async def handle(broker: Broker, request: Request) -> Fields:
         for ask in topic.partitions:
             twice = (topic.name, ask.partition_index) in seen
             seen.add((topic.name, ask.partition_index))
-            partitions.append(await _look_up(broker, topic.name, ask, committed=committed, twice=twice))
+            partitions.append(await _look_up(broker, request, topic.name, ask, committed=committed, twice=twice))
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 
-async def _look_up(broker: Broker, topic: str, ask: Any, *, committed: bool, twice: bool) -> Fields:
+async def _look_up(broker: Broker, request: Request, topic: str, ask: Any, *, committed: bool, twice: bool) -> Fields:
     answer = {
         "partition_index": ask.partition_index,
         "error_code": 0,
@@ -51,6 +61,8 @@ async def _look_up(broker: Broker, topic: str, ask: Any, *, committed: bool, twi
     try:
         if twice:
             raise ServerError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+        if ask.timestamp < 0 and request.version < _FIRST_VERSION.get(ask.timestamp, request.version + 1):
+            raise ServerError(ErrorCode.UNSUPPORTED_VERSION, f"v{request.version} has no special time {ask.timestamp}")
         if getattr(ask, "current_leader_epoch", -1) > LEADER_EPOCH:
             raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = await broker.partition(topic, ask.partition_index).open()
@@ -73,15 +85,11 @@ async def _find(
         return end, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.start_offset, -1
-    if timestamp == LATEST_TIERED:
-        return None
-    if timestamp == EARLIEST_PENDING_UPLOAD:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     run = asyncio.get_running_loop().run_in_executor
     if timestamp == MAX_TIMESTAMP:
         return await run(broker.threads, lambda: log.offset_of_max_timestamp(upto=end))
-    if timestamp < 0:
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"{timestamp} is neither a time nor a known placeholder")
     return await run(broker.threads, lambda: log.offset_for_time(timestamp, upto=end))
 
 

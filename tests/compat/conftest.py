@@ -1,0 +1,42 @@
+"""The server that strangers' clients are tried on: ours, or with `--compat-on-kafka` Apache Kafka for comparison."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.raw import RawClient
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    """HOST:PORT of the server."""
+    fixture = "kafka" if request.config.getoption("compat_on_kafka") else "fencepost_server"
+    found: str = request.getfixturevalue(fixture).address
+    return found
+
+
+@pytest.fixture
+def raw(address: str) -> Iterator[RawClient]:
+    """To look behind the client's back."""
+    with RawClient(address) as client:
+        yield client
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test of the session uses."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
+    return f"{test}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(raw: RawClient, name: str) -> str:
+    """A fresh topic with two partitions."""
+    raw.create_topic(name, partitions=2)
+    return name

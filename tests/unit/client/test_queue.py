@@ -1,0 +1,229 @@
+"""The caller's side: memory shared fairly, blocking or raising, flushing, tickets and callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fencepost.client.ticket import Ticket
+from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import Api, Refused, ScriptedCluster
+from tests.support.stepped import SteppedProducer
+
+pytestmark = pytest.mark.unit
+
+
+def cluster(**topics: int) -> ScriptedCluster:
+    return ScriptedCluster(HandWoundClock(), topics=topics)
+
+
+def fill(producer: SteppedProducer, topic: str) -> int:
+    sent = 0
+    with pytest.raises(BufferFull):
+        while True:
+            producer.send(topic, b"x" * 1000)
+            sent += 1
+    return sent
+
+
+def test_a_topic_may_hold_as_much_as_is_still_free_so_others_always_find_room() -> None:
+    """PROD-6."""
+    producer = SteppedProducer(cluster(a=1, b=1, c=1), buffer_memory=100_000, when_full="raise")
+    first, second, third = fill(producer, "a"), fill(producer, "b"), fill(producer, "c")
+    assert 45 <= first <= 50
+    assert 22 <= second <= 25
+    assert 10 <= third <= 13
+
+
+def test_memory_is_free_again_when_records_are_settled() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on, buffer_memory=100_000, when_full="raise")
+    sent = fill(producer, "t")
+    producer.settle()
+    assert producer.sender.queues.held == 0
+    assert fill(producer, "t") == sent
+
+
+def test_send_blocks_until_there_is_room() -> None:
+    """PROD-1."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, buffer_memory=20_000)
+    for _ in range(9):
+        producer.send("t", b"x" * 1000)
+    blocked = threading.Event()
+    tickets: list[Ticket] = []
+
+    def caller() -> None:
+        blocked.set()
+        tickets.extend(producer.send("t", b"y" * 1000) for _ in range(20))
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    blocked.wait()
+    while thread.is_alive():
+        producer.sender.run_once(0.0)
+    producer.settle()
+    assert len(on.values("t", 0)) == 29
+    assert all(ticket.exception() is None for ticket in tickets)
+
+
+def test_a_caller_that_blocks_too_long_is_told_what_is_full() -> None:
+    producer = SteppedProducer(cluster(t=1), buffer_memory=4000, block_timeout=0.0)
+    producer.send("t", b"x" * 1000)
+    with pytest.raises(BufferFull, match="t holds"):
+        producer.send("t", b"x" * 1000)
+
+
+def test_a_record_that_never_fits_the_memory_is_refused_at_once() -> None:
+    producer = SteppedProducer(cluster(t=1), buffer_memory=4000)
+    with pytest.raises(RecordTooLarge, match="buffer_memory"):
+        producer.send("t", b"x" * 3000)
+
+
+@pytest.mark.parametrize(("key", "value"), [(1, b"v"), (b"k", 2.0), (b"k", ["v"])])
+def test_what_is_no_bytes_is_refused_with_its_name(key: object, value: object) -> None:
+    producer = SteppedProducer(cluster(t=1))
+    with pytest.raises(TypeError, match="is bytes, str or None, not"):
+        producer.send("t", value, key=key)
+    assert producer.sender.queues.is_empty
+
+
+def test_a_record_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    producer.send("t", b"first")
+    producer.settle()
+    with pytest.raises(UnicodeEncodeError):
+        producer.send("t", "\ud800")
+    assert producer.sender.queues.is_empty
+    ticket = producer.send("t", b"second")
+    producer.settle()
+    assert ticket.result().offset == 1
+
+
+def test_a_ticket_can_be_waited_for_only_so_long() -> None:
+    producer = SteppedProducer(cluster(t=1))
+    with pytest.raises(TimedOut):
+        producer.send("t", b"v").result(timeout=0.001)
+
+
+def test_callbacks_are_called_once_when_settled_and_at_once_if_it_is() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    called: list[int] = []
+    early = producer.send("t", b"v")
+    early.add_done_callback(lambda ticket: called.append(ticket.result().offset))
+    assert called == []
+    producer.settle()
+    assert called == [0]
+    early.add_done_callback(lambda ticket: called.append(-ticket.result().offset))
+    assert called == [0, 0]
+
+
+def test_a_callback_that_sends_or_raises_does_no_harm() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+
+    def callback(ticket: Ticket) -> None:
+        producer.send("t", b"second")
+        raise RuntimeError("on purpose")
+
+    producer.send("t", b"first").add_done_callback(callback)
+    producer.send("nowhere", b"lost").add_done_callback(callback)
+    producer.settle()
+    assert on.values("t", 0) == [b"first", b"second", b"second"]
+
+
+def test_a_ticket_can_be_awaited_before_and_after_it_is_settled() -> None:
+    producer = SteppedProducer(cluster(t=1))
+
+    async def main() -> list[int]:
+        tickets = [producer.send("t", b"v") for _ in range(3)]
+        waiting = [asyncio.ensure_future(_await(ticket)) for ticket in tickets]
+        await asyncio.sleep(0)
+        producer.settle()
+        return [await future for future in waiting] + [await _await(tickets[0])]
+
+    assert asyncio.run(main()) == [0, 1, 2, 0]
+
+
+async def _await(ticket: Ticket) -> int:
+    return (await ticket).offset
+
+
+def test_awaiting_a_failed_ticket_raises_its_error() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+
+    async def main() -> None:
+        ticket = producer.send("t", b"v")
+        waiting = asyncio.ensure_future(_await(ticket))
+        await asyncio.sleep(0)
+        producer.settle()
+        with pytest.raises(SendFailed, match="INVALID_RECORD"):
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+    tickets = [producer.send("t", b"v") for _ in range(10)]
+    producer.settle()
+    for ticket in tickets[:4]:
+        assert ticket.exception() is not None
+    count, causes = producer.sender.failures.take()
+    assert count == 6
+    assert [type(cause) for cause in causes] == [SendFailed]
+    assert producer.sender.failures.take() == (0, ())
+
+
+def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
+    heard: list[SendFailed] = []
+    on = cluster(t=1)
+    producer = SteppedProducer(on, on_error=heard.append, unknown_topic_timeout=1.0)
+    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+    for _ in range(10):
+        producer.send("t", b"v")
+    producer.send("nowhere", b"v")
+    producer.settle()
+    assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
+    assert producer.sender.failures.take() == (0, ())
+
+
+def test_ten_thousand_idle_queues_hold_no_batches() -> None:
+    """PROD-11."""
+    on = cluster(t=10_000)
+    producer = SteppedProducer(on)
+    for partition in range(10_000):
+        producer.send("t", b"v", partition=partition)
+    producer.settle()
+    assert producer.sender.queues.active() == []
+    assert producer.sender.queues.held == 0
+    queues = list(producer.sender.queues.everything())
+    assert len(queues) == 10_001
+    assert not any(queue.open or queue.sealed for queue in queues)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "brotli"},
+        {"batch_size": 0},
+        {"delivery_timeout": -1},
+        {"when_full": "drop"},
+        {"acks": "leader"},
+        {"linger": -0.1},
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_with_its_name(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SteppedProducer(cluster(), **options)  # type: ignore[arg-type]
+    assert next(iter(options)) in str(raised.value)
+    assert isinstance(raised.value, FencepostError)
