@@ -47,14 +47,15 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/lint-imports
 
 bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(or $(ARGS),server)
 
 sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh
 
 dist: setup  ## source distribution and wheel, into dist
 	@mkdir -p dist
-	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))"
+	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
+	@ls dist/*
 
 clean:  ## remove what was built; .venv stays, and is brought up to date by the next target
 	rm -rf build dist .work .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis $(STAMP)

@@ -124,7 +124,7 @@ class BarProgress:
         self._progress.update(self._task, completed=done)
 
     def say(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False, markup=False)
+        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -238,7 +238,11 @@ def main() -> int:
         for failure in tally.failures[:3]:
             print(f"  failed        {failure}")
         held = judge(chosen.records, read(server)) and not tally.failures
-    print(f"Exactly once, through {chosen.kills} kills." if held else "NOT exactly once: see the counts above.")
+    print(
+        f"Exactly once, through {chosen.kills} kill{'s' if chosen.kills != 1 else ''}."
+        if held
+        else "NOT exactly once: see the counts above."
+    )
     return 0 if held else 1
 
 

@@ -402,6 +402,17 @@ class TestPowerFailure:
         bed.files.lose_power(_Everything())
         assert bed.reopen().end_offset == 4
 
+    def test_a_segment_made_in_vain_has_a_durable_name_before_what_is_in_it_counts_as_synced(self, bed: LogBed) -> None:
+        bed.files.short_write(70)
+        with pytest.raises(StorageError):
+            bed.append(b"x" * 100)
+        bed.log.close(NOW)
+        bed.open()
+        bed.append(b"x")
+        assert bed.log.sync() == 1
+        bed.files.lose_power()
+        assert bed.reopen().end_offset == 1
+
     def test_a_later_segment_of_which_the_one_before_was_lost_does_not_count(self, bed: LogBed) -> None:
         """The disk may have written the second segment and not the first; both were not synced."""
         bed.append(b"a" * 900)

@@ -33,10 +33,13 @@ def fuzz(inputs: int, seed: int) -> dict[str, int]:
     for _, batch in malformed_batches():
         outcomes[_try_batch(batch, hostile.random)] += 1
     while sum(outcomes.values()) < inputs:
-        if hostile.random.random() < 0.9:
+        choice = hostile.random.random()
+        if choice < 0.88:
             outcomes[_try_batch(hostile.batch(), hostile.random)] += 1
-        else:
+        elif choice < 0.98:
             outcomes[_try_columns(hostile.random)] += 1
+        else:
+            outcomes[_try_build(hostile.random)] += 1
     return outcomes
 
 
@@ -137,6 +140,24 @@ def _try_columns(chance: random.Random) -> str:
     if _answer(lambda: group(_batch)) != _answer(lambda: group(columns_py)):
         raise Differ(f"group_rows: {chosen!r} {partitions}")
     return "refused" if isinstance(answer, str) else "sound"
+
+
+# --- building: the compiled kernel compresses and checksums by itself ---
+
+
+def _try_build(chance: random.Random) -> str:
+    words = [chance.randbytes(chance.randrange(1, 40)) for _ in range(chance.choice((1, 5, 300)))]
+    size = chance.choice((0, 5, 12, 13, 14, 300, 5_000, 65_500, 65_560))
+    value = b"".join(chance.choices(words, k=size // 20 + 1))[:size]
+    codec = chance.choice((0, 3, 3, 3))
+    compiled, twin = _batch.BatchBuilder(chance.choice((0, 1, 100))), batch_py.BatchBuilder()
+    for builder in (compiled, twin):
+        builder.append(value[:7], value, 5, [("name", value[:300])])
+        builder.append(None, value[:40], 5)
+    batch = compiled.build(codec)
+    if batch != twin.build(codec) or [batch] != _batch.build_batches([(compiled, -1, -1, -1)], codec):
+        raise Differ(f"build: codec {codec}, {value.hex()}")
+    return "sound"
 
 
 def main() -> None:

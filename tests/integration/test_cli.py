@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -156,6 +157,32 @@ def test_describing_an_unknown_topic_does_not_create_it(run: Run, name: str) -> 
     run("topic", "describe", name, code=1)
     run("producers", name, code=1)
     assert name not in run("topic", "list").stdout
+
+
+@pytest.mark.parametrize(("typed", "kept"), [("n\n", True), ("y\n", False)])
+def test_at_a_terminal_a_topic_is_deleted_only_after_a_yes(
+    run: Run, ours: TestedServer, name: str, monkeypatch: pytest.MonkeyPatch, typed: str, kept: bool
+) -> None:
+    run("topic", "create", name)
+
+    class Terminal(CliRunner):
+        """click gives each call a stdin of its own; this one claims to be a terminal."""
+
+        def isolation(self, *args: Any, **how: Any) -> Any:
+            isolated = super().isolation(*args, **how)
+
+            @contextlib.contextmanager
+            def at_a_terminal() -> Iterator[Any]:
+                with isolated as streams:
+                    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+                    yield streams
+
+            return at_a_terminal()
+
+    result = Terminal().invoke(main, ["topic", "delete", name, "--servers", ours.address], input=typed)
+    assert result.exit_code == int(kept)
+    assert f"delete {name} with all records? [y/N]" in result.output
+    assert (name in run("topic", "list").stdout) is kept
 
 
 # --- fencepost serve ---

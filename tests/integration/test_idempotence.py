@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +11,7 @@ from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from tests.integration.conftest import TestedServer
 from tests.support.batches import batch
-from tests.support.raw import Produced, RawClient
+from tests.support.raw import API_VERSIONS, Produced, RawClient
 
 pytestmark = pytest.mark.integration
 
@@ -264,3 +265,43 @@ def test_a_pid_without_a_sequence_is_an_invalid_record(writer: Writer) -> None:
 
 def test_a_pid_with_a_negative_epoch_is_refused(server: TestedServer, writer: Writer) -> None:
     assert writer.write(0, epoch=-1).error is server.answer_to("pid with a negative epoch")
+
+
+# --- what only fencepost's own client is told ---
+
+
+@pytest.fixture
+def our_writer(ours: TestedServer, name: str) -> Iterator[Writer]:
+    """A producer that has said, in ApiVersions, that it is fencepost's own client."""
+    with ours.connect() as connection:
+        connection.call(API_VERSIONS, 3, client_software_name="fencepost", client_software_version="1")
+        connection.create_topic(name)
+        yield Writer(connection, name, connection.new_pid())
+
+
+def test_our_client_is_told_of_a_duplicate_too_old_to_have_an_offset(our_writer: Writer) -> None:
+    """IDEM-2: it does not take the code for success, but for what it says."""
+    for first in range(40):
+        our_writer.write(first)
+    assert our_writer.write(0).error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert our_writer.write(3, 2).error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert our_writer.write(39, 2).error is OUT_OF_ORDER
+    assert our_writer.write(40)[:2] == (NONE, 40)
+
+
+def test_our_client_is_refused_a_repeat_with_other_bytes(our_writer: Writer) -> None:
+    """IDEM-2: its repeats are byte-equal, so another checksum means that something is very wrong."""
+    our_writer.write(0, 2)
+    refused = our_writer.write(0, 2, mark="other")
+    assert refused.error is ErrorCode.INVALID_RECORD
+    assert "other bytes" in (refused.message or "")
+    assert our_writer.write(0, 2)[:2] == (NONE, 0)
+    assert our_writer.client.fetch(our_writer.topic, 0).values == [b"0", b"1"]
+
+
+def test_a_stranger_on_the_next_connection_is_not_taken_for_our_client(ours: TestedServer, our_writer: Writer) -> None:
+    """The name belongs to the connection that gave it."""
+    for first in range(40):
+        our_writer.write(first)
+    with ours.connect() as stranger:
+        assert our_writer._replace(client=stranger).write(0).error is OUT_OF_ORDER

@@ -1,8 +1,8 @@
 """A real Apache Kafka for tests: its jars by Maven, one KRaft broker on 127.0.0.1, stopped with the test session.
 
 The jars are copied once into a cache folder (`FENCEPOST_TEST_CACHE`, or the user's cache directory), under a lock, so
-that several test processes may ask at the same time. Needs `java` (17 or newer) and `mvn` on the PATH; `missing_tool`
-says in one line what is not there.
+that several test processes may ask at the same time. Needs `java` (17 or newer) on the PATH, and `mvn` the first time;
+`KafkaUnavailable` says in one line what is not there.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class KafkaUnavailable(Exception):
     """Java, Maven or the jars are not to be had; the message is one clear line."""
 
 
-def missing_tool() -> str | None:
-    """What has to be installed before a real Kafka can run, or None."""
-    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if not absent:
-        return None
-    return f"tests of the kind `kafka` need {' and '.join(absent)} on the PATH (Java 17 or newer, Maven 3.8 or newer)"
+def _require(*tools: str) -> None:
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    if absent:
+        raise KafkaUnavailable(
+            f"tests of the kind `kafka` need {' and '.join(absent)} on the PATH (Java 17 or newer, Maven 3.8 or newer)"
+        )
 
 
 def cache_folder() -> Path:
@@ -71,13 +71,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 def jars() -> Path:
     """The folder with Kafka's jars (broker, clients and tools), filled by Maven on first use."""
-    absent = missing_tool()
-    if absent:
-        raise KafkaUnavailable(absent)
     cache = cache_folder()
     folder = cache / f"kafka-{VERSION}"
     if folder.is_dir():
+        _require("java")
         return folder
+    _require("java", "mvn")
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / "maven.lock"):
         if folder.is_dir():  # another process was faster

@@ -148,7 +148,7 @@ class RawClient:
         self._sent[self._correlation_id] = (key, version)
         return frame.request_head(key, version, self._correlation_id, self._client_id) + body
 
-    def send(self, key: int, version: int, **fields: Any) -> int:
+    def send(self, key: int, version: int, /, **fields: Any) -> int:
         """Sends a request, answers with its correlation id."""
         self.send_frame(self.frame_of(key, version, messages.encode_request(key, version, fields)))
         return self._correlation_id
@@ -165,7 +165,7 @@ class RawClient:
             return correlation_id, hot.decode_fetch_response(version, whole, body_at)
         return correlation_id, messages.decode_response(key, version, whole, body_at)
 
-    def call(self, key: int, version: int, **fields: Any) -> Any:
+    def call(self, key: int, version: int, /, **fields: Any) -> Any:
         sent = self.send(key, version, **fields)
         received, answer = self.receive()
         assert received == sent, f"answer {received} came for request {sent}"

@@ -9,7 +9,7 @@ import click
 
 from fencepost.cli.options import Target, client_command, pairs
 from fencepost.cli.output import Column, plain, show_json, show_table
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
@@ -114,8 +114,8 @@ def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
 
     Asks first when it is typed at a terminal.
     """
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with all records?", err=True):
+        raise FencepostError("nothing was deleted")
     with target.admin() as admin:
         admin.delete_topics(names)
     target.done(f"deleted {', '.join(names)}", {"deleted": names})

@@ -155,11 +155,18 @@ class Routes:
 
     def coordinator(self, group: str) -> Broker:
         """The broker that keeps the group."""
+        return self._coordinator(group, 0, f"group {group!r}")
+
+    def transaction_coordinator(self, name: str) -> Broker:
+        """The broker that keeps the transactional id."""
+        return self._coordinator(name, 1, f"transactional id {name!r}")
+
+    def _coordinator(self, key: str, key_type: int, what: str) -> Broker:
         # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
-        answer = self.ask(Key.FIND_COORDINATOR, {"key": group, "key_type": 0, "coordinator_keys": [group]})
+        answer = self.ask(Key.FIND_COORDINATOR, {"key": key, "key_type": key_type, "coordinator_keys": [key]})
         found = answer.message.coordinators[0] if answer.version >= 4 else answer.message
         message = getattr(found, "error_message", None)
-        raise_for(found.error_code, f"finding the coordinator of group {group!r}", message)
+        raise_for(found.error_code, f"finding the coordinator of {what}", message)
         return Broker(found.node_id, found.host, found.port)
 
     def retried(self, call: Callable[[], T]) -> T:

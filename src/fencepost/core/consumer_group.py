@@ -211,8 +211,9 @@ class ConsumerGroup:
     # ------------------------------------------------------------------------------------------ requests
 
     def heartbeat(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
+        if (refused := check_form(request)) is not None:
+            return refused
         try:
-            _check_form(request)
             if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
                 return self._leave(request)
             return self._stay(now, request, topics)
@@ -557,8 +558,8 @@ def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
     return owned is None or not owned.isdisjoint(revoking)
 
 
-def _check_form(request: Heartbeat) -> None:
-    """What is wrong with a request whatever the state of the group."""
+def check_form(request: Heartbeat) -> HeartbeatResult | None:
+    """The refusal of a request that is wrong whatever the state of the group; None if it is not."""
     problem = None
     if not request.member_id:
         problem = "MemberId can't be empty"
@@ -578,9 +579,11 @@ def _check_form(request: Heartbeat) -> None:
     elif request.member_epoch < LEAVE_STATIC_EPOCH:
         problem = "MemberEpoch is invalid"
     if problem is not None:
-        raise ServerError(ErrorCode.INVALID_REQUEST, problem)
+        return HeartbeatResult(ErrorCode.INVALID_REQUEST, problem)
     if request.assignor is not None and request.assignor not in ASSIGNORS:
-        raise ServerError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.assignor} is not one of {', '.join(ASSIGNORS)}")
+        known = ", ".join(ASSIGNORS)
+        return HeartbeatResult(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.assignor} is not one of {known}")
+    return None
 
 
 def _check_regex(pattern: str) -> None:

@@ -10,8 +10,9 @@ decision: once it is durable the transaction *is* committed or aborted, and only
 things durable and writes markers; the functions here judge, and change the state only when told that the request was
 accepted.
 
-Where Kafka is loose, this is strict: an epoch is compared in every state, so that a caller with an older one can
-never end the transaction of its successor.
+Where Kafka is loose, this is strict. An epoch is compared in every state, so that InitProducerId with an older one
+never aborts the transaction of a successor. And a repeated InitProducerId is answered again only as long as the new
+epoch has not been used: once it has, its answer has arrived, and whoever asks with the epoch before is somebody else.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Transaction:
     epoch: Epoch
     timeout_ms: Milliseconds
     last: Identity = NOBODY
-    """Who it was before the last InitProducerId, so that a repeated request gets the same answer (KIP-360)."""
+    """Who asked for this epoch by naming its own (KIP-360), until the epoch is used: asking again, after a lost answer,
+    gets the same answer."""
     state: State = State.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
@@ -113,10 +115,13 @@ class Transaction:
     def epochs_exhausted(self) -> bool:
         return self.epoch >= MAX_EPOCH
 
-    def take_over(self, new: Identity, timeout_ms: Milliseconds, now: Milliseconds) -> None:
-        """InitProducerId succeeds: whoever had the older epoch is fenced from here on."""
+    def take_over(
+        self, new: Identity, timeout_ms: Milliseconds, now: Milliseconds, *, expected: Identity = NOBODY
+    ) -> None:
+        """InitProducerId succeeds: whoever had the older epoch is fenced from here on. Without an expected epoch that is
+        somebody else, who must not be taken for one that repeats its request."""
         self._move(State.EMPTY, now)
-        self.last = self.identity
+        self.last = expected
         self.pid, self.epoch = new
         self.timeout_ms = timeout_ms
         self._clear()
@@ -152,6 +157,7 @@ class Transaction:
         elif partitions <= self.partitions and groups <= self.groups:
             return False
         self._move(State.ONGOING, now)
+        self.last = NOBODY
         self.partitions |= partitions
         self.groups |= groups
         return True
@@ -190,6 +196,7 @@ class Transaction:
         self._move(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now)
         if fence:
             self.epoch = Epoch(self.epoch + 1)
+            self.last = NOBODY
         self.marker_epoch = self.epoch
 
     def complete(self, now: Milliseconds) -> None:

@@ -55,6 +55,7 @@ IMPLEMENTATION = "python" if _batches is batch_py else "cython"
 
 BatchBuilder = _batches.BatchBuilder
 encode_batch = _batches.encode_batch
+build_batches = _batches.build_batches
 decode_batch = _batches.decode_batch
 murmur2 = _batches.murmur2
 partition_for_key = _batches.partition_for_key
@@ -83,6 +84,7 @@ __all__ = [
     "Record",
     "RecordColumns",
     "Row",
+    "build_batches",
     "check_batch",
     "checksum",
     "compress",

@@ -53,6 +53,14 @@ def encode_batch(
     base_offset: int = 0,
     control: bool = False,
 ) -> bytearray: ...
+def build_batches(
+    jobs: Iterable[tuple[BatchBuilder, int, int, int]],
+    codec: int = 0,
+    level: int | None = None,
+    *,
+    transactional: bool = False,
+) -> list[bytearray]: ...
+def checksum_of(data: Buffer, *, by_table: bool = False) -> int: ...
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = ...) -> list[Record]: ...
 
 class Block:

@@ -11,7 +11,7 @@ Rules of this file:
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -20,8 +20,6 @@ from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
-
-from crc32c import crc32c
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress
@@ -35,16 +33,30 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     object tuple_alloc "PyType_GenericAlloc" (PyTypeObject* kind, Py_ssize_t items)
 
+cdef extern from "_native.h" nogil:
+    void prepare_crc32c()
+    uint32_t crc32c_of(const uint8_t* data, size_t size, int by_table)
+    size_t lz4_bound(size_t size)
+    size_t lz4_pack(const uint8_t* data, size_t size, uint8_t* out)
+
+prepare_crc32c()
+
 cdef enum:
     HEADER_SIZE = 61
     LENGTH_PREFIX = 12
     CHECKED_FROM = 21
     CRC_AT = 17
     MAGIC = 2
+    CODEC_MASK = 0x07
     LOG_APPEND_TIME = 0x08
     TRANSACTIONAL = 0x10
     CONTROL = 0x20
     LONGEST_VARINT = 10
+    NONE = 0
+    LZ4 = 3
+    LZ4_BLOCK = 65536
+    LZ4_FIRST_SLOW_LEVEL = 3
+    WORTH_LETTING_GO = 32768    # bytes; below it, getting the GIL back takes longer than the work
 
 # What goes wrong without the GIL is answered as one of these and raised once the GIL is back.
 cdef enum Outcome:
@@ -57,6 +69,7 @@ cdef enum Outcome:
 
 cdef object RecordType = _Record
 cdef tuple NO_HEADERS = ()
+cdef const char* LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"    # independent blocks of 64 KiB, no checksums
 cdef uint8_t[1] NOTHING
 
 
@@ -165,6 +178,12 @@ cdef inline uint8_t* put_big_endian(uint8_t* at, uint64_t number, int size) noex
     for i in range(size):
         at[i] = <uint8_t> (number >> (8 * (size - 1 - i)))
     return at + size
+
+
+cdef inline void put_little_endian32(uint8_t* at, uint32_t number) noexcept nogil:
+    cdef int i
+    for i in range(4):
+        at[i] = <uint8_t> (number >> (8 * i))
 
 
 cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
@@ -425,6 +444,118 @@ cdef class ColumnSource:
 
 # --- encoding ---
 
+# A batch as it stands, and what is to be said of it beyond its records.
+cdef struct Frozen:
+    const uint8_t* records
+    Py_ssize_t size
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t pid
+    int32_t base_sequence
+    int32_t count
+    int16_t epoch
+    int16_t attributes
+
+
+cdef struct Job:
+    Frozen batch
+    uint8_t* out
+    Py_ssize_t size
+
+
+cdef bint is_native(int codec, object level) except -1:
+    """Is this compressed here, without a library that wants the GIL?"""
+    return codec == NONE or (codec == LZ4 and (level is None or level < LZ4_FIRST_SLOW_LEVEL))
+
+
+cdef Py_ssize_t native_bound(int codec, Py_ssize_t size) noexcept nogil:
+    """How many bytes so many bytes of records may become at worst."""
+    if codec == NONE:
+        return size
+    return 7 + (size // LZ4_BLOCK + 1) * (4 + lz4_bound(0)) + lz4_bound(size) + 4
+
+
+cdef Py_ssize_t write_lz4(uint8_t* out, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """An LZ4 frame as `codecs.py` describes and writes it; its size."""
+    cdef uint8_t* at = out
+    cdef Py_ssize_t taken, packed
+    memcpy(at, LZ4_HEADER, 7)
+    at += 7
+    while size:
+        taken = min(size, LZ4_BLOCK)
+        packed = lz4_pack(data, taken, at + 4)
+        if packed < taken:
+            put_little_endian32(at, <uint32_t> packed)
+        else:
+            put_little_endian32(at, <uint32_t> taken | <uint32_t> 0x80000000)
+            memcpy(at + 4, data, taken)
+            packed = taken
+        at += 4 + packed
+        data += taken
+        size -= taken
+    put_little_endian32(at, 0)
+    return at + 4 - out
+
+
+cdef int16_t attributes_of(int codec, bint transactional, bint control) noexcept:
+    return <int16_t> (codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0))
+
+
+cdef object room_for(Frozen* frozen):
+    """A bytearray that holds the batch at its worst; `write_batch` says what of it was needed."""
+    cdef Py_ssize_t size = HEADER_SIZE + native_bound(frozen.attributes & CODEC_MASK, frozen.size)
+    if size > INT32_MAX:
+        raise_outcome(TOO_LARGE)
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
+cdef Py_ssize_t write_batch(uint8_t* out, Frozen* frozen) noexcept nogil:
+    """The whole batch, compressed by this file's own means; its size."""
+    cdef Py_ssize_t size = frozen.size
+    if frozen.attributes & CODEC_MASK == LZ4:
+        size = write_lz4(out + HEADER_SIZE, frozen.records, frozen.size)
+    else:
+        memcpy(out + HEADER_SIZE, frozen.records, size)
+    write_header(out, size, frozen)
+    return HEADER_SIZE + size
+
+
+cdef object batch_around(object payload, Frozen* frozen):
+    """The whole batch around records that a library has compressed."""
+    cdef Lent lent = Lent(payload)
+    cdef Py_ssize_t size = lent.view.len
+    cdef uint8_t* out
+    if HEADER_SIZE + size > INT32_MAX:
+        raise_outcome(TOO_LARGE)
+    batch = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + size)
+    out = <uint8_t*> PyByteArray_AS_STRING(batch)
+    memcpy(out + HEADER_SIZE, lent.view.buf, size)
+    write_header(out, size, frozen)
+    return batch
+
+
+cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
+    """The header in front of a payload that is in place, with the checksum of both."""
+    cdef uint8_t* at = out
+    at = put_big_endian(at, frozen.base_offset, 8)
+    at = put_big_endian(at, HEADER_SIZE - LENGTH_PREFIX + payload_size, 4)
+    at = put_big_endian(at, <uint64_t> -1, 4)  # the leader's epoch is the broker's to set
+    at = put_big_endian(at, MAGIC, 1)
+    at += 4  # the checksum comes last
+    at = put_big_endian(at, <uint16_t> frozen.attributes, 2)
+    at = put_big_endian(at, frozen.count - 1, 4)
+    at = put_big_endian(at, frozen.base_timestamp, 8)
+    at = put_big_endian(at, frozen.max_timestamp, 8)
+    at = put_big_endian(at, frozen.pid, 8)
+    at = put_big_endian(at, <uint16_t> frozen.epoch, 2)
+    at = put_big_endian(at, <uint32_t> frozen.base_sequence, 4)
+    at = put_big_endian(at, frozen.count, 4)
+    put_big_endian(
+        out + CRC_AT, crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM + payload_size, False), 4
+    )
+
+
 cdef class BatchBuilder:
     """One open batch. Not for several threads at once, except that the GIL makes each `append` whole."""
 
@@ -655,44 +786,38 @@ cdef class BatchBuilder:
         bint control=False,
     ):
         """The whole batch, compressed and with its checksum. The builder stays as it is."""
-        cdef const uint8_t* payload = self.memory.data
-        cdef Py_ssize_t payload_size = self.memory.used
-        cdef Py_buffer view
-        cdef uint8_t* at
+        cdef Frozen frozen
+        cdef Py_ssize_t size
+        cdef uint8_t* out
+        frozen.base_offset = base_offset
+        frozen.pid = pid
+        frozen.epoch = epoch
+        frozen.base_sequence = base_sequence
+        frozen.attributes = attributes_of(codec, transactional, control)
+        self.freeze(&frozen)
+        if not is_native(codec, level):
+            return batch_around(compress(codec, memoryview(self), level), &frozen)
+        batch = room_for(&frozen)
+        out = <uint8_t*> PyByteArray_AS_STRING(batch)
+        if frozen.size < WORTH_LETTING_GO:
+            size = write_batch(out, &frozen)
+        else:
+            self.lent += 1
+            with nogil:
+                size = write_batch(out, &frozen)
+            self.lent -= 1
+        PyByteArray_Resize(batch, size)
+        return batch
+
+    cdef int freeze(self, Frozen* frozen) except -1:
         if not self.count:
             raise ValueError("a batch has at least one record")
-        compressed = None
-        if codec:
-            compressed = compress(codec, memoryview(self), level)
-            PyObject_GetBuffer(compressed, &view, PyBUF_SIMPLE)
-            payload = <const uint8_t*> view.buf
-            payload_size = view.len
-        try:
-            if HEADER_SIZE + payload_size > INT32_MAX:
-                raise_outcome(TOO_LARGE)
-            batch = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + payload_size)
-            at = <uint8_t*> PyByteArray_AS_STRING(batch)
-            at = put_big_endian(at, base_offset, 8)
-            at = put_big_endian(at, HEADER_SIZE - LENGTH_PREFIX + payload_size, 4)
-            at = put_big_endian(at, <uint64_t> -1, 4)  # the leader's epoch is the broker's to set
-            at = put_big_endian(at, MAGIC, 1)
-            at = put_big_endian(at, 0, 4)
-            at = put_big_endian(at, codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0), 2)
-            at = put_big_endian(at, self.count - 1, 4)
-            at = put_big_endian(at, self.base_timestamp, 8)
-            at = put_big_endian(at, self.max_timestamp, 8)
-            at = put_big_endian(at, pid, 8)
-            at = put_big_endian(at, <uint16_t> epoch, 2)
-            at = put_big_endian(at, <uint32_t> base_sequence, 4)
-            at = put_big_endian(at, self.count, 4)
-            memcpy(at, payload, payload_size)
-        finally:
-            if compressed is not None:
-                PyBuffer_Release(&view)
-        put_big_endian(
-            <uint8_t*> PyByteArray_AS_STRING(batch) + CRC_AT, crc32c(memoryview(batch)[CHECKED_FROM:]), 4
-        )
-        return batch
+        frozen.records = self.memory.data
+        frozen.size = self.memory.used
+        frozen.count = self.count
+        frozen.base_timestamp = self.base_timestamp
+        frozen.max_timestamp = self.max_timestamp
+        return 0
 
     def clear(self):
         """Makes the builder empty, for the next batch; its memory is kept."""
@@ -729,6 +854,50 @@ def encode_batch(
         base_offset=base_offset,
         control=control,
     )
+
+
+def build_batches(jobs, int codec=0, level=None, *, bint transactional=False):
+    """Builds the batches of (builder, pid, epoch, base sequence), in order. Where the codec allows it (none, lz4 at its
+    default level), the GIL is given up once for all of them, not once for each.
+    """
+    cdef list listed = list(jobs)
+    cdef list built = []
+    cdef BatchBuilder builder
+    cdef Py_ssize_t number = len(listed), frozen = 0, i
+    if not is_native(codec, level):
+        for builder, pid, epoch, base_sequence in listed:
+            batch = builder.build(
+                codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional
+            )
+            built.append(batch)
+        return built
+    cdef Job* plan = <Job*> malloc(max(number, 1) * sizeof(Job))
+    if plan == NULL:
+        raise MemoryError
+    try:
+        for builder, pid, epoch, base_sequence in listed:
+            plan[frozen].batch.base_offset = 0
+            plan[frozen].batch.pid = pid
+            plan[frozen].batch.epoch = epoch
+            plan[frozen].batch.base_sequence = base_sequence
+            plan[frozen].batch.attributes = attributes_of(codec, transactional, False)
+            builder.freeze(&plan[frozen].batch)
+            batch = room_for(&plan[frozen].batch)
+            plan[frozen].out = <uint8_t*> PyByteArray_AS_STRING(batch)
+            built.append(batch)
+            builder.lent += 1
+            frozen += 1
+        with nogil:
+            for i in range(number):
+                plan[i].size = write_batch(plan[i].out, &plan[i].batch)
+        for i in range(number):
+            PyByteArray_Resize(built[i], plan[i].size)
+    finally:
+        for i in range(frozen):
+            builder = listed[i][0]
+            builder.lent -= 1
+        free(plan)
+    return built
 
 
 # --- decoding ---
@@ -1309,3 +1478,11 @@ def group_rows(chosen, int32_t partitions):
     order.memory.used = 4 * rows
     # Every beginning has moved to its end, which is where the next partition begins.
     return order, [0] + [start[partition] for partition in range(partitions)]
+
+
+# --- for the tests ---
+
+def checksum_of(data, *, bint by_table=False):
+    """CRC-32C, by the processor's instruction or by table."""
+    cdef Lent lent = Lent(data)
+    return crc32c_of(<const uint8_t*> lent.view.buf, lent.view.len, by_table)

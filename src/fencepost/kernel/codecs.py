@@ -166,16 +166,13 @@ _SNAPPY_RATIO: Final = 64  # a copy of up to 64 bytes takes at least two
 # BD:     bits 6-4 largest block: 4 = 64 KiB, 5 = 256 KiB, 6 = 1 MiB, 7 = 4 MiB
 # block:  size int32, top bit = stored as it is | data | checksum 4, if FLG says so          (integers little endian)
 #
-# We write independent blocks, no checksums of blocks or content (the batch has its own). The header checksum is the
-# second byte of xxHash32 over FLG and BD: with FLG fixed there are four headers, so they stand here ready-made.
+# We write independent blocks of 64 KiB, without checksums of blocks or content: the batch has its own. The header
+# checksum is the second byte of xxHash32 over FLG and BD, which are always the same.
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-_LZ4_FLAGS: Final = 0x60
+_LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_BLOCK: Final = 64 << 10
 _LZ4_BLOCK_SIZES: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
-_LZ4_HEADERS: Final = [
-    (_LZ4_BLOCK_SIZES[code], _LZ4_MAGIC + bytes((_LZ4_FLAGS, code << 4, checksum)))
-    for code, checksum in ((4, 0x82), (5, 0xFB), (6, 0x51), (7, 0x73))
-]
 _LZ4_END: Final = bytes(4)
 _LZ4_STORED: Final = 0x80000000
 _LZ4_RATIO: Final = 255  # a byte of LZ4 stands for at most 255
@@ -185,12 +182,9 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     if level is not None and level >= _LZ4_FIRST_SLOW_LEVEL:
         return _slow_lz4(data, level)
     view = memoryview(data)
-    block_size, header = next(
-        (choice for choice in _LZ4_HEADERS if len(view) <= choice[0]), _LZ4_HEADERS[-1]
-    )  # the smallest that holds the records: readers allocate a whole block
-    parts: list[Buffer] = [header]
-    for at in range(0, len(view), block_size):
-        plain = view[at : at + block_size]
+    parts: list[Buffer] = [_LZ4_HEADER]
+    for at in range(0, len(view), _LZ4_BLOCK):
+        plain = view[at : at + _LZ4_BLOCK]
         block = memoryview(cramjam.lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             parts += (_LITTLE_ENDIAN_INT.pack(len(block)), block)

@@ -123,8 +123,9 @@ class _Recovery:
         if SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True
-        if changed or found.replay.replayed_bytes:
-            # The batches replayed are synced; so must be the names that lead to them.
+        names_are_durable = snapshot is not None and (not bases or bases[-1] == snapshot.active_base)
+        if changed or (bases and not names_are_durable):
+            # A killed server may not have come to sync the names of segments it began after the last snapshot.
             self._files.sync_directory(self._directory)
             self._files.sync_directory(os.path.dirname(self._directory))
         return found

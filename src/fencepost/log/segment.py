@@ -18,7 +18,7 @@ from fencepost.kernel.header import (
     HEADER_SIZE,
     BatchHeader,
     Buffer,
-    check_batch,
+    checksum,
     read_header,
 )
 from fencepost.log.files import Files, read_file
@@ -178,13 +178,15 @@ def walk_batches(files: Files, fd: int, position: int, end: int) -> Iterator[tup
         while at + HEADER_SIZE <= len(chunk):
             try:
                 header = read_header(chunk, at)
-                if at + header.size > len(chunk):
-                    break
-                check_batch(chunk, at)
             except (CorruptBatch, UnsupportedFormat):
                 return
+            size = header.size
+            if at + size > len(chunk):
+                break
+            if checksum(chunk, at, size) != header.crc:
+                return
             yield Placed(position + at, header), chunk, at
-            at += header.size
+            at += size
         if at == 0:
             # Not even one batch: it is larger than the chunk, or cut off.
             if len(chunk) < HEADER_SIZE or position + header.size > end or header.size <= chunk_size:

@@ -31,6 +31,7 @@ from fencepost.core.consumer_group import (
     HeartbeatResult,
     TopicInfo,
     Topics,
+    check_form,
 )
 from fencepost.core.groups import (
     Answer,
@@ -117,7 +118,9 @@ class Coordinator:
         self._numbers = itertools.count()
         self._wake: asyncio.TimerHandle | None = None
         self._wake_at: Milliseconds = 0
+        self._closed = False
         self._orphans: list[str] = []
+        """Topics with stored offsets that do not exist any more."""
         self._load()
 
     def _load(self) -> None:
@@ -146,7 +149,8 @@ class Coordinator:
         self._broker.spawn(self._expire_now_and_then(), "expire committed offsets")
 
     async def close(self) -> None:
-        """Whoever is parked is told to look for the coordinator anew."""
+        """Whoever is parked is told to look for the coordinator anew. May be called twice."""
+        self._closed = True
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -212,6 +216,8 @@ class Coordinator:
     async def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatResult:
         if not group_id:
             return HeartbeatResult(ErrorCode.INVALID_REQUEST, "GroupId can't be empty")
+        if (refused := check_form(request)) is not None:
+            return refused
         entry = self._groups.get(group_id)
         joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
@@ -261,14 +267,17 @@ class Coordinator:
 
     # ------------------------------------------------------------------------------------------ offsets
 
-    def check_commit(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+    def check_commit(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
+    ) -> ErrorCode:
         """May this sender commit? GROUP_ID_NOT_FOUND if it claims to be a member of a group that does not exist."""
         entry = self._groups.get(group_id)
         if entry is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         if isinstance(entry.group, ConsumerGroup):
             return entry.group.check_commit(member_id, generation)
-        return entry.group.check_commit(self._now(), member_id, generation, instance_id)
+        now = self._now()
+        return entry.group.check_commit(now, member_id, generation, instance_id, transactional=transactional)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
@@ -414,7 +423,7 @@ class Coordinator:
     def _arm(self, entry: GroupEntry) -> None:
         """Sees to it that the timer goes off at the group's next deadline, or before."""
         at = entry.group.next_deadline()
-        if at is None or (entry.armed is not None and entry.armed <= at):
+        if at is None or self._closed or (entry.armed is not None and entry.armed <= at):
             return
         entry.armed = at
         heapq.heappush(self._timers, (at, next(self._numbers), entry))

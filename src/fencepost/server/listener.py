@@ -53,6 +53,7 @@ class Listener:
             self._server.close()
         for connection in list(self.connections):
             connection.finish()
+        await self.broker.groups.close()  # parked JoinGroups would hold the end up otherwise
         try:
             await asyncio.wait_for(self._all_closed.wait(), self.broker.config.drain_ms / 1000)
         except TimeoutError:

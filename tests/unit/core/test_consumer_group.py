@@ -201,6 +201,18 @@ class TestGoing:
         assert server.group.next_deadline() is None
         assert server.store.members == {}
 
+    def test_a_topic_that_only_a_former_member_read_is_of_no_interest_any_more(
+        self, server: ConsumerGroupUnderTest
+    ) -> None:
+        a, b = Client(server, "a", "t"), Client(server, "b", "u")
+        settle(a, b)
+        b.leave()
+        settle(a)
+        epoch = server.group.epoch
+        server.change_topics(some_topics(t=4, u=3))
+        settle(a)
+        assert server.group.epoch == epoch
+
     def test_leaving_twice_is_an_error(self, server: ConsumerGroupUnderTest) -> None:
         a = Client(server, "a", "t")
         a.beat()

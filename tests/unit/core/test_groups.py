@@ -360,6 +360,14 @@ class TestLeaving:
         assert under_test.joined(parked).error is ErrorCode.UNKNOWN_MEMBER_ID
         assert under_test.joined(under_test.join(second)).leader == second
 
+    def test_who_is_removed_while_it_waits_for_its_assignment_gets_an_answer(self, under_test: GroupUnderTest) -> None:
+        first, second = under_test.stable(2)
+        under_test.join(first)
+        under_test.join(second, protocols=(("range", b"x"),))
+        waiting = under_test.sync(second)
+        under_test.leave(second)
+        assert under_test.synced(waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
+
     def test_leaving_completes_a_rebalance_that_waited_for_this_member(self, under_test: GroupUnderTest) -> None:
         first, second = under_test.stable(2)
         parked = under_test.join(first)

@@ -17,6 +17,7 @@ class Kernel(NamedTuple):
     ColumnDecoder: type[Any]
     ColumnSource: type[Any]
     encode_batch: Any
+    build_batches: Any
     decode_batch: Any
     murmur2: Any
     partition_for_key: Any

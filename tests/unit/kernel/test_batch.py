@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import secrets
+import struct
+
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel import CODECS, HEADER_SIZE, Record, check_batch, read_header, stamp_append_time
+from fencepost.kernel import CODECS, HEADER_SIZE, Record, _batch, check_batch, read_header, stamp_append_time
 from fencepost.kernel.record import Row
 from tests.unit.kernel.implementations import (
     COMPILED,
@@ -154,7 +159,7 @@ def test_what_cannot_be_encoded_leaves_the_builder_as_it_was(
     "arguments", [{"pid": 2**63}, {"epoch": 2**15}, {"base_sequence": 2**31}, {"base_offset": 2**63}]
 )
 def test_numbers_that_do_not_fit_their_field_are_refused(kernel: Kernel, arguments: dict[str, int]) -> None:
-    with pytest.raises((OverflowError, __import__("struct").error)):
+    with pytest.raises((OverflowError, struct.error)):
         kernel.encode_batch([(b"k", b"v", NOW, None)], **arguments)
 
 
@@ -242,3 +247,64 @@ def test_a_value_that_appends_while_it_is_read_does_not_tear_the_batch(kernel: K
     records = kernel.decode_batch(builder.build())
     assert [record.value for record in records] == [b"inner" * 100, b"outer"]
     assert records[1].headers == (("a", b"1"), ("b", b"2"))
+
+
+# --- what the compiled kernel does by itself that the twin leaves to libraries ---
+
+
+def test_lz4_blocks_are_those_of_the_reference_implementation() -> None:
+    """Sizes around the format's edges; runs, far matches, noise, and all of it mixed."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for size in [*range(40), 250, 270, 300, 4_000, 65_450, 65_500, 65_530, 65_560, 131_100, 200_000]:
+        for kind in range(4):
+            noise = chance.randbytes(max(1, size // 3))
+            data = (
+                bytes(size),
+                chance.randbytes(size),
+                (noise * 4)[:size],
+                b"".join(chance.choice((b"abcd", b"abce", noise[:40], bytes(300))) for _ in range(size // 4 + 1))[
+                    :size
+                ],
+            )[kind]
+            batches = []
+            for kernel in (COMPILED, TWIN):
+                builder = kernel.BatchBuilder()
+                builder.append(None, data, NOW)
+                batches.append(builder.build(CODECS["lz4"]))
+            assert batches[0] == batches[1], f"size {size}, kind {kind}"
+            assert TWIN.decode_batch(batches[0])[0].value == data
+
+
+@given(data=st.binary(max_size=200) | st.integers(0, 20_000).map(random.Random(5).randbytes))
+def test_the_checksum_is_crc_32c_by_instruction_and_by_table(data: bytes) -> None:
+    assert _batch.checksum_of(data) == _batch.checksum_of(data, by_table=True) == crc32c(data)
+
+
+@pytest.mark.parametrize("codec", CODECS.values())
+def test_many_batches_are_built_as_each_alone_would_be(kernel: Kernel, codec: int) -> None:
+    jobs = []
+    for i in range(20):
+        builder = kernel.BatchBuilder()
+        for j in range(i * 7 + 1):
+            builder.append(b"key", b"value" * i, NOW + j)
+        jobs.append((builder, 5, i, i * 10))
+    built = kernel.build_batches(jobs, codec, transactional=True)
+    assert built == [
+        builder.build(codec, pid=pid, epoch=epoch, base_sequence=sequence, transactional=True)
+        for builder, pid, epoch, sequence in jobs
+    ]
+    assert kernel.build_batches([], codec) == []
+    jobs[3][0].append(None, b"they can be filled further", NOW)
+
+
+def test_a_job_that_cannot_be_built_fails_all_and_leaves_the_builders_usable(kernel: Kernel) -> None:
+    good, empty = kernel.BatchBuilder(), kernel.BatchBuilder()
+    good.append(None, b"v", NOW)
+    with pytest.raises(ValueError, match="at least one record"):
+        kernel.build_batches([(good, 1, 0, 0), (empty, 1, 0, 0)])
+    with pytest.raises((OverflowError, struct.error)):
+        kernel.build_batches([(good, 1, 0, 0), (good, 2**63, 0, 0)])
+    good.append(None, b"w", NOW)
+    assert good.count == 2

@@ -197,15 +197,13 @@ def xxhash32(data: bytes) -> int:
     return hashed ^ hashed >> 16
 
 
-@pytest.mark.parametrize(
-    ("size", "code"), [(10, 4), (65_536, 4), (65_537, 5), (300_000, 6), (2_000_000, 7), (5_000_000, 7)]
-)
-def test_an_lz4_frame_has_independent_blocks_and_the_right_header_checksum(size: int, code: int) -> None:
+@pytest.mark.parametrize("size", [10, 65_536, 65_537, 300_000])
+def test_an_lz4_frame_has_independent_blocks_and_the_right_header_checksum(size: int) -> None:
     """Java's reader refuses linked blocks and a wrong checksum."""
     packed = bytes(compress(LZ4, pieces(size)))
     assert packed[:4] == b"\x04\x22\x4d\x18"
     assert packed[4] == 0b0110_0000
-    assert packed[5] == code << 4
+    assert packed[5] == 0x40
     assert packed[6] == xxhash32(packed[4:6]) >> 8 & 0xFF
     assert packed[-4:] == bytes(4)
 

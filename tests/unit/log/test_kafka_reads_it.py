@@ -17,7 +17,15 @@ pytestmark = pytest.mark.kafka
 
 def dump(jars: str, *files: Path) -> str:
     """What the tool says about these files; it exits with 0 even where it complains."""
-    command = ["java", "-Xmx128m", "-cp", jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log"]
+    command = [
+        "java",
+        "-Xmx128m",
+        "-cp",
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration",
+        "--print-data-log",
+    ]
     command += ["--files", ",".join(map(str, files))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -147,6 +147,8 @@ def describe_topic(topic: Topic, node: int, indexes: range | None = None) -> Fie
                 "replica_nodes": [node],
                 "isr_nodes": [node],
                 "offline_replicas": [],
+                "eligible_leader_replicas": [],  # of DescribeTopicPartitions; a null crashes Java's admin client
+                "last_known_elr": [],
             }
             for index in (range(topic.partition_count) if indexes is None else indexes)
         ],

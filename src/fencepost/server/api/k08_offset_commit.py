@@ -4,7 +4,8 @@ Versions 2 to 10. v2 to v4 may carry a retention of their own, v6 adds the leade
 flexible, v9 takes the member epoch of the new protocol (KIP-848), v10 names topics by id.
 
 The answer waits for the store, while the connection goes on with its next request: all commits that come in meanwhile,
-of this connection and others, share the store's next commit. A partition that is refused does not hold up the others.
+of this connection and others, share the store's next commit. A partition that is refused does not hold up the others;
+one of a topic whose readers are guarded is refused unless this connection owns it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from functools import partial
 from typing import Any, Final
 
 from fencepost.core.offsets import NO_LEADER_EPOCH, Committed
-from fencepost.errors import ErrorCode
+from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel.header import Buffer
 from fencepost.server.broker import Broker
+from fencepost.server.guards import check_read
 from fencepost.server.router import Answer, Api, Deferred, Fields, Request
 from fencepost.types import TopicPartition
 from fencepost.wire import messages
@@ -35,7 +37,7 @@ def handle(broker: Broker, request: Request) -> Answer:
         name, unknown = _topic_name(broker, request.version, wanted)
         partitions = []
         for partition in wanted.partitions:
-            error = refusal or unknown or _check_partition(broker, name, partition)
+            error = refusal or unknown or _check_partition(broker, request, name, partition)
             if error is ErrorCode.NONE:
                 accepted[TopicPartition(name, partition.partition_index)] = _committed(broker, message, partition)
             partitions.append({"partition_index": partition.partition_index, "error_code": error})
@@ -70,10 +72,14 @@ def _topic_name(broker: Broker, version: int, wanted: Any) -> tuple[str, ErrorCo
     return (topic.name, ErrorCode.NONE) if topic is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def _check_partition(broker: Broker, name: str, partition: Any) -> ErrorCode:
+def _check_partition(broker: Broker, request: Request, name: str, partition: Any) -> ErrorCode:
     topic = broker.topics.get(name)
     if topic is None or not 0 <= partition.partition_index < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_read(broker, request.connection, topic, partition.partition_index)
+    except FencepostError as error:
+        return error.code
     if len((partition.committed_metadata or "").encode()) > broker.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

@@ -80,7 +80,8 @@ def _check_member(broker: Broker, message: Any) -> ErrorCode:
     member = getattr(message, "member_id", "")
     if generation == _NO_GENERATION and not member:
         return ErrorCode.NONE
-    return broker.groups.check_commit(message.group_id, member, generation, getattr(message, "group_instance_id", None))
+    instance_id = getattr(message, "group_instance_id", None)
+    return broker.groups.check_commit(message.group_id, member, generation, instance_id, transactional=True)
 
 
 API = Api(key=28, name="TxnOffsetCommit", versions=(0, 4), handle=handle)

@@ -1,0 +1,131 @@
+"""Record batches to and from one broker over one socket, blocking and pipelined: for a task that moves a range.
+
+A Spark task has one thing to do, in order, and nothing to do meanwhile; it needs no send thread and no queues. It
+writes several Produce requests ahead and reads the answers as they come, or asks for the next Fetch while it decodes
+the last.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterable
+from struct import Struct
+from types import TracebackType
+from typing import Any, Final, Self
+
+from fencepost._version import __version__
+from fencepost.client.channel import SOFTWARE_NAME, raise_for
+from fencepost.client.settings import Address
+from fencepost.errors import Unreachable
+from fencepost.wire import hot, messages
+from fencepost.wire.apis import API_VERSIONS, FETCH, PRODUCE
+from fencepost.wire.frame import framed, read_response_head, request_head
+
+_LENGTH: Final = Struct(">i")
+NEWEST_PRODUCE: Final = 10
+"""Later versions answer a write outside its transaction with TRANSACTION_ABORTABLE, or add partitions implicitly."""
+NEWEST_FETCH: Final = 12
+"""Later versions name topics by id."""
+
+
+class Link:
+    def __init__(self, address: Address, *, timeout: float = 60.0, client_id: str = SOFTWARE_NAME) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._expected: deque[tuple[int, int, int]] = deque()
+        try:
+            self._socket = socket.create_connection(address, timeout)
+        except OSError as error:
+            raise Unreachable(f"{address} cannot be reached: {error.strerror or error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._versions = self._negotiate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._expected)
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        introduction = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
+        self._send(API_VERSIONS, 3, [messages.encode_request(API_VERSIONS, 3, introduction)])
+        version, body = self._receive()
+        answer: Any = messages.decode_response(API_VERSIONS, version, body)
+        raise_for(answer.error_code, f"asking {self.address} for its API versions")
+        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    # -- Produce ----------------------------------------------------------------------------------------------
+
+    def send_batch(self, topic: str, partition: int, batch: bytes | bytearray | memoryview, name: str | None) -> None:
+        """Sends one batch; its answer is taken with `receive_produced`. `name` is the transactional id, if any."""
+        wanted = [hot.ProduceTopic(topic, None, [hot.ProducePartition(partition, memoryview(batch))])]
+        version = min(NEWEST_PRODUCE, self._versions[PRODUCE][1])
+        request = hot.ProduceRequest(name, -1, 30_000, wanted)
+        self._send(PRODUCE, version, hot.encode_produce_request(version, request))
+
+    def receive_produced(self) -> hot.ProducedPartition:
+        """The answer to the oldest batch that has none yet."""
+        version, body = self._receive()
+        return hot.decode_produce_response(version, body).topics[0].partitions[0]
+
+    # -- Fetch ------------------------------------------------------------------------------------------------
+
+    def send_fetch(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int, committed: bool
+    ) -> None:
+        wanted = [hot.FetchTopic(topic, None, [hot.FetchPartition(partition, offset, max_bytes)])]
+        version = min(NEWEST_FETCH, self._versions[FETCH][1])
+        request = hot.FetchRequest(max_wait_ms, 1, max_bytes, int(committed), wanted)
+        self._send(FETCH, version, [hot.encode_fetch_request(version, request)])
+
+    def receive_fetched(self) -> hot.FetchedPartition:
+        version, body = self._receive()
+        answer = hot.decode_fetch_response(version, body)
+        raise_for(answer.error_code, f"fetching from {self.address}")
+        return answer.topics[0].partitions[0]
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    def _send(self, key: int, version: int, parts: Iterable[Any]) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        whole = framed([request_head(key, version, self._correlation_id, self._client_id), *parts])
+        self._expected.append((self._correlation_id, key, version))
+        try:
+            for part in whole if len(whole) > 2 else [b"".join(whole)]:
+                self._socket.sendall(part)
+        except OSError as error:
+            raise Unreachable(f"{self.address} closed the connection: {error.strerror or error}") from error
+
+    def _receive(self) -> tuple[int, memoryview]:
+        correlation_id, key, version = self._expected.popleft()
+        (size,) = _LENGTH.unpack(self._exactly(4))
+        frame = self._exactly(size)
+        answered, body_at = read_response_head(key, version, frame)
+        if answered != correlation_id:
+            raise Unreachable(f"{self.address} answered {answered} where {correlation_id} was asked")
+        return version, memoryview(frame)[body_at:]
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        try:
+            while at < size:
+                taken = self._socket.recv_into(view[at:])
+                if not taken:
+                    raise ConnectionResetError("end of stream")
+                at += taken
+        except OSError as error:
+            raise Unreachable(f"{self.address} closed the connection: {error.strerror or error}") from error
+        return data

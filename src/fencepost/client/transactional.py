@@ -1,0 +1,155 @@
+"""The steps of a transaction, each a function of its own: init, add partitions, end, describe.
+
+Client libraries bind a transaction to one process; the wire does not. Whoever has the identity (pid, epoch) may write
+into it, and one process may begin what another commits. These functions are what the Spark sink is made of, and any
+program that spreads one transaction over many processes.
+
+They wait out what waiting cures (a coordinator that moves or loads, CONCURRENT_TRANSACTIONS while a decision is being
+carried out) and repeat what may be repeated. `end` may be repeated as often as one likes: Kafka answers the same again.
+Never decide what became of a transaction by an error code: fence it with `init` and look at what readers see.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from fencepost.client.channel import Channel, Key, raise_for
+from fencepost.client.routing import Routes
+from fencepost.core.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
+
+T = TypeVar("T")
+
+_CURED_BY_WAITING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_END_VERSION: Final = 4
+"""Later versions bump the epoch at every end (KIP-890): here the epoch is new for every transaction anyway."""
+_ADD_VERSION: Final = 3
+"""Later versions are for brokers among themselves."""
+
+
+class TransactionState(NamedTuple):
+    state: str
+    """Kafka's word: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
+    identity: Identity
+    timeout_ms: Milliseconds
+
+
+@dataclass(slots=True)
+class Transactional:
+    """A transactional id at its coordinator."""
+
+    routes: Routes
+    name: str
+    patience: float = 60.0
+    """Seconds for which waiting is tried."""
+    _channel: Channel | None = None
+
+    def init(self, timeout_ms: Milliseconds) -> Identity:
+        """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before."""
+
+        def ask(channel: Channel) -> Identity:
+            fields = {
+                "transactional_id": self.name,
+                "transaction_timeout": timeout_ms,
+                "producer_id": NO_PID,
+                "producer_epoch": NO_EPOCH,
+            }
+            answer = channel.request(Key.INIT_PRODUCER_ID, fields, at_most=5).message
+            if answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise ServerError(
+                    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                    f"the server allows no transaction of {timeout_ms} ms; "
+                    "ask for less, or raise its transaction.max.timeout.ms",
+                )
+            raise_for(answer.error_code, f"InitProducerId of {self.name!r}")
+            return Identity(Pid(answer.producer_id), Epoch(answer.producer_epoch))
+
+        return self._until_answered(ask)
+
+    def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are part of the transaction from now on; it begins with the first of them."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+
+        def ask(channel: Channel) -> None:
+            fields = {
+                "v3_and_below_transactional_id": self.name,
+                "v3_and_below_producer_id": who.pid,
+                "v3_and_below_producer_epoch": who.epoch,
+                "v3_and_below_topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
+            answer = channel.request(Key.ADD_PARTITIONS_TO_TXN, fields, at_most=_ADD_VERSION).message
+            errors = {
+                ErrorCode.of(row.partition_error_code): f"{topic.name}-{row.partition_index}"
+                for topic in answer.results_by_topic_v3_and_below
+                for row in topic.results_by_partition
+            }
+            errors.pop(ErrorCode.NONE, None)
+            if len(errors) > 1:
+                errors.pop(ErrorCode.OPERATION_NOT_ATTEMPTED, None)
+            for code, where in errors.items():
+                raise ServerError(code, f"adding {where} to a transaction of {self.name!r}")
+
+        self._until_answered(ask)
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        """Commits or aborts; repeated until it is answered. Raises what the coordinator refuses it with."""
+
+        def ask(channel: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "committed": commit,
+            }
+            answer = channel.request(Key.END_TXN, fields, at_most=_END_VERSION).message
+            raise_for(answer.error_code, f"{'commit' if commit else 'abort'} of a transaction of {self.name!r}")
+
+        self._until_answered(ask)
+
+    def describe(self) -> TransactionState | None:
+        """What the coordinator knows of the name, without disturbing anything; None if it does not know it."""
+
+        def ask(channel: Channel) -> TransactionState | None:
+            answer = channel.request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [self.name]}).message
+            found = answer.transaction_states[0]
+            if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            raise_for(found.error_code, f"describing transactional id {self.name!r}")
+            who = Identity(Pid(found.producer_id), Epoch(found.producer_epoch))
+            return TransactionState(found.transaction_state, who, int(found.transaction_timeout.total_seconds() * 1000))
+
+        return self._until_answered(ask)
+
+    def _until_answered(self, ask: Callable[[Channel], T]) -> T:
+        deadline = time.monotonic() + self.patience
+        pause = 0.002
+        while True:
+            try:
+                if self._channel is None:
+                    self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
+                return ask(self._channel)
+            except FencepostError as error:
+                known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
+                if not known or time.monotonic() + pause > deadline:
+                    raise
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    self._channel = None
+            time.sleep(pause)
+            pause = min(pause * 2, self.routes.settings.retry_backoff)

@@ -1,0 +1,238 @@
+/* CRC-32C and LZ4 blocks for _batch.pyx: what a batch needs between two turns of the GIL.
+ *
+ * The libraries that do both elsewhere are called through Python, one batch at a time, and each call lets go of the GIL
+ * and has to fight for it again. A send thread that has sixty small batches to build wants to do that once.
+ */
+#ifndef FENCEPOST_NATIVE_H
+#define FENCEPOST_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t load_u32(const uint8_t *at) { uint32_t n; memcpy(&n, at, 4); return n; }
+static inline uint64_t load_u64(const uint8_t *at) { uint64_t n; memcpy(&n, at, 8); return n; }
+
+/* --- CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) ---
+ *
+ * With the processor's instruction where there is one: SSE 4.2, found out at run time, or ARMv8, known when compiling.
+ * Otherwise by table, eight bytes a step.
+ */
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define FENCEPOST_CRC_X86 1
+#include <nmmintrin.h>
+#elif defined(__ARM_FEATURE_CRC32)
+#define FENCEPOST_CRC_ARM 1
+#include <arm_acle.h>
+#endif
+
+static uint32_t crc_table[8][256];  /* [k][b]: byte b followed by k zero bytes */
+static int crc_by_instruction = 0;
+
+#ifdef FENCEPOST_CRC_X86
+#define FENCEPOST_CRC_TARGET __attribute__((target("sse4.2")))
+#define FENCEPOST_CRC8(crc, byte) _mm_crc32_u8((uint32_t)(crc), (byte))
+#define FENCEPOST_CRC64(crc, word) _mm_crc32_u64((crc), (word))
+#elif defined(FENCEPOST_CRC_ARM)
+#define FENCEPOST_CRC_TARGET
+#define FENCEPOST_CRC8(crc, byte) __crc32cb((uint32_t)(crc), (byte))
+#define FENCEPOST_CRC64(crc, word) __crc32cd((uint32_t)(crc), (word))
+#endif
+
+#ifdef FENCEPOST_CRC_TARGET
+/* The instruction takes three cycles but one may begin each cycle, so three stretches are worked on at once and joined:
+ * crc_shift moves a checksum over FENCEPOST_STRETCH zero bytes. */
+#define FENCEPOST_STRETCH 1024
+static uint32_t crc_shift[4][256];
+
+static inline uint32_t shift_crc(uint32_t crc) {
+    return crc_shift[0][crc & 0xFF] ^ crc_shift[1][crc >> 8 & 0xFF] ^ crc_shift[2][crc >> 16 & 0xFF] ^ crc_shift[3][crc >> 24];
+}
+
+FENCEPOST_CRC_TARGET static uint32_t crc32c_by_instruction(uint32_t start, const uint8_t *at, size_t size) {
+    uint64_t crc = start;
+    while (size >= 3 * FENCEPOST_STRETCH) {
+        uint64_t second = 0, third = 0;
+        for (size_t i = 0; i < FENCEPOST_STRETCH; i += 8) {
+            crc = FENCEPOST_CRC64(crc, load_u64(at + i));
+            second = FENCEPOST_CRC64(second, load_u64(at + FENCEPOST_STRETCH + i));
+            third = FENCEPOST_CRC64(third, load_u64(at + 2 * FENCEPOST_STRETCH + i));
+        }
+        crc = shift_crc((uint32_t)crc) ^ second;
+        crc = shift_crc((uint32_t)crc) ^ third;
+        at += 3 * FENCEPOST_STRETCH;
+        size -= 3 * FENCEPOST_STRETCH;
+    }
+    for (; size >= 8; at += 8, size -= 8) crc = FENCEPOST_CRC64(crc, load_u64(at));
+    for (; size; at++, size--) crc = FENCEPOST_CRC8(crc, *at);
+    return (uint32_t)crc;
+}
+#endif
+
+static uint32_t crc32c_by_table(uint32_t crc, const uint8_t *at, size_t size) {
+    for (; size >= 8; at += 8, size -= 8) {
+        crc ^= at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = crc_table[7][crc & 0xFF] ^ crc_table[6][crc >> 8 & 0xFF] ^ crc_table[5][crc >> 16 & 0xFF]
+            ^ crc_table[4][crc >> 24] ^ crc_table[3][at[4]] ^ crc_table[2][at[5]] ^ crc_table[1][at[6]]
+            ^ crc_table[0][at[7]];
+    }
+    for (; size; at++, size--) crc = crc >> 8 ^ crc_table[0][(crc ^ *at) & 0xFF];
+    return crc;
+}
+
+/* Fills the tables; called once, when the module is imported. */
+static void prepare_crc32c(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0x82F63B78 : crc >> 1;
+        crc_table[0][byte] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int byte = 0; byte < 256; byte++)
+            crc_table[k][byte] = crc_table[k - 1][byte] >> 8 ^ crc_table[0][crc_table[k - 1][byte] & 0xFF];
+#ifdef FENCEPOST_CRC_TARGET
+    for (int place = 0; place < 4; place++)
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = byte << 8 * place;
+            for (int i = 0; i < FENCEPOST_STRETCH; i++) crc = crc >> 8 ^ crc_table[0][crc & 0xFF];
+            crc_shift[place][byte] = crc;
+        }
+#endif
+#ifdef FENCEPOST_CRC_X86
+    __builtin_cpu_init();
+    crc_by_instruction = __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(FENCEPOST_CRC_ARM)
+    crc_by_instruction = 1;
+#endif
+}
+
+static uint32_t crc32c_of(const uint8_t *data, size_t size, int by_table) {
+#ifdef FENCEPOST_CRC_TARGET
+    if (crc_by_instruction && !by_table) return ~crc32c_by_instruction(0xFFFFFFFF, data, size);
+#endif
+    (void)by_table;
+    return ~crc32c_by_table(0xFFFFFFFF, data, size);
+}
+
+/* --- LZ4 ---
+ *
+ * block:     sequences, one behind the other; the last has literals only
+ * sequence:  token (high nibble: number of literals, low: length of the match − 4; 15 means that more follows)
+ *            | bytes added to the number of literals, up to and with the first that is not 255 | literals
+ *            | distance back, 2 bytes little endian | bytes added to the length of the match, likewise
+ * The last five bytes are literals, and no match begins in the last twelve.
+ *
+ * One pass: a table remembers where four bytes with the same hash stood last. A block has at most 64 KiB, so that two bytes
+ * hold a place in it and every distance is short enough. Where nothing matches, the steps grow: bytes that do not compress
+ * should not cost time. Hash, table and steps are those of the reference implementation, so the bytes are too.
+ */
+
+#define FENCEPOST_LZ4_BLOCK 65536
+#define FENCEPOST_LZ4_HASH_BITS 13
+
+/* What a block may become at worst, and room for a copy that is rounded up to sixteen bytes. */
+static inline size_t lz4_bound(size_t size) { return size + size / 255 + 32; }
+
+static inline uint32_t lz4_hash(const uint8_t *at) {
+    return load_u32(at) * 2654435761u >> (32 - FENCEPOST_LZ4_HASH_BITS);
+}
+
+static inline uint8_t *lz4_put_length(uint8_t *out, size_t length) {
+    for (; length >= 255; length -= 255) *out++ = 255;
+    *out++ = (uint8_t)length;
+    return out;
+}
+
+/* How many bytes are the same, up to `end`. */
+static inline size_t lz4_same(const uint8_t *a, const uint8_t *b, const uint8_t *end) {
+    const uint8_t *start = a;
+    while (end - a >= 8) {
+        uint64_t different = load_u64(a) ^ load_u64(b);
+        if (different) {
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            return (size_t)(a - start) + (size_t)(__builtin_ctzll(different) >> 3);
+#else
+            break;
+#endif
+        }
+        a += 8;
+        b += 8;
+    }
+    while (a < end && *a == *b) a++, b++;
+    return (size_t)(a - start);
+}
+
+static inline uint8_t *lz4_put_literals(
+    uint8_t *out, uint8_t *token, const uint8_t *literals, size_t number, const uint8_t *end
+) {
+    if (number >= 15) {
+        *token = 0xF0;
+        out = lz4_put_length(out, number - 15);
+    } else {
+        *token = (uint8_t)(number << 4);
+    }
+    if (number <= 16 && end - literals >= 16) {
+        memcpy(out, literals, 16); /* a fixed size needs no call */
+    } else {
+        memcpy(out, literals, number);
+    }
+    return out + number;
+}
+
+/* Packs at most FENCEPOST_LZ4_BLOCK bytes into `out`, which has room for lz4_bound(size); how many bytes it became. */
+static size_t lz4_pack(const uint8_t *data, size_t size, uint8_t *out) {
+    const uint8_t *at = data, *pending = data; /* pending: the first literal that is not written yet */
+    uint8_t *start = out, *token;
+    if (size > 12) {
+        uint16_t table[1 << FENCEPOST_LZ4_HASH_BITS];
+        const uint8_t *last_match = data + size - 12, *end_of_matches = data + size - 5;
+        memset(table, 0, sizeof table);
+        at++; /* place 0 is what an empty entry says */
+        for (;;) {
+            const uint8_t *earlier, *next = at;
+            uint32_t step = 1, tries = 64;
+            do {
+                uint32_t hash;
+                at = next;
+                next += step;
+                step = tries++ >> 6;
+                if (next > last_match + 1) goto rest;
+                hash = lz4_hash(at);
+                earlier = data + table[hash];
+                table[hash] = (uint16_t)(at - data);
+            } while (load_u32(earlier) != load_u32(at));
+            while (at > pending && earlier > data && at[-1] == earlier[-1]) at--, earlier--;
+            for (;;) {
+                size_t distance = (size_t)(at - earlier), more = lz4_same(at + 4, earlier + 4, end_of_matches);
+                token = out++;
+                out = lz4_put_literals(out, token, pending, (size_t)(at - pending), data + size);
+                *out++ = (uint8_t)distance;
+                *out++ = (uint8_t)(distance >> 8);
+                if (more >= 15) {
+                    *token |= 15;
+                    out = lz4_put_length(out, more - 15);
+                } else {
+                    *token |= (uint8_t)more;
+                }
+                at += 4 + more;
+                pending = at;
+                if (at > last_match) goto rest;
+                table[lz4_hash(at - 2)] = (uint16_t)(at - 2 - data);
+                {
+                    uint32_t hash = lz4_hash(at);
+                    earlier = data + table[hash];
+                    table[hash] = (uint16_t)(at - data);
+                }
+                if (load_u32(earlier) != load_u32(at)) break;
+            }
+            at++;
+        }
+    }
+rest:
+    token = out++;
+    out = lz4_put_literals(out, token, pending, (size_t)(data + size - pending), data + size);
+    return (size_t)(out - start);
+}
+
+#endif
