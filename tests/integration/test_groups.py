@@ -408,6 +408,14 @@ def test_offsets_go_with_their_topic(client: RawClient, group: str, topic: str) 
         pass
 
 
+def test_where_readers_are_guarded_only_the_owner_commits(ours: TestedServer, name: str) -> None:
+    with ours.connect() as client:
+        client.create_topic(name, configs={"fencepost.reader.group": "readers"})
+        assert commit(client, "guarded", name, 1) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        client.call(10_000, 0, group="readers", wait_ms=0, resources=[{"name": f"{name}-0", "generation": 1}])
+        assert commit(client, "guarded", name, 1) is NONE
+
+
 # --- administration ---
 
 

@@ -11,6 +11,7 @@ from fencepost._version import __version__
 from fencepost.cli.doctor import doctor
 from fencepost.cli.errors import OneLineErrors
 from fencepost.cli.group import group
+from fencepost.cli.own import own, owners
 from fencepost.cli.ping import ping
 from fencepost.cli.producers import producers
 from fencepost.cli.serve import serve
@@ -32,5 +33,5 @@ def main() -> None:
     """
 
 
-for command in (serve, topic, producers, group, ping, doctor):
+for command in (serve, topic, producers, group, own, owners, ping, doctor):
     main.add_command(command)

@@ -28,16 +28,19 @@ from fencepost.client.results import (
     NewTopic,
     OffsetAt,
     OffsetChange,
+    OwnerDescription,
+    Owners,
     PartitionDescription,
     Pong,
     ProducerState,
     TopicDescription,
     TopicSummary,
+    WaitingDescription,
 )
 from fencepost.client.routing import Routes, unknown_topic
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import ErrorCode, ServerError, TimedOut
-from fencepost.types import Epoch, Offset, Pid
+from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
 
 EARLIEST: Final = -2
@@ -99,6 +102,28 @@ class Admin:
         raise_for(answer.error_code, "describing the cluster", answer.error_message)
         brokers = tuple(sorted((_broker(b) for b in answer.brokers), key=lambda broker: broker.id))
         return ClusterDescription(answer.cluster_id, answer.controller_id, brokers)
+
+    def owners(self, group: str | None = None) -> Owners:
+        """Who holds what, and who waits, in one group or in all; only a fencepost server knows `own`."""
+        answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group}).message
+        raise_for(answer.error_code, "describing owners")
+        return Owners(
+            tuple(
+                OwnerDescription(
+                    row.group,
+                    row.name,
+                    Generation(row.generation),
+                    row.token,
+                    row.since_ms,
+                    row.address,
+                    row.client_id,
+                )
+                for row in answer.owners
+            ),
+            tuple(
+                WaitingDescription(row.group, tuple(row.names), row.address, row.client_id) for row in answer.waiting
+            ),
+        )
 
     def offers(self, key: int) -> bool:
         """Whether the server knows an API at all: older and smaller ones leave some out."""

@@ -58,6 +58,7 @@ class Key(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_OWNERS = 10_001
 
 
 class Answer(NamedTuple):
@@ -86,9 +87,16 @@ class Channel:
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
 
-    def request(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
-        """Asks in the newest version that both sides know (and not above `at_most`), and waits for the answer."""
+    def request(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
+    ) -> Answer:
+        """Asks in the newest version that both sides know (and not above `at_most`), and waits for the answer.
+
+        `reconnect=False` is for those whose connection itself means something, as an owner's does: Unreachable if it
+        has ended."""
         with self._lock:
+            if not reconnect and (self._socket is None or _closed_by_peer(self._socket)):
+                raise Unreachable(f"the connection to {self.address} has ended")
             self._connect()
             return self._ask(key, self._version(key, at_most), fields)
 

@@ -187,7 +187,7 @@ class Queues:
             topic = self._topics.get(topic_name)
             if topic is None:
                 topic = self._topics[topic_name] = TopicQueues(topic_name)
-            if topic.held + size > options.buffer_memory - self._held:
+            if topic.held + size > options.buffer_memory - self._held - size:
                 self._wait_for_room(topic, size)
             if not topic.partition_count or options.serializes:
                 return self._keep(topic, key, value, headers, partition, timestamp, size)
@@ -204,7 +204,7 @@ class Queues:
         deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
         self._callers_blocked += 1
         try:
-            while topic.held + size > options.buffer_memory - self._held:
+            while topic.held + size > options.buffer_memory - self._held - size:
                 left = None if deadline is None else deadline - self._clock.monotonic()
                 if left is not None and left <= 0:
                     raise self._full(topic)

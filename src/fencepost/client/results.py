@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence, TopicPartition
+from fencepost.types import Epoch, Generation, Milliseconds, Offset, Pid, Sequence, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +158,31 @@ class OffsetChange:
     partition: int
     before: Offset | None
     after: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerDescription:
+    group: str
+    resource: str
+    generation: Generation
+    token: int
+    since_ms: Milliseconds
+    address: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingDescription:
+    """A claim in line."""
+
+    group: str
+    resources: tuple[str, ...]
+    address: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    owners: tuple[OwnerDescription, ...]
+    waiting: tuple[WaitingDescription, ...]
+    """In order of arrival."""

@@ -9,13 +9,12 @@ The memory is bounded: an entry per live producer, at most REMEMBERED batches ea
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
+from fencepost.core.aborted import AbortedTransaction, AbortedTransactions
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
 
 REMEMBERED: Final = 16
@@ -33,16 +32,6 @@ class RememberedBatch(NamedTuple):
     """The sender's checksum; None where it is not known, because the batch was rewritten by the server (LogAppendTime)
     and then read back from the log."""
     timestamp: Milliseconds
-
-
-class AbortedTransaction(NamedTuple):
-    pid: Pid
-    first_offset: Offset
-    marker_offset: Offset
-
-
-_first_offset = attrgetter("first_offset")
-_marker_offset = attrgetter("marker_offset")
 
 
 class Batch(NamedTuple):
@@ -115,8 +104,7 @@ class ProducerTable:
         self._entries: dict[Pid, ProducerEntry] = {}
         self._open_transactions: dict[Pid, Offset] = {}
         """Where each open transaction starts, lowest offset first: offsets only rise, so that is the order of entry."""
-        self.aborted: list[AbortedTransaction] = []
-        """Every aborted transaction whose records are still in the log, in the order of their markers."""
+        self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -173,7 +161,7 @@ class ProducerTable:
         was remembered of that one goes: the new epoch starts at sequence 0."""
         start = self._open_transactions.pop(pid, None)
         if aborted_at is not None and start is not None:
-            self.aborted.append(AbortedTransaction(pid, start, aborted_at))
+            self.aborted.add(AbortedTransaction(pid, start, aborted_at))
         entry = self._entries.get(pid)
         if entry is None or epoch > entry.epoch:
             last_seen = entry.last_seen if entry else now
@@ -184,16 +172,6 @@ class ProducerTable:
     def first_open_transaction(self) -> Offset | None:
         """Where the oldest open transaction starts: readers of committed records stop there."""
         return next(iter(self._open_transactions.values()), None)
-
-    def aborted_between(self, offset: Offset, upto: Offset) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of this range has to leave out, by their first offset."""
-        behind = bisect_left(self.aborted, offset, key=_marker_offset)
-        found = [entry for entry in self.aborted[behind:] if entry.first_offset < upto]
-        return sorted(found, key=_first_offset) if len(found) > 1 else found
-
-    def forget_aborted(self, before: Offset) -> None:
-        """The log starts at `before` now: what ended earlier concerns nobody any more."""
-        del self.aborted[: bisect_left(self.aborted, before, key=_marker_offset)]
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Puts back an entry read from a snapshot."""
@@ -214,4 +192,4 @@ class ProducerTable:
     def clear(self) -> None:
         self._entries.clear()
         self._open_transactions.clear()
-        self.aborted.clear()
+        self.aborted = AbortedTransactions()

@@ -78,6 +78,8 @@ class Transaction:
     last: Identity = NOBODY
     """Who asked for this epoch by naming its own (KIP-360), until the epoch is used: asking again, after a lost answer,
     gets the same answer."""
+    retired: tuple[Pid, ...] = ()
+    """Pids whose epochs are used up. They stay fenced: nobody gets one of them again."""
     state: State = State.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
@@ -118,10 +120,12 @@ class Transaction:
     def take_over(
         self, new: Identity, timeout_ms: Milliseconds, now: Milliseconds, *, expected: Identity = NOBODY
     ) -> None:
-        """InitProducerId succeeds: whoever had the older epoch is fenced from here on. Without an expected epoch that is
-        somebody else, who must not be taken for one that repeats its request."""
+        """InitProducerId succeeds: whoever had the older epoch is fenced from here on. Without an expected epoch that
+        is somebody else, who must not be taken for one that repeats its request."""
         self._move(State.EMPTY, now)
         self.last = expected
+        if new.pid != self.pid:
+            self.retired = (*self.retired, self.pid)
         self.pid, self.epoch = new
         self.timeout_ms = timeout_ms
         self._clear()

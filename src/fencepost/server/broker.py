@@ -81,6 +81,7 @@ class Broker:
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.transactions.close()
         await self.groups.close()
         loop = asyncio.get_running_loop()
         open_logs = [p.log for topic in self.topics for p in topic.touched() if p.log is not None]

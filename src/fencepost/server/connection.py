@@ -81,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_progress = listener.broker.clock.monotonic()
         self.number = listener.next_number()
         """Rises with every connection: an older one may carry requests that were delayed on the way."""
+        self.client_id = ""
+        """What it calls itself in its last request: for people who ask who it is."""
         self.software_name = ""
         """What the client calls itself in ApiVersions."""
         self.peer = ""
@@ -275,6 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             answer = self._listener.unsupported_version()
             self._settle(pending, encode(api, 0, head.correlation_id, answer))
             return
+        self.client_id = head.client_id or ""
         message = received if api.raw else messages.decode_request(head.key, version, received, head.body_at)
         request = Request(head.key, version, head.client_id, message, head.body_at, self)
         answer_or_work = api.handle(self._listener.broker, request)

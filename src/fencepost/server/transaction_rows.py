@@ -31,6 +31,7 @@ def put(transaction: Transaction, staged: StagedOffsets) -> Statement:
     data = {
         "timeout_ms": transaction.timeout_ms,
         "last": list(transaction.last),
+        "retired": list(transaction.retired),
         "started_ms": transaction.started_ms,
         "marker_epoch": transaction.marker_epoch,
         "partitions": sorted(transaction.partitions),
@@ -70,6 +71,7 @@ def _stored(name: str, pid: int, epoch: int, state: str, updated_ms: int, text: 
         epoch=Epoch(epoch),
         timeout_ms=data["timeout_ms"],
         last=Identity(Pid(data["last"][0]), Epoch(data["last"][1])),
+        retired=tuple(Pid(retired) for retired in data["retired"]),
         state=State(state),
         partitions={TopicPartition(topic, index) for topic, index in data["partitions"]},
         groups=set(data["groups"]),

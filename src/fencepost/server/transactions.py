@@ -9,13 +9,17 @@ A transaction ends in five steps, and a crash between any two of them leaves it 
     5. it is complete
 
 Before step 3 a restart finds it ONGOING: it is still the producer's to end, or it times out and is aborted. After
-step 3 a restart finds the decision and writes the markers that are missing. Requests for one transactional id are
-worked off one after the other.
+step 3 a restart finds the decision and writes the markers that are missing. A marker that the disk refuses is tried
+again until it is in the log; EndTxn is answered meanwhile, and whoever wants to begin the next transaction is told
+CONCURRENT_TRANSACTIONS.
+
+Requests for one transactional id are worked off one after the other, and what was begun is brought to its end even if
+the connection that asked is gone by then: a decision must not depend on whether somebody still listens.
 
 Delayed requests. Within one epoch Kafka's older protocol cannot tell a late EndTxn or AddPartitionsToTxn from one
 that belongs to the next transaction. A late one has something that gives it away: it comes over a connection that its
-client has given up, and the client has since spoken over a newer one. So a request that would begin or end a
-transaction is refused on a connection older than the newest that has spoken for this name, by closing it: a living
+client has given up, and the client has since spoken over a newer one. So a request that would begin, extend or end a
+transaction is refused on a connection older than the newest that has spoken for this epoch, by closing it: a living
 client comes back with a new connection, a delayed request does not.
 """
 
@@ -23,19 +27,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fencepost.core.offsets import Committed
-from fencepost.core.transactions import DECIDED, NOBODY, Identity, State, Transaction
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError
+from fencepost.core.transactions import DECIDED, NOBODY, RESTING, Identity, State, Transaction
+from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, StorageError
 from fencepost.kernel.control import MarkerType, encode_marker
 from fencepost.kernel.header import read_header
+from fencepost.log.partition import PartitionLog
 from fencepost.server import group_rows, transaction_rows
 from fencepost.server.partition import Partition
 from fencepost.server.store import Statement
-from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
+from fencepost.types import Epoch, Milliseconds, Offset, Pid, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -49,6 +54,20 @@ _PATROL_SECONDS: Final = 0.25
 _FORGET_AFTER_MS: Final[Milliseconds] = 7 * 24 * 60 * 60 * 1000
 """An idle transactional id is forgotten after this long (Kafka: transactional.id.expiration.ms)."""
 
+T = TypeVar("T")
+
+
+class Delayed(Malformed):
+    """A request that may have been on its way since an earlier transaction. Not answered: its connection is closed."""
+
+
+class _Marker(NamedTuple):
+    """A marker that was written; it is durable and readable when the log's high watermark has reached `needs`."""
+
+    partition: Partition
+    log: PartitionLog
+    needs: Offset
+
 
 class Entry:
     """A transaction and what the server keeps beside it."""
@@ -57,11 +76,13 @@ class Entry:
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
+        """Replaced, never changed, once the store has the new one; only a decision shows before (see `_end`)."""
         self.lock = asyncio.Lock()
         self.staged: dict[str, dict[TopicPartition, Committed]] = {}
         self.newest_connection = 0
+        """Number of the newest connection that has spoken for the present epoch."""
         self.connections: set[Connection] = set()
-        """Who has added something to the open transaction: with them it ends, if they lose what they own (OWN-9)."""
+        """Who has added or written something: with them the transaction ends, if they lose what they own (OWN-9)."""
 
 
 class Transactions:
@@ -71,6 +92,7 @@ class Transactions:
         self._broker = broker
         self._by_name: dict[str, Entry] = {}
         self._by_pid: dict[Pid, Entry] = {}
+        self._work: set[asyncio.Task[Any]] = set()
         for stored in transaction_rows.load(broker.store):
             entry = self._add(stored.transaction)
             for group, offsets in stored.staged.items():
@@ -79,19 +101,39 @@ class Transactions:
 
     def _add(self, transaction: Transaction) -> Entry:
         entry = self._by_name[transaction.name] = Entry(transaction)
-        self._by_pid[transaction.pid] = entry
+        for pid in (transaction.pid, *transaction.retired):
+            self._by_pid[pid] = entry
         return entry
+
+    def _drop(self, entry: Entry) -> None:
+        del self._by_name[entry.transaction.name]
+        for pid in (entry.transaction.pid, *entry.transaction.retired):
+            del self._by_pid[pid]
 
     def start(self) -> None:
         """Finishes what a crash has left decided but unmarked, and watches over timeouts."""
         for entry in self._by_name.values():
             if entry.transaction.state in DECIDED:
-                self._broker.spawn(self._resume(entry), f"finish transaction {entry.transaction.name}")
+                self._finish_later(entry)
         self._broker.spawn(self._patrol(), "abort transactions that timed out")
 
-    async def _resume(self, entry: Entry) -> None:
-        async with entry.lock:
-            await self._write_markers(entry)
+    async def close(self) -> None:
+        """What is under way stops where it is: to the next start that is a crash like any other."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work whether or not the connection that asked for it lives to see the answer."""
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._worked)
+        return await asyncio.shield(task)
+
+    def _worked(self, task: asyncio.Task[Any]) -> None:
+        self._work.discard(task)
+        if not task.cancelled():
+            task.exception()  # who asked was told, or is gone
 
     # -- asking -----------------------------------------------------------------------------------------------
 
@@ -102,77 +144,105 @@ class Transactions:
     def __iter__(self) -> Iterator[Transaction]:
         return (entry.transaction for entry in self._by_name.values())
 
-    def judge_write(self, who: Identity, partition: TopicPartition, *, transactional: bool) -> ErrorCode:
-        """May this producer append to this partition now? Asked for every batch that carries a pid."""
+    def judge_write(
+        self, name: str | None, who: Identity, partition: TopicPartition, connection: Connection
+    ) -> ErrorCode:
+        """May this transactional batch be appended to this partition now?"""
+        if name is None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        entry = self._by_name.get(name)
+        if entry is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        error = entry.transaction.judge_write(who, partition)
+        if error is ErrorCode.NONE:
+            entry.connections.add(connection)
+        return error
+
+    def judge_plain_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
+        """May this batch, which has a pid but is in no transaction, be appended? A pid that belongs to a name is fenced
+        with the name, also in partitions that have not seen its newest epoch yet."""
         entry = self._by_pid.get(who.pid)
         if entry is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING if transactional else ErrorCode.NONE
+            return ErrorCode.NONE
         transaction = entry.transaction
-        if not transactional:
-            if who.epoch != transaction.epoch:
-                return ErrorCode.INVALID_PRODUCER_EPOCH
-            inside = transaction.state is State.ONGOING and partition in transaction.partitions
-            return ErrorCode.INVALID_TXN_STATE if inside else ErrorCode.NONE
-        return transaction.judge_write(who, partition)
+        if who != transaction.identity:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        inside = transaction.state is State.ONGOING and partition in transaction.partitions
+        return ErrorCode.INVALID_TXN_STATE if inside else ErrorCode.NONE
 
     # -- InitProducerId ---------------------------------------------------------------------------------------
 
     async def init(self, name: str, timeout_ms: Milliseconds, expected: Identity, connection: Connection) -> Identity:
-        if not 0 < timeout_ms <= self._broker.config.transaction_max_timeout_ms:
+        longest = self._broker.config.transaction_max_timeout_ms
+        if not 0 < timeout_ms <= longest:
             raise ServerError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"a transaction may take 1 to {self._broker.config.transaction_max_timeout_ms} ms, not {timeout_ms}",
+                f"a transaction may take 1 to {longest} ms, not {timeout_ms}",
             )
-        entry = self._by_name.get(name)
-        if entry is None:
-            entry = await self._create(name, timeout_ms, expected)
-            if entry is None:
-                return await self.init(name, timeout_ms, expected, connection)
-            entry.newest_connection = connection.number
-            return entry.transaction.identity
-        async with entry.lock:
-            transaction = entry.transaction
-            error = transaction.judge_init(expected)
-            if error is not ErrorCode.NONE:
-                raise _fenced(error, transaction)
-            entry.newest_connection = max(entry.newest_connection, connection.number)
-            if transaction.is_repeated_init(expected):
-                return transaction.identity
-            if transaction.state is State.ONGOING:
-                await self._end(entry, commit=False, fence=True)
-            await self._take_over(entry, timeout_ms)
-            return entry.transaction.identity
+        return await self._to_the_end(self._init(name, timeout_ms, expected, connection))
 
-    async def _create(self, name: str, timeout_ms: Milliseconds, expected: Identity) -> Entry | None:
-        """The entry of a new name; None if somebody else was quicker."""
+    async def _init(self, name: str, timeout_ms: Milliseconds, expected: Identity, connection: Connection) -> Identity:
+        while True:
+            entry = self._by_name.get(name)
+            if entry is None:
+                created = await self._create(name, timeout_ms, expected, connection)
+                if created is not None:
+                    return created
+                continue
+            async with entry.lock:
+                if self._by_name.get(name) is not entry:
+                    continue  # forgotten, or never stored, while this request waited for its turn
+                _refuse_severed(connection)
+                await self._next_epoch(entry, timeout_ms, expected)
+                entry.newest_connection = connection.number
+                return entry.transaction.identity
+
+    async def _create(
+        self, name: str, timeout_ms: Milliseconds, expected: Identity, connection: Connection
+    ) -> Identity | None:
+        """The identity of a new name; None if somebody else was quicker."""
         if expected != NOBODY:
             # It names a pid of nobody: forgotten, or of another cluster. As in Kafka, it gets a new one.
             logger.info("transactional id %r is not known; pid %d is replaced", name, expected.pid)
         pid = await self._broker.pids.allocate()
         if name in self._by_name:
             return None
-        now = self._broker.clock.now_ms()
-        transaction = Transaction(name, pid, Epoch(0), timeout_ms, updated_ms=now)
+        transaction = Transaction(name, pid, Epoch(0), timeout_ms, updated_ms=self._broker.clock.now_ms())
         entry = self._add(transaction)
+        entry.newest_connection = connection.number
         async with entry.lock:
             try:
                 await self._broker.store.execute([transaction_rows.put(transaction, {})])
             except FencepostError:
-                del self._by_name[name], self._by_pid[pid]
+                self._drop(entry)
                 raise
-        return entry
+        return transaction.identity
 
-    async def _take_over(self, entry: Entry, timeout_ms: Milliseconds) -> None:
+    async def _next_epoch(self, entry: Entry, timeout_ms: Milliseconds, expected: Identity) -> None:
+        error = entry.transaction.judge_init(expected)
+        if error is not ErrorCode.NONE:
+            raise _fenced(error, entry.transaction)
+        if entry.transaction.is_repeated_init(expected):
+            return
+        if entry.transaction.state is State.ONGOING:
+            await self._end(entry, commit=False, fence=True)
+            if entry.transaction.state in DECIDED:
+                raise _fenced(ErrorCode.CONCURRENT_TRANSACTIONS, entry.transaction)
+        await self._take_over(entry, timeout_ms, expected)
+        # Who is told the new epoch may read the log next, to see how far the old one came: all that was accepted from
+        # the old one must be readable by then.
+        await self._broker.syncer.barrier()
+
+    async def _take_over(self, entry: Entry, timeout_ms: Milliseconds, expected: Identity) -> None:
         transaction = entry.transaction
         if transaction.epochs_exhausted:
             new = Identity(await self._broker.pids.allocate(), Epoch(0))
         else:
             new = Identity(transaction.pid, Epoch(transaction.epoch + 1))
-        changed = replace(transaction, partitions=set(), groups=set())
-        changed.take_over(new, timeout_ms, self._broker.clock.now_ms())
+        changed = _copy(transaction)
+        changed.take_over(new, timeout_ms, self._broker.clock.now_ms(), expected=expected)
         await self._broker.store.execute([transaction_rows.put(changed, {})])
         entry.transaction = changed
-        self._by_pid.pop(transaction.pid, None)
         self._by_pid[new.pid] = entry
 
     # -- joining ----------------------------------------------------------------------------------------------
@@ -197,26 +267,39 @@ class Transactions:
     ) -> None:
         """Adds partitions or a group to the transaction, which begins with it if need be."""
         entry = self._entry(name, who)
+        await self._to_the_end(self._join(entry, who, connection, partitions or set(), {group} if group else set()))
+
+    async def _join(
+        self, entry: Entry, who: Identity, connection: Connection, partitions: set[TopicPartition], groups: set[str]
+    ) -> None:
         async with entry.lock:
             transaction = entry.transaction
             error = transaction.judge_add(who)
             if error is not ErrorCode.NONE:
                 raise _fenced(error, transaction)
-            if transaction.state is not State.ONGOING:
+            _refuse_severed(connection)
+            changed = _copy(transaction)
+            if changed.add(partitions, groups, self._broker.clock.now_ms()):
                 _refuse_delayed(entry, connection)
-            changed = replace(transaction, partitions=set(transaction.partitions), groups=set(transaction.groups))
-            if changed.add(partitions or set(), {group} if group else set(), self._broker.clock.now_ms()):
                 await self._broker.store.execute([transaction_rows.put(changed, entry.staged)])
-                if entry.transaction is transaction:
-                    entry.transaction = changed
+                entry.transaction = changed
             entry.connections.add(connection)
-            entry.newest_connection = max(entry.newest_connection, connection.number)
 
     async def stage(
         self, name: str, who: Identity, group: str, offsets: Mapping[TopicPartition, Committed], connection: Connection
     ) -> None:
         """Offsets of a group that count if the transaction commits."""
         entry = self._entry(name, who)
+        await self._to_the_end(self._stage(entry, who, group, offsets, connection))
+
+    async def _stage(
+        self,
+        entry: Entry,
+        who: Identity,
+        group: str,
+        offsets: Mapping[TopicPartition, Committed],
+        connection: Connection,
+    ) -> None:
         async with entry.lock:
             transaction = entry.transaction
             error = transaction.judge_add(who)
@@ -224,34 +307,45 @@ class Transactions:
                 raise _fenced(error, transaction)
             if transaction.state is not State.ONGOING or group not in transaction.groups:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction")
-            staged = {known: dict(rows) for known, rows in entry.staged.items()}
-            staged.setdefault(group, {}).update(offsets)
-            # Undecided from now on, whatever becomes of the store: nobody may read past it.
-            self._broker.groups.stage(group, transaction.pid, offsets)
-            await self._broker.store.execute([transaction_rows.put(transaction, staged)])
+            _refuse_severed(connection)
+            before = entry.staged.get(group, {})
+            staged = {**entry.staged, group: {**before, **offsets}}
+            # Undecided from now on: nobody may take for stable what is on its way to the store.
+            groups = self._broker.groups
+            groups.stage(group, transaction.pid, offsets)
+            try:
+                await self._broker.store.execute([transaction_rows.put(transaction, staged)])
+            except FencepostError:
+                groups.decide(group, transaction.pid, commit=False)
+                groups.stage(group, transaction.pid, before)
+                raise
             entry.staged = staged
             entry.connections.add(connection)
 
     # -- ending -----------------------------------------------------------------------------------------------
 
     async def end(self, name: str, who: Identity, connection: Connection, *, commit: bool) -> None:
-        """EndTxn; done when the markers are in the logs."""
+        """EndTxn; done when the markers are in the logs, or when the disk has refused one and they follow later."""
         entry = self._entry(name, who)
-        if entry.lock.locked() and entry.transaction.state in DECIDED:
-            raise ServerError(entry.transaction.judge_end(who, commit=commit).error)
+        await self._to_the_end(self._end_by(entry, who, connection, commit=commit))
+
+    async def _end_by(self, entry: Entry, who: Identity, connection: Connection, *, commit: bool) -> None:
         async with entry.lock:
             decision = entry.transaction.judge_end(who, commit=commit)
             if decision.error is not ErrorCode.NONE:
                 raise _fenced(decision.error, entry.transaction)
             if decision.proceed:
+                _refuse_severed(connection)
                 _refuse_delayed(entry, connection)
                 await self._end(entry, commit=commit, fence=False)
 
     async def abort(self, name: str) -> None:
-        """Aborts what is open, by an administrator or because its producer has lost what it owned; fences it."""
+        """Aborts what is open and fences its producer, who has lost what it owned."""
         entry = self._by_name.get(name)
-        if entry is None:
-            raise ServerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {name!r} is not known")
+        if entry is not None:
+            await self._to_the_end(self._abort(entry))
+
+    async def _abort(self, entry: Entry) -> None:
         async with entry.lock:
             if entry.transaction.state is State.ONGOING:
                 await self._end(entry, commit=False, fence=True)
@@ -259,77 +353,116 @@ class Transactions:
     async def abort_of(self, connection: Connection, resources: set[str]) -> None:
         """Aborts the open transactions of a severed connection that touch what it owned (OWN-9)."""
         for entry in list(self._by_name.values()):
-            touched = {str(partition) for partition in entry.transaction.partitions}
-            if connection in entry.connections and touched & resources:
-                await self.abort(entry.transaction.name)
+            if connection in entry.connections:
+                touched = {str(partition) for partition in entry.transaction.partitions}
+                if touched & resources:
+                    await self.abort(entry.transaction.name)
 
     async def _end(self, entry: Entry, *, commit: bool, fence: bool) -> None:
-        before, staged = entry.transaction, entry.staged
-        decided = replace(before, partitions=set(before.partitions), groups=set(before.groups))
+        """The five steps. If the decision could not be stored, nothing has happened."""
+        before = entry.transaction
+        decided = _copy(before)
         decided.prepare(commit=commit, now=self._broker.clock.now_ms(), fence=fence)
         entry.transaction = decided  # step 1: from here on nothing more is accepted for it
         try:
-            await self._broker.syncer.barrier()
+            if commit:
+                await self._sync_data(decided)
             await self._broker.store.execute(
-                [transaction_rows.put(decided, staged), *_offset_rows(staged, commit=commit)]
+                [transaction_rows.put(decided, entry.staged), *_offset_rows(entry.staged, commit=commit)]
             )
         except FencepostError:
             entry.transaction = before
             raise
-        await self._write_markers(entry)
+        if not await self._mark_all(entry):
+            self._finish_later(entry)
 
-    async def _write_markers(self, entry: Entry) -> None:
-        """Steps 4 and 5. Retried until it succeeds: the decision stands."""
+    async def _sync_data(self, transaction: Transaction) -> None:
+        """Step 2. What cannot be made durable cannot be committed."""
+        if self._broker.config.sync != "always":
+            return
+        logs = [log for name in transaction.partitions if (log := self._log(name)) is not None]
+        ends = [log.end_offset for log in logs]
+        await self._broker.syncer.barrier()
+        for log, end in zip(logs, ends, strict=True):
+            if log.failed is not None or log.high_watermark < end:
+                raise StorageError(f"records of transaction {transaction.name} in {log.directory} are not on the disk")
+
+    def _log(self, name: TopicPartition) -> PartitionLog | None:
+        topic = self._broker.topics.get(name.topic)
+        partition = topic.partition(name.partition) if topic is not None else None
+        return partition.log if partition is not None else None
+
+    def _finish_later(self, entry: Entry) -> None:
+        self._broker.spawn(self._finish(entry), f"finish transaction {entry.transaction.name}")
+
+    async def _finish(self, entry: Entry) -> None:
+        """The decision stands: its markers are tried until they are in the logs."""
+        while True:
+            async with entry.lock:
+                if await self._mark_all(entry, again=True):
+                    return
+            await asyncio.sleep(_PATROL_SECONDS)
+
+    async def _mark_all(self, entry: Entry, *, again: bool = False) -> bool:
+        """Steps 4 and 5; False if a marker is missing."""
         transaction = entry.transaction
+        written: list[_Marker] = []
+        missing = False
+        for partition in sorted(transaction.partitions):
+            try:
+                marker = await self._mark(transaction, partition, again=again)
+            except (FencepostError, OSError) as error:
+                logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
+                missing = True
+                continue
+            if marker is not None:
+                written.append(marker)
+        await self._make_durable([marker.partition for marker in written])
+        if missing or any(marker.log.high_watermark < marker.needs for marker in written):
+            return False
         commit = transaction.state is State.PREPARE_COMMIT
-        waiting = set(transaction.partitions)
-        while waiting:
-            touched: list[Partition] = []
-            for partition in sorted(waiting):
-                try:
-                    found = await self._mark(transaction, partition, commit=commit)
-                except (FencepostError, OSError) as error:
-                    logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
-                    continue
-                waiting.discard(partition)
-                if found is not None:
-                    touched.append(found)
-            await self._make_durable(touched)
-            if waiting:
-                await asyncio.sleep(_PATROL_SECONDS)
         for group in entry.staged:
             self._broker.groups.decide(group, transaction.pid, commit=commit)
         entry.staged = {}
         entry.connections.clear()
-        completed = replace(transaction, partitions=set(transaction.partitions), groups=set(transaction.groups))
+        completed = _copy(transaction)
         completed.complete(self._broker.clock.now_ms())
         entry.transaction = completed
-        # Not awaited: if it is lost, the next start writes the missing markers, of which there are none.
+        # Not awaited: if it is lost, the next start looks for missing markers and finds none.
         saved = self._broker.store.execute([transaction_rows.put(completed, {})])
         saved.add_done_callback(_log_failure)
+        return True
 
-    async def _mark(self, transaction: Transaction, name: TopicPartition, *, commit: bool) -> Partition | None:
+    async def _mark(self, transaction: Transaction, name: TopicPartition, *, again: bool) -> _Marker | None:
         topic = self._broker.topics.get(name.topic)
         partition = topic.partition(name.partition) if topic is not None else None
         if partition is None:
             return None  # deleted meanwhile
+        partition.usable()  # lets go of a log that has failed, so that it is opened anew
         log = await partition.open()
-        known = log.producers.get(transaction.pid)
-        if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
-            return None  # there already: a crash came between the markers and `complete`, or nothing was written
-        self._append_marker(partition, transaction.pid, transaction.marker_epoch, commit=commit)
-        return partition
+        if again:
+            known = log.producers.get(transaction.pid)
+            if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
+                if log.failed is not None:
+                    raise StorageError("the marker may not be on the disk") from log.failed
+                return None  # there already
+        commit = transaction.state is State.PREPARE_COMMIT
+        return self._append_marker(partition, transaction.pid, transaction.marker_epoch, commit=commit)
 
-    def _append_marker(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
+    def _append_marker(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> _Marker:
         now = self._broker.clock.now_ms()
         batch = encode_marker(MarkerType.COMMIT if commit else MarkerType.ABORT, pid, epoch, now)
-        partition.append_marker(memoryview(batch), read_header(batch), now)
+        offset = partition.append_marker(memoryview(batch), read_header(batch), now)
+        assert partition.log is not None
+        return _Marker(partition, partition.log, Offset(offset + 1))
 
     async def write_marker(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
         """Ends a hanging transaction in one partition, for an administrator."""
         await partition.open()
-        self._append_marker(partition, pid, epoch, commit=commit)
+        marker = self._append_marker(partition, pid, epoch, commit=commit)
         await self._make_durable([partition])
+        if marker.log.high_watermark < marker.needs:
+            raise StorageError(f"the marker is not on the disk: {marker.log.failed}")
 
     async def _make_durable(self, touched: list[Partition]) -> None:
         if not touched:
@@ -348,27 +481,33 @@ class Transactions:
             await asyncio.sleep(_PATROL_SECONDS)
             now = self._broker.clock.now_ms()
             for entry in list(self._by_name.values()):
-                transaction = entry.transaction
-                if transaction.has_timed_out(now) and not entry.lock.locked():
-                    logger.warning(
-                        "aborting transaction %s: open for more than %d ms", transaction.name, transaction.timeout_ms
-                    )
-                    self._broker.spawn(self._abort_late(entry), f"abort {transaction.name}")
-                elif (
-                    transaction.state not in (State.ONGOING, *DECIDED)
-                    and now - transaction.updated_ms > _FORGET_AFTER_MS
-                ):
-                    await self._forget(entry)
+                if entry.lock.locked():
+                    continue
+                if entry.transaction.has_timed_out(now):
+                    self._broker.spawn(self._abort_late(entry), f"abort {entry.transaction.name}")
+                elif _is_forgettable(entry.transaction, now):
+                    self._broker.spawn(self._forget(entry), f"forget {entry.transaction.name}")
 
     async def _abort_late(self, entry: Entry) -> None:
         async with entry.lock:
-            if entry.transaction.has_timed_out(self._broker.clock.now_ms()):
+            transaction = entry.transaction
+            if transaction.has_timed_out(self._broker.clock.now_ms()):
+                logger.warning("aborting %s: open for more than %d ms", transaction.name, transaction.timeout_ms)
                 await self._end(entry, commit=False, fence=True)
 
     async def _forget(self, entry: Entry) -> None:
-        await self._broker.store.execute([transaction_rows.drop(entry.transaction.name)])
-        self._by_name.pop(entry.transaction.name, None)
-        self._by_pid.pop(entry.transaction.pid, None)
+        async with entry.lock:
+            if _is_forgettable(entry.transaction, self._broker.clock.now_ms()):
+                await self._broker.store.execute([transaction_rows.drop(entry.transaction.name)])
+                self._drop(entry)
+
+
+def _copy(transaction: Transaction) -> Transaction:
+    return replace(transaction, partitions=set(transaction.partitions), groups=set(transaction.groups))
+
+
+def _is_forgettable(transaction: Transaction, now: Milliseconds) -> bool:
+    return transaction.state in RESTING and now - transaction.updated_ms > _FORGET_AFTER_MS
 
 
 def _offset_rows(staged: Mapping[str, Mapping[TopicPartition, Committed]], *, commit: bool) -> list[Statement]:
@@ -377,10 +516,16 @@ def _offset_rows(staged: Mapping[str, Mapping[TopicPartition, Committed]], *, co
     return [row for group, offsets in staged.items() for row in group_rows.put_offsets(group, offsets)]
 
 
+def _refuse_severed(connection: Connection) -> None:
+    """Asked at the moment of the change, because a request may have waited for its turn since (OWN-9)."""
+    if connection.severed:
+        raise Delayed("the connection was severed before this request had its turn")
+
+
 def _refuse_delayed(entry: Entry, connection: Connection) -> None:
     if connection.number < entry.newest_connection:
-        raise Malformed(
-            f"a request that would begin or end a transaction of {entry.transaction.name!r} came over an older "
+        raise Delayed(
+            f"a request that would change the transaction of {entry.transaction.name!r} came over an older "
             "connection than the last one; it may have been delayed"
         )
     entry.newest_connection = connection.number

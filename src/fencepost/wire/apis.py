@@ -16,7 +16,8 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
 OWN: Final = 10_000
-"""fencepost's own API, far above Kafka's keys."""
+"""fencepost's own APIs, far above Kafka's keys."""
+DESCRIBE_OWNERS: Final = 10_001
 
 
 class ApiInfo(NamedTuple):
@@ -117,6 +118,7 @@ APIS: Final[dict[int, ApiInfo]] = {
     91: ApiInfo("AlterShareGroupOffsets", 0, 0, 0),
     92: ApiInfo("DeleteShareGroupOffsets", 0, 0, 0),
     OWN: ApiInfo("Own", 0, 0, 0),
+    DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 0, 0),
 }
 
 API_NAMES: Final[dict[int, str]] = {key: api.name for key, api in APIS.items()}

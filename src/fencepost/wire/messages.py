@@ -83,8 +83,8 @@ def _codec(key: int, version: int, direction: str) -> Codec:
         raise Malformed(f"there is no API with key {key}")
     if not api.lowest <= version <= api.highest:
         raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
-    if key == OWN:
-        return codec(resolve_name(f"fencepost.wire.own:Own{direction.title()}"))
+    if key >= OWN:
+        return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}"))
     from kio.schema.index import api_key_map
 
     return codec(resolve_name(f"kio.schema.{api_key_map[key]}.v{version}.{direction}:{api.name}{direction.title()}"))

@@ -1,10 +1,14 @@
-"""`own` (API key 10000, version 0): claim, wait for and release resources. Described as kio describes Kafka's messages.
+"""fencepost's own messages: `own` (API key 10000) claims, waits for and releases resources; 10001 says who holds what.
+Described as kio describes Kafka's messages, version 0 both.
 
-    OwnRequest  => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
-                   resource tag 0: after_token INT64
-                   request tag 0: session_ms INT32; tag 1: release [COMPACT_STRING]
-    OwnResponse => error_code INT16, error_message COMPACT_NULLABLE_STRING,
-                   resources [name COMPACT_STRING, error_code INT16, generation INT32, token INT64]
+                   OwnRequest  => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation
+                   INT32] resource tag 0: after_token INT64 request tag 0: session_ms INT32; tag 1: release
+                   [COMPACT_STRING] OwnResponse => error_code INT16, error_message COMPACT_NULLABLE_STRING, resources
+                   [name COMPACT_STRING, error_code INT16, generation INT32, token INT64] DescribeOwnersRequest  =>
+                   group COMPACT_NULLABLE_STRING (null: all groups) DescribeOwnersResponse => error_code INT16, owners
+                   [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64, since_ms INT64, address
+                   COMPACT_STRING, client_id COMPACT_STRING], waiting [group COMPACT_STRING, names [COMPACT_STRING],
+                   address COMPACT_STRING, client_id COMPACT_STRING]
 
 Arrays are compact, every struct ends in tagged fields; request header v2, response header v1.
 """
@@ -63,3 +67,40 @@ class OwnResponse:
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
     resources: tuple[OwnedResource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOwnersRequest:
+    __flexible__: ClassVar[bool] = True
+    group: str | None = field(metadata=_of("string"), default=None)
+    """Of which group; null: of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    __flexible__: ClassVar[bool] = True
+    group: str = field(metadata=_of("string"))
+    name: str = field(metadata=_of("string"))
+    generation: int = field(metadata=_of("int32"))
+    token: int = field(metadata=_of("int64"))
+    since_ms: int = field(metadata=_of("int64"))
+    address: str = field(metadata=_of("string"))
+    client_id: str = field(metadata=_of("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingClaim:
+    __flexible__: ClassVar[bool] = True
+    group: str = field(metadata=_of("string"))
+    names: tuple[str, ...] = field(metadata=_of("string"))
+    address: str = field(metadata=_of("string"))
+    client_id: str = field(metadata=_of("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOwnersResponse:
+    __flexible__: ClassVar[bool] = True
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    owners: tuple[Owner, ...]
+    waiting: tuple[WaitingClaim, ...]
+    """In order of arrival."""

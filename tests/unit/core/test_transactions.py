@@ -141,12 +141,45 @@ def test_a_repeated_init_is_recognised_and_a_first_one_is_not() -> None:
     assert not resting.is_repeated_init(NOBODY)
 
 
-def test_taking_over_remembers_whom_it_replaced() -> None:
+def test_taking_over_fences_whom_it_replaced() -> None:
     resting = transaction(State.COMPLETE_ABORT)
     resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
-    assert (resting.identity, resting.last) == (Identity(ME.pid, Epoch(4)), ME)
+    assert resting.identity == Identity(ME.pid, Epoch(4))
     assert (resting.state, resting.timeout_ms) == (State.EMPTY, 500)
     assert resting.judge_end(ME, commit=True).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_who_named_its_epoch_may_repeat_the_request_until_the_new_epoch_is_used() -> None:
+    """KIP-360; once the new epoch is used its answer has arrived, and the old one is a zombie's."""
+    resting = transaction(State.COMPLETE_COMMIT)
+    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9, expected=ME)
+    assert resting.judge_init(ME) is ErrorCode.NONE
+    assert resting.is_repeated_init(ME)
+    resting.add({P0}, set(), 10)
+    assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
+
+
+def test_who_was_replaced_by_somebody_else_is_not_taken_for_one_that_repeats_its_request() -> None:
+    resting = transaction(State.COMPLETE_COMMIT)
+    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
+    assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_fence_forgets_who_might_repeat_its_request() -> None:
+    fenced = transaction(State.ONGOING)
+    fenced.last = OLDER
+    fenced.prepare(commit=False, now=5, fence=True)
+    fenced.complete(6)
+    assert fenced.judge_init(OLDER) is ErrorCode.PRODUCER_FENCED
+    assert fenced.judge_init(ME) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_pid_whose_epochs_are_used_up_is_retired_for_good() -> None:
+    last = Transaction("name", ME.pid, MAX_EPOCH, 1000)
+    last.take_over(Identity(Pid(9), Epoch(0)), 1000, 1, expected=Identity(ME.pid, MAX_EPOCH))
+    assert last.retired == (ME.pid,)
+    assert last.is_repeated_init(Identity(ME.pid, MAX_EPOCH))
+    assert last.judge_write(Identity(ME.pid, MAX_EPOCH), P0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_a_fencing_abort_bumps_the_epoch_before_the_markers() -> None:

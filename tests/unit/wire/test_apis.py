@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 def test_every_api_that_kio_knows_is_in_the_table_with_the_versions_kio_has() -> None:
     """A newer kio may have more: then this fails, and what is new is looked at before it is spoken."""
     known = {key: (min(schema_name_map[name]), max(schema_name_map[name])) for key, name in api_key_map.items()}
-    assert {key: apis.versions(key) for key in apis.APIS if key != apis.OWN} == known
+    assert {key: apis.versions(key) for key in apis.APIS if key < apis.OWN} == known
 
 
 def test_name_and_flexibility_are_those_of_the_message_itself() -> None:

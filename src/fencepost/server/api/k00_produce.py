@@ -111,7 +111,7 @@ def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answe
                 outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
             else:
                 try:
-                    outcome = _append(broker, request, name, index, records, ours=ours)
+                    outcome = _append(broker, request, message.transactional_id, name, index, records, ours=ours)
                 except FencepostError as error:
                     outcome = _refused(index, error.code, error.reason)
             if outcome.partition is not None:
@@ -145,14 +145,21 @@ def _last_word(
 
 
 def _append(
-    broker: Broker, request: Request, topic: str, index: int, records: memoryview | None, *, ours: bool
+    broker: Broker,
+    request: Request,
+    transactional_id: str | None,
+    topic: str,
+    index: int,
+    records: memoryview | None,
+    *,
+    ours: bool,
 ) -> _Outcome:
     partition = broker.partition(topic, index)
     check_write(broker, request.connection, partition.topic, index)
     header = _check(partition, records, request.version)
     assert records is not None
     if header.pid >= 0:
-        _check_transaction(broker, partition, header, request.version)
+        _check_transaction(broker, request, transactional_id, partition, header)
     now = broker.clock.now_ms()
     if not partition.topic.log_config.append_time:
         _check_time(partition, header, now)
@@ -233,13 +240,18 @@ def _check_time(partition: Partition, header: BatchHeader, now: Milliseconds) ->
         )
 
 
-def _check_transaction(broker: Broker, partition: Partition, header: BatchHeader, version: int) -> None:
+def _check_transaction(
+    broker: Broker, request: Request, transactional_id: str | None, partition: Partition, header: BatchHeader
+) -> None:
     """Inside its transaction, and by its present producer, or not at all; plain batches of plain pids pass."""
     who = Identity(header.pid, header.epoch)
-    error = broker.transactions.judge_write(who, partition.name, transactional=header.is_transactional)
+    if header.is_transactional:
+        error = broker.transactions.judge_write(transactional_id, who, partition.name, request.connection)
+    else:
+        error = broker.transactions.judge_plain_write(who, partition.name)
     if error is ErrorCode.NONE:
         return
-    if error is ErrorCode.INVALID_TXN_STATE and version >= _FIRST_VERSION_WITH_ABORTABLE:
+    if error is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
         error = ErrorCode.TRANSACTION_ABORTABLE
     raise ServerError(
         error, f"{partition.name}: pid {header.pid}, epoch {header.epoch} is not in an open transaction here"

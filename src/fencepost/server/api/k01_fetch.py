@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.kernel.header import Buffer
+from fencepost.kernel.header import Buffer, read_header, split_batches
 from fencepost.log.files import WouldBlock
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
@@ -180,16 +180,23 @@ def _read(
                 records, taken = [], 0
     except FencepostError as refusal:
         error = refusal.code
-    aborted = None
-    if committed:
-        found = view.log.producers.aborted_between(offset, upto) if taken else ()
-        aborted = [(entry.pid, entry.first_offset) for entry in found]
+    aborted = _aborted(view, offset, records) if committed else None
     return (
         FetchedPartition(
             ask.index, error, view.high_watermark, view.last_stable_offset, view.start_offset, aborted, records
         ),
         taken,
     )
+
+
+def _aborted(view: _View, offset: Offset, records: list[Buffer]) -> list[tuple[int, int]]:
+    """(pid, first offset) of the aborted transactions that have records in what was read."""
+    known = view.log.producers.aborted
+    if not records or not len(known):
+        return []
+    *_, last = split_batches(records[-1])
+    end = read_header(last).next_offset
+    return [(entry.pid, entry.first_offset) for entry in known.between(offset, end)]
 
 
 def _check_leader_epoch(given: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.core.transactions import NOBODY, Identity
-from fencepost.errors import ErrorCode, FencepostError
+from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
@@ -34,16 +34,21 @@ async def handle(broker: Broker, request: Request) -> Fields:
         else:
             timeout = ms(message.transaction_timeout)
             given = await broker.transactions.init(name, timeout, expected, request.connection)
+    except Malformed:
+        raise
     except FencepostError as error:
-        return _refused(in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED))
+        return _refused(code_of(error, request.version, _FIRST_VERSION_WITH_FENCED))
     return {"error_code": ErrorCode.NONE, "producer_id": given.pid, "producer_epoch": given.epoch}
 
 
-def in_version(code: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
-    """Older versions do not know PRODUCER_FENCED."""
-    if code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
+def code_of(error: FencepostError, version: int, first_with_fenced: int) -> ErrorCode:
+    """What clients of the coordinator are told. Older versions do not know PRODUCER_FENCED, and none of them expects
+    the code of a failing disk here, while they all know how to wait for the coordinator."""
+    if isinstance(error, StorageError):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    return code
+    return error.code
 
 
 def _refused(code: ErrorCode) -> Fields:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.core.transactions import Identity
-from fencepost.errors import ErrorCode, FencepostError
-from fencepost.server.api.k22_init_producer_id import in_version
+from fencepost.errors import ErrorCode, FencepostError, Malformed
+from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
 from fencepost.server.router import Api, Fields, Request
@@ -33,10 +33,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
         name = message.v3_and_below_transactional_id
         try:
             await broker.transactions.add(name, who, request.connection, partitions=set(asked))
+        except Malformed:
+            raise
         except FencepostError as error:
-            if error.code is ErrorCode.INVALID_REQUEST:
-                raise
-            code = in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED)
+            code = code_of(error, request.version, _FIRST_VERSION_WITH_FENCED)
             errors = dict.fromkeys(asked, code)
     return {
         "results_by_topic_v3_and_below": [

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.core.transactions import Identity
-from fencepost.errors import ErrorCode, FencepostError
-from fencepost.server.api.k22_init_producer_id import in_version
+from fencepost.errors import ErrorCode, FencepostError, Malformed
+from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import Epoch, Pid
@@ -24,10 +24,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
         return {"error_code": ErrorCode.INVALID_GROUP_ID}
     try:
         await broker.transactions.add(message.transactional_id, who, request.connection, group=message.group_id)
+    except Malformed:
+        raise
     except FencepostError as error:
-        if error.code is ErrorCode.INVALID_REQUEST:
-            raise
-        return {"error_code": in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED)}
+        return {"error_code": code_of(error, request.version, _FIRST_VERSION_WITH_FENCED)}
     return {"error_code": ErrorCode.NONE}
 
 

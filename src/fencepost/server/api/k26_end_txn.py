@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.core.transactions import Identity
-from fencepost.errors import ErrorCode, FencepostError
-from fencepost.server.api.k22_init_producer_id import in_version
+from fencepost.errors import ErrorCode, FencepostError, Malformed
+from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import Epoch, Pid
@@ -23,10 +23,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
     who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
     try:
         await broker.transactions.end(message.transactional_id, who, request.connection, commit=message.committed)
+    except Malformed:
+        raise
     except FencepostError as error:
-        if error.code is ErrorCode.INVALID_REQUEST:
-            raise
-        return {"error_code": in_version(error.code, request.version, _FIRST_VERSION_WITH_FENCED)}
+        return {"error_code": code_of(error, request.version, _FIRST_VERSION_WITH_FENCED)}
     return {"error_code": ErrorCode.NONE}
 
 

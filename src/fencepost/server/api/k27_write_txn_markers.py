@@ -1,6 +1,6 @@
 """WriteTxnMarkers (27): an administrator ends a hanging transaction in given partitions by hand.
 
-Version 1. Only what hangs can be ended this way: while the coordinator knows the transaction as open or decided, the
+Version 1. Only what hangs can be ended this way: where the coordinator knows the transaction as open or decided, the
 request is refused, since it is the coordinator's to end (`fencepost transactions abort`).
 """
 
@@ -40,7 +40,8 @@ async def _write(broker: Broker, marker: Any, topic: str, index: int) -> ErrorCo
     try:
         partition: Partition = broker.partition(topic, index)
         for transaction in broker.transactions:
-            if transaction.pid == marker.producer_id and transaction.state in (State.ONGOING, *DECIDED):
+            under_way = transaction.state in (State.ONGOING, *DECIDED) and partition.name in transaction.partitions
+            if under_way and transaction.pid == marker.producer_id:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, "the coordinator will end this transaction")
         known = (await partition.open()).producers.get(marker.producer_id)
         if known is not None and marker.producer_epoch < known.epoch:

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from fencepost.core.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.core.transactions import Identity
-from fencepost.errors import ErrorCode, FencepostError
+from fencepost.errors import ErrorCode, FencepostError, Malformed
+from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_read
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
 _NO_GENERATION: Final = -1
+_NEVER_FENCED: Final = 2**15
+"""No version of this API answers PRODUCER_FENCED: it is INVALID_PRODUCER_EPOCH here."""
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
@@ -41,10 +44,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
             await broker.transactions.stage(
                 message.transactional_id, who, message.group_id, offsets, request.connection
             )
+        except Malformed:
+            raise
         except FencepostError as error:
-            whole = error.code
-            if whole is ErrorCode.PRODUCER_FENCED:
-                whole = ErrorCode.INVALID_PRODUCER_EPOCH
+            whole = code_of(error, request.version, _NEVER_FENCED)
     if whole is not ErrorCode.NONE:
         errors = dict.fromkeys(errors, whole)
     return {

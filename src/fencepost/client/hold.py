@@ -1,0 +1,121 @@
+"""Owning something for its own sake: a claim on a connection that carries nothing else.
+
+    with fencepost.hold(servers, "jobs", ["nightly"], wait=60) as held:
+        ...                      # held.token fences other systems; held.lost is set when somebody took over
+
+For guarding writes to the log take `producer.own` instead, which claims on the connection that carries the records:
+only there is the fence exact. Here the holder learns of a take-over a moment later, when its connection is closed;
+what it does in between reaches other systems only if those check the token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from fencepost.client.channel import Channel
+from fencepost.client.routing import Routes
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.core.claim import Held, own_fields, read_claim
+from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
+from fencepost.types import Generation
+from fencepost.wire.apis import OWN
+
+_BEATS_PER_SESSION: Final = 4
+_BEAT_WITHOUT_SESSION: Final = 0.5
+
+
+class Hold:
+    """What is held, from the grant until `close`, or until somebody takes over."""
+
+    def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
+        self._channel = channel
+        self.group = group
+        self.rows = {row.name: row for row in rows}
+        self.lost = threading.Event()
+        """Set when the connection ended: severed by another owner, or the server is gone."""
+        self._stop = threading.Event()
+        beat = session / _BEATS_PER_SESSION if session else _BEAT_WITHOUT_SESSION
+        self._watcher = threading.Thread(target=self._watch, args=(beat,), name="fencepost-hold", daemon=True)
+        self._watcher.start()
+
+    @property
+    def generation(self) -> Generation:
+        return next(iter(self.rows.values())).generation
+
+    @property
+    def token(self) -> int:
+        return next(iter(self.rows.values())).token
+
+    def check(self) -> None:
+        """Raises Fenced if it is lost."""
+        if self.lost.is_set():
+            raise Fenced(f"somebody else owns {', '.join(self.rows)} in group {self.group!r} now", persisted="no")
+
+    def close(self) -> None:
+        """Gives everything back."""
+        self._stop.set()
+        self._watcher.join()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watch(self, beat: float) -> None:
+        """Keeps the session alive, and notices the end of the connection at the next beat."""
+        while not self._stop.wait(beat):
+            try:
+                # Claims nothing: what is held is held by this very connection, and ends with it.
+                self._channel.request(OWN, own_fields(self.group, []), reconnect=False)
+            except FencepostError:
+                self.lost.set()
+                return
+
+
+def hold(
+    servers: str | Address | ClientSettings,
+    group: str,
+    resources: Sequence[str],
+    *,
+    generation: int | None = None,
+    wait: float | None = None,
+    after: int | None = None,
+    session: float = 0.0,
+) -> Hold:
+    """Claims `resources` in `group`: at once with `generation` (severing an owner whose generation is not higher;
+    Refused otherwise), or with `wait` seconds when they become free (TimedOut otherwise). `session`: severed after
+    this many seconds without a sign of life, so that a stopped process does not hold them for ever."""
+    settings = ClientSettings.of(servers)
+    fields = own_fields(
+        group,
+        resources,
+        generation=generation,
+        wait_ms=0 if wait is None else max(1, round(wait * 1000)),
+        after=after,
+        session_ms=round(session * 1000),
+    )
+    with Routes(settings) as routes:
+        address = routes.any().address
+    channel = Channel(
+        address,
+        client_id=settings.client_id,
+        request_timeout=settings.request_timeout + (wait or 0),
+        connect_timeout=settings.connect_timeout,
+    )
+    try:
+        if not channel.offers(OWN):
+            raise ServerError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
+            )
+        rows = read_claim(group, channel.request(OWN, fields).message)
+    except BaseException:
+        channel.close()
+        raise
+    return Hold(channel, group, rows, session)

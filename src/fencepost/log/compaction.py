@@ -1,0 +1,420 @@
+"""Compaction: of each key the last record stays.
+
+A pass reads the part of the log that was not compacted yet and notes where each key was last written, for as many keys as
+the memory allows. Then it copies all segments up to there, without the records that a later one of the same key has
+replaced. The active segment is never touched, nor is anything that a reader could not see yet.
+
+What else stays or goes:
+- A tombstone stays for `delete_retention_ms` after compaction first met it, so that readers who are behind learn of it.
+- Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long as
+  a tombstone would.
+- Records without a key go: in a compacted log nothing could ever replace them.
+- A batch that loses all its records goes, unless it is the last one of a live producer: that one stays, empty, so that
+  its epoch and sequence can be read from the log alone.
+Offsets do not change, and neither do the ids of a batch (`rewriting.py`).
+
+Three steps, so that only the middle one, which is short, is the owner's: `write` does the work beside the log and commits
+it (`swap.py`), `install` lets the log use the new segments, `finish` removes the originals. Small neighbours are merged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from fencepost.core.dedup import AbortedTransaction
+from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
+from fencepost.kernel.header import BatchHeader, Buffer, read_header
+from fencepost.log import cleaned, swap
+from fencepost.log import snapshot as snapshots
+from fencepost.log.config import LogConfig
+from fencepost.log.files import write_all
+from fencepost.log.handles import FileHandle, Handles
+from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
+from fencepost.log.rewriting import RawRecord, delete_horizon, rebuild, split
+from fencepost.log.segment import Segment, walk_batches
+from fencepost.types import Milliseconds, Offset, Pid
+
+if TYPE_CHECKING:
+    from fencepost.log.partition import PartitionLog
+
+DEFAULT_MAX_KEYS: Final = 200_000
+"""Keys that a pass keeps in memory, at under 200 bytes each."""
+
+_WRITE_BUFFER: Final = 1 << 20
+_DIGEST_SIZE: Final = 16
+_logger = logging.getLogger(__name__)
+
+
+def cleanable(
+    segments: Sequence[Segment], config: LogConfig, *, upto: Offset, now_ms: Milliseconds
+) -> tuple[Segment, ...]:
+    """The segments that compaction may touch: sealed, readable and decided as a whole (below `upto`), old enough."""
+    found: list[Segment] = []
+    for segment, following in zip(segments, segments[1:], strict=False):
+        if following.base_offset > upto:
+            break
+        if config.min_compaction_lag_ms and segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
+            break
+        found.append(segment)
+    return tuple(found)
+
+
+def is_due(
+    segments: Sequence[Segment], cleaned_offset: Offset, end: Offset, config: LogConfig, now_ms: Milliseconds
+) -> bool:
+    """Is so much of these segments, which end at `end`, not compacted yet that it is worth the effort?"""
+    if end <= cleaned_offset:
+        return False
+    ends = [segment.base_offset for segment in segments[1:]] + [end]
+    dirty = [segment for segment, last in zip(segments, ends, strict=True) if last > cleaned_offset]
+    dirty_bytes = sum(segment.size for segment in dirty)
+    all_bytes = sum(segment.size for segment in segments)
+    if any(now_ms - segment.created_ms > config.max_compaction_lag_ms for segment in dirty):
+        return True
+    return dirty_bytes > 0 and dirty_bytes >= config.min_dirty_ratio * all_bytes
+
+
+class KeyOffsets:
+    """Where each key was last written. Keys are kept as digests: of equal size whatever the keys are, and so long that
+    two keys never share one."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) >= self._max_keys
+
+    def note(self, key: bytes, offset: int) -> None:
+        self._offsets[_digest(key)] = offset
+
+    def is_replaced(self, key: bytes, offset: int) -> bool:
+        """Was the key written again behind `offset`?"""
+        return self._offsets.get(_digest(key), -1) > offset
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_SIZE).digest()
+
+
+class AbortedRanges:
+    """Which batches belong to transactions that were aborted."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._by_pid: dict[Pid, list[AbortedTransaction]] = {}
+        for entry in aborted:
+            self._by_pid.setdefault(entry.pid, []).append(entry)
+
+    def cover(self, header: BatchHeader) -> bool:
+        if not header.is_transactional or header.is_control:
+            return False
+        return any(
+            entry.first_offset <= header.base_offset < entry.last_offset for entry in self._by_pid.get(header.pid, ())
+        )
+
+
+@dataclass(slots=True)
+class BatchFilter:
+    """Decides what stays of each batch, in the order of the log."""
+
+    keys: KeyOffsets
+    aborted: AbortedRanges
+    start_offset: Offset
+    upto: Offset
+    """Batches from here on stay as they are: their keys are not known."""
+    last_offsets: frozenset[Offset]
+    """Last offsets of the last batches of live producers."""
+    now_ms: Milliseconds
+    delete_retention_ms: Milliseconds
+    _with_records: set[Pid] = field(default_factory=set)
+    """Producers of whose current transaction there are records in front of the marker."""
+
+    def keep(self, header: BatchHeader, buffer: Buffer, at: int) -> Buffer | None:
+        """The batch as it shall be; the very same bytes if nothing goes; None if all of it goes."""
+        same = memoryview(buffer)[at : at + header.size]
+        if header.base_offset >= self.upto:
+            return same
+        if header.is_control:
+            return self._keep_marker(header, buffer, at, same)
+        if header.count == 0:
+            return same if header.last_offset in self.last_offsets else None
+        if self.aborted.cover(header):
+            kept: list[RawRecord] = []
+            records = None
+        else:
+            if header.is_transactional:
+                self._with_records.add(header.pid)
+            records = split(buffer, at, header)
+            horizon_passed = self._horizon_passed(header)
+            kept = [record for record in records if self._stays(header, record, horizon_passed)]
+        if not kept:
+            if header.is_idempotent and header.last_offset in self.last_offsets:
+                # Nothing is left to be committed, and its marker may go before it does.
+                return rebuild(header, (), transactional=False)
+            return None
+        new_horizon = self._new_horizon(header, any(record.is_tombstone for record in kept))
+        if records is not None and len(kept) == len(records) and new_horizon is None:
+            return same
+        return rebuild(header, kept, horizon=new_horizon)
+
+    def _stays(self, header: BatchHeader, record: RawRecord, horizon_passed: bool) -> bool:
+        offset = header.base_offset + record.offset_delta
+        if record.key is None or offset < self.start_offset or self.keys.is_replaced(record.key, offset):
+            return False
+        return not (record.is_tombstone and horizon_passed)
+
+    def _keep_marker(self, header: BatchHeader, buffer: Buffer, at: int, same: memoryview) -> Buffer | None:
+        if header.pid in self._with_records:
+            self._with_records.discard(header.pid)
+            return same
+        if self._horizon_passed(header):
+            return None
+        new_horizon = self._new_horizon(header, True)
+        return same if new_horizon is None else rebuild(header, split(buffer, at, header), horizon=new_horizon)
+
+    def _horizon_passed(self, header: BatchHeader) -> bool:
+        horizon = delete_horizon(header)
+        return horizon is not None and horizon <= self.now_ms
+
+    def _new_horizon(self, header: BatchHeader, needed: bool) -> Milliseconds | None:
+        if not needed or delete_horizon(header) is not None:
+            return None
+        return self.now_ms + self.delete_retention_ms
+
+
+@dataclass(slots=True)
+class _Replacement:
+    originals: tuple[Segment, ...]
+    new: Segment | None
+
+
+class CompactionJob:
+    """One pass. `write` and `finish` may wait and run in any thread; `install` is the owner's."""
+
+    def __init__(self, log: PartitionLog, segments: tuple[Segment, ...], now_ms: Milliseconds, max_keys: int) -> None:
+        self._log = log
+        self._segments = segments
+        self._end = log.segments[len(segments)].base_offset
+        """The first offset behind these segments."""
+        self._now_ms = now_ms
+        self._max_keys = max_keys
+        self._config = log.config
+        self._snapshot = log.snapshot(now_ms)
+        self._aborted = AbortedRanges(log.producers.aborted)
+        self._start_offset = log.start_offset
+        self._last_offsets = frozenset(entry.last_offset for _, entry in log.producers)
+        self._cleaned_from = log.cleaned_offset
+        self._replacements: list[_Replacement] = []
+        self.upto = self._cleaned_from
+        """The log is compacted up to here, once the job is through."""
+        self.is_complete = False
+        """False, after `write`: the memory was full, and another pass has to follow."""
+
+    def write(self, pause: Callable[[], None] | None = None) -> None:
+        """Makes the new segments and commits to them. On StorageError nothing has changed. `pause` is called now and
+        then, for a server that wants to breathe."""
+        log = self._log
+        files, directory = log.handles.files, log.directory
+        try:
+            # Snapshots from before point into segments that are about to change: the one taken with this job does not,
+            # for it was taken behind them.
+            self._snapshot.write()
+            snapshots.remove_older(files, directory, self._snapshot.end_offset)
+            keys = self._note_keys(pause)
+            batch_filter = BatchFilter(
+                keys,
+                self._aborted,
+                self._start_offset,
+                self.upto,
+                self._last_offsets,
+                self._now_ms,
+                self._config.delete_retention_ms,
+            )
+            for group in self._groups():
+                replacement = self._rewrite(group, batch_filter, pause)
+                if replacement is not None:
+                    self._replacements.append(replacement)
+            cleaned.write(files, directory, self.upto)
+            if self._replacements:
+                swap.commit(files, directory, self._exchanges())
+        except BaseException as error:
+            self._clear_away()
+            log.compaction_ended()
+            if isinstance(error, (OSError, CorruptBatch, UnsupportedFormat)):
+                raise StorageError(f"cannot compact {directory}: {error}") from error
+            raise
+
+    def install(self) -> None:
+        """The log uses the new segments from now on. To be called after `write`, by the log's owner."""
+        replaced = {
+            original.base_offset: replacement for replacement in self._replacements for original in replacement.originals
+        }
+        self._log.replace_segments(replaced_by(self._log.segments, replaced), self.upto)
+
+    def finish(self) -> None:
+        """Removes the originals. To be called after `install`; on StorageError it may be called again, and the next
+        start of the server would do it, too."""
+        log = self._log
+        handles = log.handles
+        news = [replacement.new.handle for replacement in self._replacements if replacement.new is not None]
+        handle_of = {handle.path: handle for handle in news}
+        try:
+            if self._replacements:
+                swap.complete(
+                    handles.files,
+                    log.directory,
+                    self._exchanges(),
+                    lambda old, new: handles.rename(handle_of[old], new),
+                )
+        except OSError as error:
+            raise StorageError(f"cannot remove compacted segments of {log.directory}: {error}") from error
+        log.compaction_ended()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _note_keys(self, pause: Callable[[], None] | None) -> KeyOffsets:
+        """Reads what was not compacted yet; says how far the memory reached in `upto`."""
+        keys = KeyOffsets(self._max_keys)
+        for header, buffer, at in self._batches(self._segments, self._cleaned_from, pause):
+            if keys.is_full:
+                self.upto = header.base_offset
+                return keys
+            if header.count and not header.is_control and not self._aborted.cover(header):
+                for record in split(buffer, at, header):
+                    if record.key is not None:
+                        keys.note(record.key, header.base_offset + record.offset_delta)
+        self.upto = self._end
+        self.is_complete = True
+        return keys
+
+    def _batches(
+        self, segments: Sequence[Segment], start: Offset, pause: Callable[[], None] | None
+    ) -> Iterator[tuple[BatchHeader, Buffer, int]]:
+        handles = self._log.handles
+        for number, segment in enumerate(segments):
+            if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
+                continue
+            end = 0
+            chunk: Buffer | None = None
+            with handles.using(segment.handle) as fd:
+                for placed, buffer, at in walk_batches(handles.files, fd, 0, segment.size):
+                    end = placed.position + placed.header.size
+                    if buffer is not chunk and pause is not None:
+                        pause()
+                    chunk = buffer
+                    if placed.header.base_offset >= start:
+                        yield placed.header, buffer, at
+            if end != segment.size:
+                raise CorruptBatch(f"{segment.handle.path} is damaged at position {end}")
+
+    def _groups(self) -> Iterator[tuple[Segment, ...]]:
+        """Neighbours that fit into one segment even if nothing went."""
+        group: list[Segment] = []
+        for number, segment in enumerate(self._segments):
+            if segment.base_offset >= self.upto:
+                break
+            end = self._segments[number + 1].base_offset if number + 1 < len(self._segments) else self._end
+            if group and (
+                sum(member.size for member in group) + segment.size > self._config.segment_bytes
+                or end - group[0].base_offset > MAX_RELATIVE_OFFSET
+            ):
+                yield tuple(group)
+                group = []
+            group.append(segment)
+        if group:
+            yield tuple(group)
+
+    def _rewrite(
+        self, group: tuple[Segment, ...], batch_filter: BatchFilter, pause: Callable[[], None] | None
+    ) -> _Replacement | None:
+        """The segment that takes the place of these; None if there is nothing to gain."""
+        first = group[0]
+        new = Segment(self._log.directory, first.base_offset, group[-1].created_ms)
+        new.handle = FileHandle(new.path(swap.CLEANED_SUFFIX))
+        new.index = SegmentIndex(first.base_offset)
+        changed = len(group) > 1
+        out = _Output(self._log.handles, new, self._config.index_interval_bytes)
+        for header, buffer, at in self._batches(group, first.base_offset, pause):
+            kept = batch_filter.keep(header, buffer, at)
+            if kept is None or len(kept) != header.size or kept != memoryview(buffer)[at : at + header.size]:
+                changed = True
+            if kept is not None:
+                out.add(header, kept)
+        out.close()
+        if changed and new.size:
+            return _Replacement(group, new)
+        self._log.handles.discard(new.handle)
+        with suppress(FileNotFoundError):
+            self._log.handles.files.remove(new.handle.path)
+        return _Replacement(group, None) if changed else None
+
+    def _exchanges(self) -> list[swap.Exchange]:
+        return [
+            swap.Exchange(
+                None if replacement.new is None else replacement.new.base_offset,
+                tuple(original.base_offset for original in replacement.originals),
+            )
+            for replacement in self._replacements
+        ]
+
+    def _clear_away(self) -> None:
+        """After a failure: what was written beside the log."""
+        handles = self._log.handles
+        with suppress(OSError):
+            for name in handles.files.listdir(self._log.directory):
+                if name.endswith(swap.CLEANED_SUFFIX):
+                    handles.files.remove(f"{self._log.directory}/{name}")
+
+
+class _Output:
+    """The file of a new segment, written in large pieces and synced at the end."""
+
+    def __init__(self, handles: Handles, segment: Segment, interval: int) -> None:
+        self._handles = handles
+        self._segment = segment
+        self._interval = interval
+        self._pending = bytearray()
+        self._written = 0
+
+    def add(self, header: BatchHeader, batch: Buffer) -> None:
+        self._pending += batch
+        self._segment.note(header.last_offset, len(batch), read_header(batch).max_timestamp, self._interval)
+        if len(self._pending) >= _WRITE_BUFFER:
+            self._flush()
+
+    def close(self) -> None:
+        if not self._segment.size:
+            return
+        self._flush()
+        self._segment.seal()
+        with self._handles.using(self._segment.handle) as fd:
+            self._handles.files.sync(fd)
+        self._segment.synced_size = self._segment.size
+
+    def _flush(self) -> None:
+        with self._handles.using(self._segment.handle, create=True) as fd:
+            write_all(self._handles.files, fd, self._pending, self._written)
+        self._written += len(self._pending)
+        self._pending.clear()
+
+
+def replaced_by(segments: Sequence[Segment], replaced: dict[Offset, _Replacement]) -> tuple[Segment, ...]:
+    """The segments, with each group of originals exchanged for what took its place."""
+    result: list[Segment] = []
+    for segment in segments:
+        replacement = replaced.get(segment.base_offset)
+        if replacement is None:
+            result.append(segment)
+        elif replacement.new is not None and segment is replacement.originals[0]:
+            result.append(replacement.new)
+    return tuple(result)
+

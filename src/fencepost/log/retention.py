@@ -1,0 +1,47 @@
+"""Which segments have had their time.
+
+Only whole segments go, and only from the beginning: those that lie before the log's start offset (DeleteRecords), those
+whose youngest record is too old, and those without which the log is still as large as it may be. What this module
+decides, `PartitionLog.apply_retention` does, and the next snapshot makes it final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencepost.log.config import LogConfig
+from fencepost.log.segment import Segment
+from fencepost.types import Milliseconds, Offset
+
+
+def count_expired(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    *,
+    start_offset: Offset,
+    end_offset: Offset,
+    upto: Offset,
+    now_ms: Milliseconds,
+) -> int:
+    """How many segments from the beginning may go. None that reaches beyond `upto`. The active one may be among them,
+    if it holds something and is too old: then an empty one takes its place."""
+    surplus = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for number, segment in enumerate(segments):
+        sealed = number + 1 < len(segments)
+        end = segments[number + 1].base_offset if sealed else end_offset
+        if end > upto or segment.size == 0:
+            break
+        deleted = sealed and end <= start_offset
+        too_old = config.deletes and 0 <= config.retention_ms < now_ms - _youngest(segment)
+        too_much = config.deletes and config.retention_bytes >= 0 and sealed and surplus >= segment.size
+        if not (deleted or too_old or too_much):
+            break
+        surplus -= segment.size
+        count += 1
+    return count
+
+
+def _youngest(segment: Segment) -> Milliseconds:
+    """The time of the youngest record; where records carry no times, that of the segment."""
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

@@ -1,0 +1,114 @@
+"""Compacted segments take the place of their originals, all at once.
+
+Compaction writes its results beside the originals (`….log.cleaned`). When all are written and synced, one file, `swap`,
+says which of them replace which originals. The moment it is there, durably, decides: a crash before it leaves the
+originals, and what was cleaned is thrown away; after it the exchange is completed, now or by the next start, as often as
+it takes.
+
+    swap    4 bytes  CRC-32C of what follows        4 bytes  number of exchanges, then for each
+            8 bytes  base offset of the new segment, or −1 if nothing was left
+            4 bytes  number of originals, then the base offset of each (8 bytes)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from fencepost.errors import StorageError
+from fencepost.log.files import Files, read_file, write_file_atomically
+from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from fencepost.types import Offset
+
+NAME: Final = "swap"
+CLEANED_SUFFIX: Final = LOG_SUFFIX + ".cleaned"
+
+_CHECKSUM: Final = Struct(">I")
+_COUNT: Final = Struct(">I")
+_OFFSET: Final = Struct(">q")
+_NOTHING: Final = -1
+
+
+class Exchange(NamedTuple):
+    new: Offset | None
+    originals: tuple[Offset, ...]
+    """In the order of their offsets."""
+
+
+def commit(files: Files, directory: str, exchanges: Sequence[Exchange]) -> None:
+    """From now on the exchanges count; durable when this returns."""
+    parts = [_COUNT.pack(len(exchanges))]
+    for exchange in exchanges:
+        parts.append(_OFFSET.pack(_NOTHING if exchange.new is None else exchange.new))
+        parts.append(_COUNT.pack(len(exchange.originals)))
+        parts += [_OFFSET.pack(base) for base in exchange.originals]
+    body = b"".join(parts)
+    write_file_atomically(files, directory, NAME, _CHECKSUM.pack(crc32c(body)) + body)
+
+
+def complete(
+    files: Files,
+    directory: str,
+    exchanges: Sequence[Exchange],
+    put_in_place: Callable[[str, str], None],
+) -> None:
+    """Removes the originals, gives the new segments their names, and forgets the matter. May be repeated.
+
+    `put_in_place(old path, new path)` renames a new segment."""
+    for exchange in exchanges:
+        # Ascending: should a start without the `swap` file ever find some of them, it finds the last ones, and a record
+        # is never left without the later one that took its place.
+        for base in exchange.originals:
+            suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX) + ((LOG_SUFFIX,) if base != exchange.new else ())
+            for suffix in suffixes:
+                with suppress(FileNotFoundError):
+                    files.remove(f"{directory}/{file_name(base, suffix)}")
+        if exchange.new is not None:
+            cleaned = f"{directory}/{file_name(exchange.new, CLEANED_SUFFIX)}"
+            if files.exists(cleaned):
+                put_in_place(cleaned, f"{directory}/{file_name(exchange.new, LOG_SUFFIX)}")
+    files.sync_directory(directory)
+    files.remove(f"{directory}/{NAME}")
+    files.sync_directory(directory)
+
+
+def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
+    """After a crash: completes an exchange that was committed, or clears away one that was not. True if files changed.
+    StorageError if the `swap` file is damaged: nobody could say which segments count."""
+    if NAME in names:
+        complete(files, directory, _read(files, directory), files.rename)
+        return True
+    leftovers = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    for name in leftovers:
+        files.remove(f"{directory}/{name}")
+    return bool(leftovers)
+
+
+def _read(files: Files, directory: str) -> list[Exchange]:
+    data = read_file(files, f"{directory}/{NAME}")
+    body = data[_CHECKSUM.size :]
+    if data[: _CHECKSUM.size] != _CHECKSUM.pack(crc32c(body)):
+        raise StorageError(f"{directory}/{NAME} is damaged: it cannot be said which segments count")
+    try:
+        return _decode(body)
+    except struct.error as error:
+        raise StorageError(f"{directory}/{NAME} was written by another version") from error
+
+
+def _decode(body: bytes) -> list[Exchange]:
+    (count,) = _COUNT.unpack_from(body)
+    at = _COUNT.size
+    exchanges = []
+    for _ in range(count):
+        (new,) = _OFFSET.unpack_from(body, at)
+        (originals,) = _COUNT.unpack_from(body, at + _OFFSET.size)
+        at += _OFFSET.size + _COUNT.size
+        bases = [_OFFSET.unpack_from(body, at + number * _OFFSET.size)[0] for number in range(originals)]
+        at += originals * _OFFSET.size
+        exchanges.append(Exchange(None if new == _NOTHING else Offset(new), tuple(bases)))
+    return exchanges

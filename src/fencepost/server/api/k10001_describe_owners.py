@@ -1,0 +1,43 @@
+"""DescribeOwners (10001): who holds which resource, since when and from where, and who waits.
+
+Version 0, fencepost's own.
+"""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    wanted, owners = request.message.group, broker.owners
+    return {
+        "error_code": ErrorCode.NONE,
+        "owners": [
+            {
+                "group": group,
+                "name": name,
+                "generation": holding.generation,
+                "token": holding.token,
+                "since_ms": owners.since.get((group, name), -1),
+                "address": holding.owner.peer,
+                "client_id": holding.owner.client_id,
+            }
+            for group, name, holding in owners.table
+            if wanted in (None, group)
+        ],
+        "waiting": [
+            {
+                "group": waiting.group,
+                "names": [want.name for want in waiting.wanted],
+                "address": waiting.owner.peer,
+                "client_id": waiting.owner.client_id,
+            }
+            for waiting in owners.table.waiting()
+            if wanted in (None, waiting.group)
+        ],
+    }
+
+
+API = Api(key=10_001, name="DescribeOwners", versions=(0, 0), handle=handle)

@@ -1,0 +1,120 @@
+"""`fencepost own` and `fencepost owners`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import fencepost
+from fencepost.client.hold import hold
+from fencepost.core.claim import Refused
+from fencepost.errors import Fenced, TimedOut
+
+pytestmark = pytest.mark.integration
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fencepost", *words]
+
+
+def environment(server: fencepost.Server) -> dict[str, str]:
+    return {**os.environ, "FENCEPOST_SERVERS": server.address}
+
+
+def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(
+    fencepost_server: fencepost.Server, name: str
+) -> None:
+    script = "import os; print(os.environ['FENCEPOST_TOKEN'], os.environ['FENCEPOST_GENERATION']); raise SystemExit(7)"
+    done = subprocess.run(
+        command("own", "jobs", name, "--", sys.executable, "-c", script),
+        env=environment(fencepost_server),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    token, generation = done.stdout.split()
+    assert (done.returncode, generation) == (7, "1")
+    assert int(token) > 0
+
+
+def test_the_command_is_ended_when_somebody_takes_over(fencepost_server: fencepost.Server, name: str) -> None:
+    child = subprocess.Popen(
+        command("own", "jobs", name, "--", sys.executable, "-uc", "print('running'); import time; time.sleep(300)"),
+        env=environment(fencepost_server),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "running\n"
+    listed = subprocess.run(
+        command("owners", "jobs", "--json"),
+        env=environment(fencepost_server),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert name in [row["resource"] for row in json.loads(listed.stdout)["owners"]]
+    with hold(fencepost_server.address, "jobs", [name], generation=1) as held:
+        _, complaint = child.communicate(timeout=60)
+        assert held.generation == 2
+    assert child.returncode == 75
+    assert complaint.strip() == f"fencepost: somebody else owns {name} in jobs now"
+
+
+def test_without_a_command_it_is_one_line_that_says_what_is_missing(fencepost_server: fencepost.Server) -> None:
+    done = subprocess.run(
+        command("own", "jobs", "x"), env=environment(fencepost_server), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "behind `--`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_holder_learns_that_it_was_replaced(fencepost_server: fencepost.Server, name: str) -> None:
+    with hold(fencepost_server.address, "g", [name], generation=1, session=2.0) as first:
+        first.check()
+        with hold(fencepost_server.address, "g", [name], generation=1) as second:
+            assert first.lost.wait(60)
+            with pytest.raises(Fenced):
+                first.check()
+            assert second.token > first.token
+
+
+def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(
+    fencepost_server: fencepost.Server, name: str
+) -> None:
+    server = fencepost_server.address
+    with hold(server, "g", [name], generation=1), hold(server, "g", [name], generation=5) as held:
+        with pytest.raises(Refused) as refused:
+            hold(server, "g", [name], generation=4)
+        assert refused.value.current_generation == held.generation == 5
+        with pytest.raises(TimedOut):
+            hold(server, "g", [name], wait=0.05)
+
+
+def test_a_waiting_holder_gets_it_when_the_other_lets_go(fencepost_server: fencepost.Server, name: str) -> None:
+    got = threading.Event()
+
+    def wait_for_it() -> None:
+        with hold(fencepost_server.address, "g", [name], wait=60):
+            got.set()
+
+    first = hold(fencepost_server.address, "g", [name], generation=1)
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    first.close()
+    assert got.wait(60)
+    waiter.join()
+
+
+def test_a_claim_without_generation_or_wait_is_refused_at_the_call(fencepost_server: fencepost.Server) -> None:
+    with pytest.raises(ValueError, match="generation=N"):
+        hold(fencepost_server.address, "g", ["x"])
+    with pytest.raises(TypeError, match="list of names"):
+        hold(fencepost_server.address, "g", "x", generation=1)

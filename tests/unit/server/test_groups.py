@@ -1,0 +1,426 @@
+"""The group coordinator on a store and a hand-wound clock: what is stored when, what is forgotten when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.core.consumer_group import ConsumerGroup, Heartbeat, HeartbeatResult
+from fencepost.core.groups import Group, GroupState, Join, Leave, Sync
+from fencepost.core.offsets import Committed
+from fencepost.errors import ErrorCode, StorageError
+from fencepost.server.broker import Broker
+from fencepost.server.groups import Coordinator
+from fencepost.server.settings import ServerConfig
+from fencepost.server.store import Statement
+from fencepost.testing.clock import HandWoundClock
+from fencepost.types import Offset, Pid, TopicPartition
+
+pytestmark = pytest.mark.unit
+
+DAY = 24 * 3600
+NONE = ErrorCode.NONE
+T0 = TopicPartition("t", 0)
+
+
+class Bed:
+    """A broker without a listener, restarted at will."""
+
+    def __init__(self, data: Path, **settings: Any) -> None:
+        self.clock = HandWoundClock()
+        self._config = ServerConfig(data=data, sync="os", **settings)
+        self.broker = self._broker()
+
+    def _broker(self) -> Broker:
+        return Broker(self._config, clock=self.clock)
+
+    @property
+    def groups(self) -> Coordinator:
+        return self.broker.groups
+
+    async def restart(self) -> None:
+        await self.broker.close()
+        self.broker = self._broker()
+        await self.broker.start()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.groups.run_due()
+
+    async def commit(self, group: str, offset: int = 1, partition: TopicPartition = T0) -> None:
+        assert self.groups.check_commit(group, "", -1, None) is NONE
+        committed = Committed(Offset(offset), -1, "", self.clock.now_ms())
+        await self.groups.commit(group, {partition: committed})
+
+    def offset(self, group: str, partition: TopicPartition = T0) -> int | None:
+        table = self.groups.offsets(group)
+        committed = table.get(partition) if table is not None else None
+        return committed.offset if committed is not None else None
+
+    async def join(self, group: str, member_id: str = "", instance_id: str | None = None) -> Any:
+        request = Join(member_id, 10_000, 60_000, "consumer", (("range", b""),), instance_id, "client")
+        return await self.groups.join(group, request)
+
+    async def enter(self, group: str) -> str:
+        """A stable group of one; its member id."""
+        member_id: str = (await self.join(group)).member_id
+        joined = await self.join(group, member_id)
+        assert joined.error is NONE
+        synced = await self.groups.sync(group, Sync(member_id, joined.generation, assignments=((member_id, b"all"),)))
+        assert synced.error is NONE
+        return member_id
+
+    async def beat(self, group: str, member_id: str, epoch: int = 0) -> HeartbeatResult:
+        request = Heartbeat(
+            member_id, epoch, rebalance_timeout_ms=60_000, topic_names=frozenset({"t"}), owned=frozenset()
+        )
+        return await self.groups.consumer_heartbeat(group, request)
+
+    def state(self, group: str) -> str | None:
+        entry = self.groups.get(group)
+        return entry.group.state.value if entry is not None else None
+
+
+Test = Callable[[Bed], Awaitable[None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Test], None]:
+    """Runs a test's coroutine with a broker that has one topic, t."""
+
+    def run(test: Test, **settings: Any) -> None:
+        async def main() -> None:
+            bed = Bed(tmp_path, **settings)
+            await bed.broker.start()
+            try:
+                await bed.broker.topics.create("t", 2, {})
+                await test(bed)
+            finally:
+                await bed.broker.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def failing_store(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(statements: Sequence[Statement]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, StorageError("the disk is full"))
+        return future
+
+    monkeypatch.setattr(bed.broker.store, "execute", refuse)
+
+
+class TestThroughARestart:
+    def test_offsets_are_there_again(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 7)
+            await bed.restart()
+            assert bed.offset("g") == 7
+            assert bed.state("g") == "Empty"
+
+        run(test)
+
+    def test_members_of_a_classic_group_go_on(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            await bed.restart()
+            assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
+            assert bed.state("g") == "Stable"
+            bed.pass_time(10)
+            assert bed.state("g") == "Empty"
+
+        run(test)
+
+    def test_members_of_a_consumer_group_go_on(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            joined = await bed.beat("g", "a")
+            await bed.restart()
+            again = await bed.groups.consumer_heartbeat("g", Heartbeat("a", joined.member_epoch))
+            assert (again.error, again.member_epoch, again.assignment) == (NONE, joined.member_epoch, None)
+            bed.pass_time(45)
+            assert bed.state("g") == "Empty"
+            await bed.restart()
+            assert bed.state("g") == "Empty"
+
+        run(test)
+
+    def test_offsets_of_a_topic_that_went_in_the_crash_are_forgotten(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.broker.topics.create("gone", 1, {})
+            await bed.commit("g", 1, TopicPartition("gone", 0))
+            await bed.commit("g", 2)
+            topic = bed.broker.topics.get("gone")
+            assert topic is not None
+            await bed.broker.topics.delete(topic)
+            await bed.restart()
+            assert bed.offset("g", TopicPartition("gone", 0)) is None
+            assert bed.offset("g") == 2
+            assert bed.broker.store.query("SELECT topic FROM group_offsets") == [("t",)]
+
+        run(test)
+
+    def test_a_deleted_group_stays_deleted(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            await bed.commit("other")
+            assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
+            assert await bed.groups.delete("g") is NONE
+            await bed.restart()
+            assert [entry.group_id for entry in bed.groups] == ["other"]
+
+        run(test)
+
+    def test_a_group_that_changed_its_protocol_is_what_it_was_last(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            bed.groups.leave("g", [Leave(member_id)])
+            joined = await bed.beat("g", "a")
+            assert joined.member_epoch == 3, "epochs go on where the generations stopped"
+            await bed.restart()
+            entry = bed.groups.get("g")
+            assert entry is not None
+            assert isinstance(entry.group, ConsumerGroup)
+            await bed.groups.consumer_heartbeat("g", Heartbeat("a", -1))
+            await bed.enter("g")
+            await bed.restart()
+            entry = bed.groups.get("g")
+            assert entry is not None
+            assert isinstance(entry.group, Group)
+
+        run(test)
+
+
+class TestStoring:
+    def test_readers_see_an_offset_when_it_is_stored_and_not_before(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            storing = bed.groups.commit("g", {T0: Committed(Offset(1), -1, "", 0)})
+            assert bed.offset("g") is None
+            await storing
+            assert bed.offset("g") == 1
+
+        run(test)
+
+    def test_commits_of_one_turn_are_seen_in_their_order(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await asyncio.gather(*(bed.commit("g", offset) for offset in range(100)))
+            assert bed.offset("g") == 99
+            await bed.restart()
+            assert bed.offset("g") == 99
+
+        run(test)
+
+    def test_an_assignment_that_cannot_be_stored_is_not_told(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = (await bed.join("g")).member_id
+            joined = await bed.join("g", member_id)
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                synced = await bed.groups.sync("g", Sync(member_id, joined.generation))
+                assert synced.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (await bed.groups.sync("g", Sync(member_id, joined.generation))).error is NONE
+
+        run(test)
+
+    def test_a_heartbeat_whose_outcome_cannot_be_stored_is_refused_and_stored_later(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                assert (await bed.beat("g", "a")).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (await bed.beat("g", "a")).error is NONE
+            await bed.restart()
+            assert bed.state("g") == "Stable"
+
+        run(test)
+
+    def test_a_commit_that_cannot_be_stored_is_not_seen(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                with pytest.raises(StorageError):
+                    await bed.commit("g", 1)
+            assert bed.offset("g") is None
+
+        run(test)
+
+    def test_a_group_that_cannot_be_deleted_stays(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 1)
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                assert await bed.groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert bed.offset("g") == 1
+            assert await bed.groups.delete("g") is NONE
+
+        run(test)
+
+    def test_a_refused_first_join_leaves_no_group_behind(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
+            assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
+            assert bed.groups.get("g") is None
+            assert (await bed.beat("h", "", 0)).error is ErrorCode.INVALID_REQUEST
+            assert bed.groups.get("h") is None
+
+        run(test)
+
+
+class TestTime:
+    def test_the_timer_throws_silent_members_out(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            bed.pass_time(9)
+            assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
+            bed.pass_time(9)
+            assert bed.state("g") == "Stable"
+            bed.pass_time(1)
+            assert bed.state("g") == "Empty"
+
+        run(test)
+
+    def test_the_timer_ends_a_rebalance_that_takes_too_long(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            first = await bed.enter("g")
+            second = (await bed.join("g")).member_id
+            parked = asyncio.ensure_future(bed.join("g", second))
+            await asyncio.sleep(0)
+            for _ in range(12):
+                assert not parked.done()
+                bed.groups.heartbeat("g", first, 1, None)
+                bed.pass_time(5)
+            joined = await parked
+            assert (joined.error, joined.leader) == (NONE, second)
+
+        run(test)
+
+    def test_closing_answers_those_who_are_parked(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.enter("g")
+            second = (await bed.join("g")).member_id
+            parked = asyncio.ensure_future(bed.join("g", second))
+            await asyncio.sleep(0)
+            await bed.groups.close()
+            assert (await parked).error is ErrorCode.NOT_COORDINATOR
+
+        run(test)
+
+    def test_a_parked_request_whose_connection_is_gone_does_no_harm(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            first = await bed.enter("g")
+            second = (await bed.join("g")).member_id
+            parked = asyncio.ensure_future(bed.join("g", second))
+            await asyncio.sleep(0)
+            parked.cancel()
+            await asyncio.gather(parked, return_exceptions=True)
+            joined = await bed.join("g", first)
+            assert joined.generation == 2
+            assert bed.state("g") == GroupState.COMPLETING_REBALANCE
+
+        run(test)
+
+
+class TestExpiry:
+    def test_offsets_of_a_simple_group_expire_with_their_age(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 1)
+            bed.clock.advance(4 * DAY)
+            await bed.commit("g", 2, TopicPartition("t", 1))
+            bed.clock.advance(3 * DAY)
+            await bed.groups.expire_offsets()
+            assert bed.offset("g") is None
+            assert bed.offset("g", TopicPartition("t", 1)) == 2
+            bed.clock.advance(4 * DAY)
+            await bed.groups.expire_offsets()
+            assert bed.groups.get("g") is None
+            assert bed.broker.store.query("SELECT * FROM group_offsets") == []
+
+        run(test)
+
+    def test_the_week_begins_when_the_last_member_leaves_even_across_a_restart(
+        self, run: Callable[[Test], None]
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 1)
+            member_id = await bed.enter("g")
+            bed.clock.advance(6 * DAY)
+            bed.groups.leave("g", [Leave(member_id)])
+            await bed.restart()
+            bed.clock.advance(6 * DAY)
+            await bed.groups.expire_offsets()
+            assert bed.offset("g") == 1
+            bed.clock.advance(1 * DAY)
+            await bed.groups.expire_offsets()
+            assert bed.groups.get("g") is None
+
+        run(test)
+
+    def test_a_group_with_members_does_not_expire(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.enter("g")
+            await bed.beat("h", "a")
+            bed.clock.advance(100 * DAY)
+            await bed.groups.expire_offsets()
+            assert {entry.group_id for entry in bed.groups} == {"g", "h"}
+
+        run(test)
+
+    def test_an_empty_group_without_offsets_is_cleared_away(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            bed.groups.leave("g", [Leave(member_id)])
+            await bed.groups.expire_offsets()
+            assert bed.groups.get("g") is None
+
+        run(test)
+
+    def test_a_commit_on_its_way_survives_the_expiry_of_the_one_before(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 1)
+            bed.clock.advance(7 * DAY)
+            storing = asyncio.ensure_future(bed.commit("g", 2))
+            await asyncio.sleep(0)
+            await bed.groups.expire_offsets()
+            await storing
+            assert bed.offset("g") == 2
+            await bed.restart()
+            assert bed.offset("g") == 2
+
+        run(test)
+
+    def test_what_a_transaction_has_not_decided_is_kept(self, run: Callable[[Test], None]) -> None:
+        async def test(bed: Bed) -> None:
+            await bed.commit("g", 1)
+            bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
+            bed.clock.advance(8 * DAY)
+            await bed.groups.expire_offsets()
+            assert bed.offset("g") == 1
+
+        run(test)
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_memory_and_on_disk(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        on_its_way = asyncio.ensure_future(bed.commit("g", 1))
+        await asyncio.sleep(0)
+        topic = bed.broker.topics.get("t")
+        assert topic is not None
+        await bed.broker.delete_topic(topic)
+        await on_its_way
+        await bed.broker.store.execute([])
+        assert bed.offset("g") is None
+        assert bed.broker.store.query("SELECT * FROM group_offsets") == []
+
+    run(test)
