@@ -35,12 +35,15 @@ class GatedFiles(OsFiles):
 @pytest.fixture
 def gated(tmp_path: Path) -> Iterator[tuple[RawClient, RawClient, GatedFiles]]:
     files = GatedFiles()
-    with fencepost.Server(tmp_path / "data", sync="always", files=files) as server:
-        with RawClient(server.address) as writer, RawClient(server.address) as reader:
-            writer.create_topic("t")
-            writer.produce("t", batch([b"before"]))
-            yield writer, reader, files
-            files.gate.set()
+    with (
+        fencepost.Server(tmp_path / "data", sync="always", files=files) as server,
+        RawClient(server.address) as writer,
+        RawClient(server.address) as reader,
+    ):
+        writer.create_topic("t")
+        writer.produce("t", batch([b"before"]))
+        yield writer, reader, files
+        files.gate.set()
 
 
 def test_a_record_is_neither_acknowledged_nor_readable_before_its_sync(

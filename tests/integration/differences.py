@@ -63,4 +63,29 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "one process: the topic is there at once",
     ),
+    "a repeated InitProducerId after its epoch was used": Difference(
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.NONE,
+        "once the new epoch is used its answer has arrived; who asks with the one before is a zombie",
+    ),
+    "EndTxn after somebody else's InitProducerId failed": Difference(
+        ErrorCode.NONE,
+        ErrorCode.PRODUCER_FENCED,
+        "Kafka compares only the pid while a transaction is open: a zombie's refused request aborts it all the same",
+    ),
+    "InitProducerId with the present epoch in an open transaction": Difference(
+        ErrorCode.NONE,
+        ErrorCode.PRODUCER_FENCED,
+        "Kafka aborts, which bumps the epoch, and then refuses the request because of that epoch",
+    ),
+    "a plain batch of a replaced epoch in a partition without its state": Difference(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.NONE,
+        "Kafka's partitions learn of an epoch only by what is written to them; here they ask the coordinator",
+    ),
+    "WriteTxnMarkers where the coordinator has the transaction open": Difference(
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.NONE,
+        "the coordinator will end it, and the marker would tear it",
+    ),
 }

@@ -28,6 +28,7 @@ FATES: list[Script] = [
     Fate.CUT,
     Fate.LOSE,
     Fate.SWALLOW,
+    Fate.DUPLICATE,
     Delayed(0.5),
     Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER),
     Refused(ErrorCode.NOT_ENOUGH_REPLICAS),

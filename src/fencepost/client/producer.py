@@ -111,6 +111,8 @@ class Producer:
             finally:
                 self._sender.stop()
                 self._thread.join()
+        else:
+            self._sender.close()
         self._sender.abandon()
         self._raise_undelivered()
 

@@ -177,8 +177,12 @@ class Sender:
             broken.__cause__ = error
             self.fail_everything(broken)
         finally:
-            self.brokers.close()
-            self._network.close()
+            self.close()
+
+    def close(self) -> None:
+        """Gives back sockets; done by the thread itself where there was one."""
+        self.brokers.close()
+        self._network.close()
 
     def stop(self) -> None:
         """From any thread: the loop ends after this turn."""

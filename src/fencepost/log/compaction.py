@@ -1,36 +1,40 @@
 """Compaction: of each key the last record stays.
 
-A pass reads the part of the log that was not compacted yet and notes where each key was last written, for as many keys as
-the memory allows. Then it copies all segments up to there, without the records that a later one of the same key has
+A pass reads the part of the log that was not compacted yet and notes where each key was last written, for as many keys
+as the memory allows. Then it copies all segments up to there, without the records that a later one of the same key has
 replaced. The active segment is never touched, nor is anything that a reader could not see yet.
 
 What else stays or goes:
 - A tombstone stays for `delete_retention_ms` after compaction first met it, so that readers who are behind learn of it.
-- Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long as
-  a tombstone would.
+- Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long
+  as a tombstone would.
 - Records without a key go: in a compacted log nothing could ever replace them.
 - A batch that loses all its records goes, unless it is the last one of a live producer: that one stays, empty, so that
   its epoch and sequence can be read from the log alone.
 Offsets do not change, and neither do the ids of a batch (`rewriting.py`).
 
-Three steps, so that only the middle one, which is short, is the owner's: `write` does the work beside the log and commits
-it (`swap.py`), `install` lets the log use the new segments, `finish` removes the originals. Small neighbours are merged.
+Three steps, so that only the middle one, which is short, is the owner's: `write` does the work beside the log and
+commits it (`swap.py`), `install` lets the log use the new segments, `finish` removes the originals. Small neighbours
+are merged.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from fencepost.core.dedup import AbortedTransaction
+from fencepost.core.aborted import AbortedTransaction
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
 from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
+from fencepost.log.cleaned import Cleaned
 from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
@@ -47,7 +51,7 @@ DEFAULT_MAX_KEYS: Final = 200_000
 
 _WRITE_BUFFER: Final = 1 << 20
 _DIGEST_SIZE: Final = 16
-_logger = logging.getLogger(__name__)
+_marker_offset = attrgetter("marker_offset")
 
 
 def cleanable(
@@ -55,7 +59,7 @@ def cleanable(
 ) -> tuple[Segment, ...]:
     """The segments that compaction may touch: sealed, readable and decided as a whole (below `upto`), old enough."""
     found: list[Segment] = []
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         if following.base_offset > upto:
             break
         if config.min_compaction_lag_ms and segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
@@ -107,9 +111,10 @@ def _digest(key: bytes) -> bytes:
 
 
 class AbortedRanges:
-    """Which batches belong to transactions that were aborted."""
+    """Which batches belong to transactions that were aborted. A producer has one transaction at a time, so that his
+    follow each other, and the first marker behind a batch is the one that ended it."""
 
-    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._by_pid: dict[Pid, list[AbortedTransaction]] = {}
         for entry in aborted:
             self._by_pid.setdefault(entry.pid, []).append(entry)
@@ -117,9 +122,9 @@ class AbortedRanges:
     def cover(self, header: BatchHeader) -> bool:
         if not header.is_transactional or header.is_control:
             return False
-        return any(
-            entry.first_offset <= header.base_offset < entry.last_offset for entry in self._by_pid.get(header.pid, ())
-        )
+        entries = self._by_pid.get(header.pid, ())
+        following = bisect_right(entries, header.base_offset, key=_marker_offset)
+        return following < len(entries) and entries[following].first_offset <= header.base_offset
 
 
 @dataclass(slots=True)
@@ -243,8 +248,9 @@ class CompactionJob:
                 replacement = self._rewrite(group, batch_filter, pause)
                 if replacement is not None:
                     self._replacements.append(replacement)
-            cleaned.write(files, directory, self.upto)
+            gaps_upto = self.upto
             if self._replacements:
+                cleaned.write(files, directory, Cleaned(self._cleaned_from, gaps_upto))
                 swap.commit(files, directory, self._exchanges())
         except BaseException as error:
             self._clear_away()
@@ -256,7 +262,9 @@ class CompactionJob:
     def install(self) -> None:
         """The log uses the new segments from now on. To be called after `write`, by the log's owner."""
         replaced = {
-            original.base_offset: replacement for replacement in self._replacements for original in replacement.originals
+            original.base_offset: replacement
+            for replacement in self._replacements
+            for original in replacement.originals
         }
         self._log.replace_segments(replaced_by(self._log.segments, replaced), self.upto)
 
@@ -275,6 +283,7 @@ class CompactionJob:
                     self._exchanges(),
                     lambda old, new: handles.rename(handle_of[old], new),
                 )
+            cleaned.write(handles.files, log.directory, Cleaned(self.upto, self.upto))
         except OSError as error:
             raise StorageError(f"cannot remove compacted segments of {log.directory}: {error}") from error
         log.compaction_ended()
@@ -417,4 +426,3 @@ def replaced_by(segments: Sequence[Segment], replaced: dict[Offset, _Replacement
         elif replacement.new is not None and segment is replacement.originals[0]:
             result.append(replacement.new)
     return tuple(result)
-

@@ -34,6 +34,10 @@ class LogConfig:
     """How long compaction keeps a tombstone."""
     min_compaction_lag_ms: Milliseconds = 0
     """Records younger than this are not compacted."""
+    max_compaction_lag_ms: Milliseconds = 2**63 - 1
+    """A segment that waited longer than this is compacted, however little there is to do."""
+    min_dirty_ratio: float = 0.5
+    """Compaction begins when this share of the bytes was not compacted yet."""
 
     snapshot_bytes: int = 64 << 20
     """A snapshot is due after so many bytes, so that a restart reads no more than that."""

@@ -25,13 +25,14 @@ _TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class FileHandle:
     """One file that is opened when needed. Its fields belong to `Handles` and are guarded by its lock."""
 
-    __slots__ = ("discarded", "fd", "path", "users")
+    __slots__ = ("discarded", "fd", "path", "retired", "users")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = _CLOSED
         self.users = 0
         self.discarded = False
+        self.retired = False
 
     def __repr__(self) -> str:
         return f"FileHandle({self.path!r}, fd={self.fd}, users={self.users})"
@@ -58,6 +59,8 @@ class Handles:
         with self._lock:
             fd = handle.fd
             if fd == _CLOSED:
+                if handle.retired:
+                    raise FileNotFoundError(errno.ENOENT, "another file has taken its place", handle.path)
                 if len(self._open) >= self.limit:
                     self._evict(len(self._open) - self.limit + 1)
                 fd = handle.fd = self._open_file(handle.path, create)
@@ -88,6 +91,18 @@ class Handles:
                 handle.discarded = True
             else:
                 self._close(handle)
+
+    def retire(self, handle: FileHandle) -> None:
+        """The file is about to be removed, or another one to take its name: whoever uses it may go on, but it cannot be
+        opened any more. Later users get FileNotFoundError, and look again where the bytes are now."""
+        handle.retired = True
+        self.discard(handle)
+
+    def rename(self, handle: FileHandle, path: str) -> None:
+        """Gives the file another name. Nobody opens it meanwhile."""
+        with self._lock:
+            self.files.rename(handle.path, path)
+            handle.path = path
 
     def close(self) -> None:
         """Closes what nobody is using."""

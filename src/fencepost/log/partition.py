@@ -2,7 +2,7 @@
 
 `PartitionLog` belongs to one thread, the server's loop. What the loop calls never waits for the disk: an append is one
 write into the page cache, a read takes only what is in it (or says `WouldBlock`). What does wait, `sync`, cold reads,
-lookups by time and `SnapshotJob.write`, may run in any other thread at the same time:
+lookups by time and the jobs' `write` and `finish`, may run in any other thread at the same time:
 
 - Segments are in a tuple that is replaced, never changed; a segment's bytes below `size` never change.
 - `append` writes, then moves `end_offset`, then `segment.size`. Whoever reads `size` first and `end_offset` after it
@@ -19,30 +19,33 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from fencepost.core import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
-from fencepost.log import snapshot as snapshots
-from fencepost.log import times
+from fencepost.log import compaction, retention, times
+from fencepost.log.compaction import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles
-from fencepost.log.index import MAX_RELATIVE_OFFSET, IndexMark, SegmentIndex, mark_of
+from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.reading import Found, Stretch, read_stretch
 from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, producer_batch, recover
-from fencepost.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
-from fencepost.log.snapshot import SegmentMark, Snapshot
+from fencepost.log.segment import Segment
+from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.log.times import TimedOffset
 from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset
 
 _PLACES_KEPT: Final = 32
 _NOT_JUDGED: Final = dedup.Batch(NO_PID, NO_EPOCH, NO_SEQUENCE, NO_SEQUENCE, 0, None, NO_TIMESTAMP)
+_Result = TypeVar("_Result")
 _base_offset = attrgetter("base_offset")
 _logger = logging.getLogger(__name__)
 
@@ -66,25 +69,31 @@ class PartitionLog:
     __slots__ = (
         "_batches_since_snapshot",
         "_bytes_since_snapshot",
+        "_compacting",
         "_directory_changes",
         "_directory_changes_synced",
-        "_handles",
         "_judged",
         "_new_directories",
         "_places",
         "_segments",
         "_snapshot_due",
-        "_snapshot_running",
+        "_snapshots_ended",
+        "_snapshots_taken",
         "_sync_lock",
         "_synced_offset",
         "_torn",
+        "cleaned_offset",
         "config",
         "directory",
+        "doomed",
         "end_offset",
         "failed",
+        "handles",
         "high_watermark",
+        "newest_snapshot",
         "producers",
         "recovered",
+        "snapshot_lock",
         "start_offset",
     )
 
@@ -99,7 +108,7 @@ class PartitionLog:
         self.high_watermark = recovered.end_offset
         self.failed: BaseException | None = None
         """Why this log takes no more batches until it is opened again."""
-        self._handles = handles
+        self.handles = handles
         self._segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._synced_offset = recovered.end_offset
         self._places: dict[Offset, _Place] = {}
@@ -116,7 +125,18 @@ class PartitionLog:
         self._bytes_since_snapshot = recovered.replay.replayed_bytes
         self._batches_since_snapshot = recovered.replay.replayed_batches
         self._snapshot_due = False
-        self._snapshot_running = False
+        self._snapshots_taken = 0
+        self._snapshots_ended = 0
+        """Written by the threads that hold `snapshot_lock`, as `_snapshots_taken` is by the owner."""
+        self.snapshot_lock = threading.Lock()
+        """Held by the thread that writes a snapshot; guards `newest_snapshot` and `_snapshots_ended`."""
+        self.newest_snapshot = 0
+        """Number of the newest snapshot that was written, counted from 1 since the log was opened."""
+        self.doomed: deque[Segment] = deque()
+        """Segments that were taken out of the log; their files go with the next snapshot."""
+        self.cleaned_offset = recovered.cleaned_offset
+        """Before this offset the log is compacted."""
+        self._compacting = False
 
     @classmethod
     def open(
@@ -189,7 +209,7 @@ class PartitionLog:
         ):
             segment = self._segment_for(size, last_offset, now_ms)
 
-        handles = self._handles
+        handles = self.handles
         handle = segment.handle
         try:
             fd = handles.acquire(handle)
@@ -226,31 +246,14 @@ class PartitionLog:
 
         With block=False (the loop) WouldBlock is raised where the disk would have to be waited for; with block=True any
         other thread may call this."""
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is not within {self.start_offset} to {self.end_offset}")
-        if offset >= upto:
-            return []
-        segments = self._segments
-        first = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-        for number in range(first, len(segments)):
-            segment = segments[number]
-            if segment.base_offset >= upto:
-                break
-            found = self._read_segment(segments, number, offset, max_bytes, upto, block)
-            if found is not None:
-                places = self._places
-                if len(places) >= _PLACES_KEPT:
-                    places.clear()
-                places[found.next_offset] = _Place(segment, found.next_position)
-                return [found.data]
-        return []
+        return self._with_segments(lambda segments: self._read(segments, offset, max_bytes, upto, block))
 
     def synced(self, offset: Offset) -> None:
         """Everything below `offset` may be read: the high watermark moves there."""
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def wants_snapshot(self) -> bool:
-        if self._snapshot_running or self.failed is not None:
+        if self._snapshots_taken != self._snapshots_ended or self.failed is not None:
             return False
         config = self.config
         return (
@@ -260,13 +263,88 @@ class PartitionLog:
         )
 
     def snapshot(self, now_ms: Milliseconds) -> SnapshotJob:
-        """The state as it is now, to be written by another thread. One at a time."""
-        self._snapshot_running = True
+        """The state as it is now, to be written by another thread. A later one may be taken before the earlier one is
+        written; the earlier one then has nothing to do if it comes too late."""
+        self._snapshots_taken += 1
         self._snapshot_due = False
-        job = SnapshotJob(self, now_ms)
+        job = SnapshotJob(self, now_ms, self._snapshots_taken)
         self._bytes_since_snapshot = 0
         self._batches_since_snapshot = 0
         return job
+
+    def snapshot_ended(self, *, written: bool) -> None:
+        """A job is through; the thread that ran it holds the lock."""
+        self._snapshots_ended += 1
+        if not written:
+            self._snapshot_due = True
+
+    def delete_records(self, before: Offset) -> None:
+        """The log starts at `before` now; durable with the next snapshot, which is due at once."""
+        if not before <= self.high_watermark:
+            raise OffsetOutOfRange(f"offset {before} is behind the high watermark {self.high_watermark}")
+        if before > self.start_offset:
+            self._move_start(before)
+
+    def apply_retention(self, now_ms: Milliseconds) -> int:
+        """Takes segments out of the log that have had their time, and says how many. Their files go with the next
+        snapshot, which is then due at once."""
+        if self._compacting or self.failed is not None:
+            return 0
+        segments = self._segments
+        count = retention.count_expired(
+            segments,
+            self.config,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            upto=self.last_stable_offset,
+            now_ms=now_ms,
+        )
+        if count and count == len(segments):
+            if self._torn:
+                count -= 1
+            else:
+                self._begin_segment(now_ms)
+        if count:
+            expired, self._segments = self._segments[:count], self._segments[count:]
+            self._let_go(expired)
+            self.doomed.extend(expired)
+            self._move_start(max(self.start_offset, self._segments[0].base_offset))
+        return count
+
+    def wants_compaction(self, now_ms: Milliseconds) -> bool:
+        config = self.config
+        if not config.compacts or self._compacting or self.failed is not None:
+            return False
+        segments = self._cleanable(now_ms)
+        if not segments:
+            return False
+        end = self._segments[len(segments)].base_offset
+        return compaction.is_due(segments, self.cleaned_offset, end, config, now_ms)
+
+    def compaction(self, now_ms: Milliseconds, *, max_keys: int = compaction.DEFAULT_MAX_KEYS) -> CompactionJob | None:
+        """A pass over what can be compacted now; None if that is nothing, or one is under way. While it is, nothing
+        else takes segments out of the log."""
+        if self._compacting or self.failed is not None:
+            return None
+        segments = self._cleanable(now_ms)
+        if not segments or self._segments[len(segments)].base_offset <= self.cleaned_offset:
+            return None
+        self._compacting = True
+        return CompactionJob(self, segments, now_ms, max_keys)
+
+    def replace_segments(self, segments: tuple[Segment, ...], cleaned_offset: Offset) -> None:
+        """Compaction has made others of some segments: the log uses those from now on."""
+        kept = set(segments)
+        self._let_go(segment for segment in self._segments if segment not in kept)
+        self._segments = segments
+        # The records of aborted transactions are gone from what was compacted, so nobody has to leave them out. But a
+        # reader may still have them in hand: only those are forgotten that were gone the time before.
+        self.producers.aborted.forget(self.cleaned_offset)
+        self.cleaned_offset = cleaned_offset
+        self._snapshot_due = True
+
+    def compaction_ended(self) -> None:
+        self._compacting = False
 
     def expire_producers(self, now_ms: Milliseconds) -> int:
         """Forgets producers that were idle for longer than they have to be remembered; says how many."""
@@ -291,20 +369,22 @@ class PartitionLog:
                     "cannot sync %s: %s; it takes no more batches until it is opened again", self.directory, error
                 )
                 with suppress(OSError):
-                    write_file(self._handles.files, f"{self.directory}/{SYNC_FAILED_NAME}", b"")
+                    write_file(self.handles.files, f"{self.directory}/{SYNC_FAILED_NAME}", b"")
                 raise StorageError(f"cannot sync {self.directory}: {error}") from error
             self._synced_offset = offset
             return offset
 
     def offset_for_time(self, timestamp: Milliseconds, *, upto: Offset) -> TimedOffset | None:
         """The first record by offset, below `upto`, that is not older than this time. Waits for the disk."""
-        return times.first_at_or_after(
-            self._handles, self._segments, timestamp, self.start_offset, upto, self.config.index_interval_bytes
+        start, interval = self.start_offset, self.config.index_interval_bytes
+        return self._with_segments(
+            lambda segments: times.first_at_or_after(self.handles, segments, timestamp, start, upto, interval)
         )
 
     def offset_of_max_timestamp(self, *, upto: Offset) -> TimedOffset | None:
         """The first of the records with the highest timestamp below `upto`. Waits for the disk."""
-        return times.highest(self._handles, self._segments, self.start_offset, upto, self.config.index_interval_bytes)
+        start, interval = self.start_offset, self.config.index_interval_bytes
+        return self._with_segments(lambda segments: times.highest(self.handles, segments, start, upto, interval))
 
     def close(self, now_ms: Milliseconds) -> None:
         """Cleanly: synced, and with a snapshot, so that nothing has to be replayed. Waits. It is not used after."""
@@ -321,10 +401,23 @@ class PartitionLog:
     def abandon(self) -> None:
         """Closes the files and leaves everything as it is."""
         for segment in self._segments:
-            self._handles.discard(segment.handle)
-            self._handles.indexes.forget(segment)
+            self.handles.discard(segment.handle)
+            self.handles.indexes.forget(segment)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _cleanable(self, now_ms: Milliseconds) -> tuple[Segment, ...]:
+        return compaction.cleanable(self._segments, self.config, upto=self.last_stable_offset, now_ms=now_ms)
+
+    def _move_start(self, offset: Offset) -> None:
+        self.producers.aborted.forget(self.start_offset)  # not the new one, as in `replace_segments`
+        self.start_offset = offset
+        self._snapshot_due = True
+
+    def _let_go(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self.handles.retire(segment.handle)
+            self.handles.indexes.forget(segment)
 
     def _segment_for(self, size: int, last_offset: Offset, now_ms: Milliseconds) -> Segment:
         """The segment that the next batch goes to: the active one once it is mended, or a new one."""
@@ -348,7 +441,7 @@ class PartitionLog:
         return segment
 
     def _begin_segment(self, now_ms: Milliseconds) -> Segment:
-        handles = self._handles
+        handles = self.handles
         segment = Segment(self.directory, self.end_offset, now_ms)
         segment.index = SegmentIndex(segment.base_offset)
         try:
@@ -371,12 +464,45 @@ class PartitionLog:
         self._torn = True
         segment.synced_size = min(segment.synced_size, segment.size - 1)  # the cut has to be synced, too
         try:
-            with self._handles.using(segment.handle) as fd:
-                self._handles.files.truncate(fd, segment.size)
+            with self.handles.using(segment.handle) as fd:
+                self.handles.files.truncate(fd, segment.size)
         except OSError as error:
             _logger.warning("cannot cut off torn bytes of %s: %s", segment.handle.path, error)
         else:
             self._torn = False
+
+    def _with_segments(self, look: Callable[[tuple[Segment, ...]], _Result]) -> _Result:
+        """Looks something up in the segments; once more if retention or compaction took some away meanwhile."""
+        while True:
+            segments = self._segments
+            try:
+                return look(segments)
+            except FileNotFoundError as error:
+                if segments is self._segments:
+                    raise StorageError(f"a segment of {self.directory} is gone: {error}") from error
+            except OSError as error:
+                raise StorageError(f"cannot read {self.directory}: {error}") from error
+
+    def _read(
+        self, segments: tuple[Segment, ...], offset: Offset, max_bytes: int, upto: Offset, block: bool
+    ) -> list[memoryview]:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not within {self.start_offset} to {self.end_offset}")
+        if offset >= upto:
+            return []
+        first = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= upto:
+                break
+            found = self._read_segment(segments, number, offset, max_bytes, upto, block)
+            if found is not None:
+                places = self._places
+                if len(places) >= _PLACES_KEPT:
+                    places.clear()
+                places[found.next_offset] = _Place(segment, found.next_position)
+                return [found.data]
+        return []
 
     def _read_segment(
         self, segments: tuple[Segment, ...], number: int, offset: Offset, max_bytes: int, upto: Offset, block: bool
@@ -388,10 +514,7 @@ class PartitionLog:
         position = place.position if place is not None and place.segment is segment else None
         stretch = Stretch(offset, max_bytes, upto, limit, end if upto >= end else None)
         interval = self.config.index_interval_bytes
-        try:
-            return read_stretch(self._handles, segment, stretch, position=position, interval=interval, block=block)
-        except OSError as error:
-            raise StorageError(f"cannot read {segment.handle.path}: {error}") from error
+        return read_stretch(self.handles, segment, stretch, position=position, interval=interval, block=block)
 
     def _sync_segments(self) -> None:
         # Sealed segments are synced in order, so everything before one that is synced and sealed is synced too.
@@ -402,7 +525,7 @@ class PartitionLog:
                 waiting.append((segment, size))
             elif segment.size and waiting:
                 break
-        handles = self._handles
+        handles = self.handles
         for segment, size in reversed(waiting):
             with handles.using(segment.handle) as fd:
                 handles.files.sync(fd)
@@ -412,97 +535,5 @@ class PartitionLog:
         changes = self._directory_changes
         if changes != self._directory_changes_synced:
             for directory in {self.directory, *self._new_directories}:
-                self._handles.files.sync_directory(directory)
+                self.handles.files.sync_directory(directory)
             self._directory_changes_synced = changes
-
-
-class _Captured(NamedTuple):
-    """A segment as it was when the snapshot was taken."""
-
-    segment: Segment
-    sealed: bool
-    size: int
-    max_timestamp: Milliseconds
-    max_timestamp_offset: Offset
-    entries: SegmentIndex | None
-    offset_entries: int
-    time_entries: int
-
-
-class SnapshotJob:
-    """A snapshot that was taken and is still to be written, by whichever thread may wait for the disk."""
-
-    def __init__(self, log: PartitionLog, now_ms: Milliseconds) -> None:
-        self._log = log
-        self._taken_ms = now_ms
-        self._start_offset = log.start_offset
-        self._end_offset = log.end_offset
-        self._producers = snapshots.copy_producers(log.producers)
-        self._aborted = tuple(log.producers.aborted)
-        self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
-
-    def write(self) -> None:
-        """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
-        log = self._log
-        try:
-            if not log._handles.files.exists(log.directory):
-                return  # nothing was ever written: there is nothing to remember, and no place for it
-            log.sync()  # a snapshot is the recovery point: what it covers is not read again, so it must be on the disk
-            marks = tuple(self._mark(captured) for captured in self._segments)
-            active = marks[-1] if marks else None
-            snapshot = Snapshot(
-                start_offset=self._start_offset,
-                end_offset=self._end_offset,
-                active_base=active.base_offset if active else self._end_offset,
-                position=active.size if active else 0,
-                taken_ms=self._taken_ms,
-                segments=marks,
-                producers=self._producers,
-                aborted=self._aborted,
-            )
-            snapshots.write(log._handles.files, log.directory, snapshot)
-        except BaseException as error:
-            log._snapshot_due = True
-            if isinstance(error, OSError):
-                raise StorageError(f"cannot write a snapshot of {log.directory}: {error}") from error
-            raise
-        finally:
-            log._snapshot_running = False
-
-    def _mark(self, captured: _Captured) -> SegmentMark:
-        segment = captured.segment
-        return SegmentMark(
-            segment.base_offset,
-            captured.size,
-            segment.created_ms,
-            captured.max_timestamp,
-            captured.max_timestamp_offset,
-            self._write_index(captured),
-        )
-
-    def _write_index(self, captured: _Captured) -> IndexMark:
-        segment = captured.segment
-        if captured.sealed and segment.index_mark is not None:
-            return segment.index_mark
-        log = self._log
-        index, entries = captured.entries, (captured.offset_entries, captured.time_entries)
-        if index is None:
-            index = segment.load_index(log._handles, log.config.index_interval_bytes)
-            entries = index.mark()
-        offset_data, time_data = index.encode(*entries)
-        files = log._handles.files
-        write_file(files, segment.path(INDEX_SUFFIX), offset_data)
-        write_file(files, segment.path(TIME_INDEX_SUFFIX), time_data)
-        mark = mark_of(offset_data, time_data)
-        if captured.sealed:
-            segment.index_mark = mark
-            log._handles.indexes.use(segment)  # from now on it may be dropped
-        return mark
-
-
-def _capture(segment: Segment, sealed: bool) -> _Captured:
-    index = segment.index
-    entries = index.mark() if index is not None else (0, 0)
-    return _Captured(
-        segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries
-    )

@@ -17,7 +17,7 @@ from typing import Final
 from fencepost.core.dedup import Batch, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.log import cleaned
+from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
@@ -62,6 +62,7 @@ class Recovered:
     producers: ProducerTable = field(default_factory=ProducerTable)
     start_offset: Offset = _ZERO
     end_offset: Offset = _ZERO
+    cleaned_offset: Offset = _ZERO
     replay: Replay = field(default_factory=Replay)
 
 
@@ -95,14 +96,18 @@ class _Recovery:
         self._files: Files = handles.files
         self._now_ms = now_ms
         self._found = Recovered()
-        self._gaps_before = cleaned.read(handles.files, directory)
+        self._gaps_before = Offset(0)
         self._replayed_from: dict[Offset, int] = {}
         """Base offsets of the segments that were replayed, with the position where that began."""
 
     def run(self, names: list[str]) -> Recovered:
+        changed = swap.recover(self._files, self._directory, names)
+        if changed:
+            names = self._files.listdir(self._directory)
+        self._found.cleaned_offset, self._gaps_before = cleaned.read(self._files, self._directory)
         bases = sorted(base for name in names if (base := offset_of_name(name, LOG_SUFFIX)) is not None)
         sizes = {base: self._files.size(self._path(base, LOG_SUFFIX)) for base in bases}
-        changed = self._remove_leftovers(names)
+        changed |= self._remove_leftovers(names)
         snapshot = self._choose_snapshot(names, sizes)
         for offset in snapshots.snapshot_offsets(names):
             # One that could not be used may look usable later, when the log has grown past it with other batches.
@@ -117,7 +122,8 @@ class _Recovery:
             found.start_offset = snapshot.start_offset
             found.end_offset = snapshot.end_offset
         changed |= self._take_segments(bases, sizes, snapshot)
-        if found.segments:
+        if found.segments and (snapshot is None or found.segments[0].base_offset > self._gaps_before):
+            # Unless compaction left nothing of them, segments missing from the beginning were deleted.
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
         if SYNC_FAILED_NAME in names:

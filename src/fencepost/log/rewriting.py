@@ -1,11 +1,11 @@
 """A batch with some of its records taken out.
 
-What stays, stays as it was: base offset, last offset, producer id, epoch and sequence of the batch, so that H(P) is read
-from it as before; and the bytes of each record, whose offset and time are written relative to the batch's. Only count,
-highest timestamp and checksum are made anew.
+What stays, stays as it was: base offset, last offset, producer id, epoch and sequence of the batch, so that H(P) is
+read from it as before; and the bytes of each record, whose offset and time are written relative to the batch's. Only
+count, highest timestamp and checksum are made anew.
 
-A tombstone that compaction meets for the first time gets a horizon, the time from which on it may go: with the bit for it
-in the attributes, the base timestamp is that horizon (KIP-534), and the records' times are written relative to it.
+A tombstone that compaction meets for the first time gets a horizon, the time from which on it may go: with the bit for
+it in the attributes, the base timestamp is that horizon (KIP-534), and the records' times are written relative to it.
 
     record => length VARINT, attributes INT8, timestamp_delta VARLONG, offset_delta VARINT,
               key_length VARINT (−1: none), key, value_length VARINT (−1: none), value, headers

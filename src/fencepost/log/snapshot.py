@@ -216,6 +216,14 @@ def write(files: Files, directory: str, snapshot: Snapshot) -> None:
         files.remove(f"{directory}/{file_name(offset, SUFFIX)}")
 
 
+def remove_older(files: Files, directory: str, offset: Offset) -> None:
+    """Removes the snapshots from before `offset`; durable when this returns."""
+    for older in snapshot_offsets(files.listdir(directory)):
+        if older < offset:
+            files.remove(f"{directory}/{file_name(older, SUFFIX)}")
+    files.sync_directory(directory)
+
+
 def snapshot_offsets(names: list[str]) -> list[Offset]:
     """The end offsets of the snapshots among these files, newest first."""
     offsets = (offset_of_name(name, SUFFIX) for name in names)

@@ -2,8 +2,8 @@
 
 Compaction writes its results beside the originals (`….log.cleaned`). When all are written and synced, one file, `swap`,
 says which of them replace which originals. The moment it is there, durably, decides: a crash before it leaves the
-originals, and what was cleaned is thrown away; after it the exchange is completed, now or by the next start, as often as
-it takes.
+originals, and what was cleaned is thrown away; after it the exchange is completed, now or by the next start, as often
+as it takes.
 
     swap    4 bytes  CRC-32C of what follows        4 bytes  number of exchanges, then for each
             8 bytes  base offset of the new segment, or −1 if nothing was left

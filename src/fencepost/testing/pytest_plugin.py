@@ -3,8 +3,9 @@
     def test_orders(fencepost_server):
         producer = confluent_kafka.Producer({"bootstrap.servers": fencepost_server.address})
 
-The server is started once per session, in-process, on a free port, with a data directory that goes away; under xdist each
-worker has its own. Tests that want a server to themselves (to kill it, or with other settings) take `fencepost_server_factory`.
+The server is started once per session, in-process, on a free port, with a data directory that goes away; under xdist
+each worker has its own. Tests that want a server to themselves (to kill it, or with other settings) take
+`fencepost_server_factory`.
 """
 
 from __future__ import annotations

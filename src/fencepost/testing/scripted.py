@@ -67,6 +67,8 @@ class Fate(Enum):
     """Carried out, but instead of the answer the connection ends."""
     LOSE = "lose"
     """Not carried out, and the connection ends."""
+    DUPLICATE = "duplicate"
+    """Carried out twice, answered once."""
 
 
 class Delayed(NamedTuple):
@@ -223,6 +225,8 @@ class ScriptedCluster:
         script = scripts.popleft() if scripts else self.choose(request)
         if script is Fate.LOSE:
             return None, script
+        if script is Fate.DUPLICATE:
+            self._carry_out(request, script)
         body = self._carry_out(request, script)
         return response_head(head.key, head.version, head.correlation_id) + body, script
 

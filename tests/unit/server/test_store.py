@@ -75,9 +75,10 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_has_one_owner(tmp_path: Path) -> None:
-    with DataDirectory(tmp_path / "data") as first:
-        with pytest.raises(DataDirectoryError, match="in use by another fencepost server"):
-            DataDirectory(first.path)
+    first = DataDirectory(tmp_path / "data")
+    with pytest.raises(DataDirectoryError, match="in use by another fencepost server"):
+        DataDirectory(first.path)
+    first.close()
     DataDirectory(tmp_path / "data").close()
 
 

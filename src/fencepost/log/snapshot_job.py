@@ -1,0 +1,140 @@
+"""Taking a snapshot of a log: a moment of its owner's time, and as much of another thread's as the disk needs.
+
+The state is captured at once. Everything else, the sync of the log, the index files, the snapshot itself, and the
+removal of segments that retention took out of the log, happens in `write`. The order matters: a snapshot is the
+recovery point, so the log is synced before it; segments go only when a durable snapshot says that the log starts behind
+them.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencepost.errors import StorageError
+from fencepost.log import snapshot as snapshots
+from fencepost.log.files import write_file
+from fencepost.log.index import IndexMark, SegmentIndex, mark_of
+from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from fencepost.log.snapshot import SegmentMark, Snapshot
+from fencepost.types import Milliseconds, Offset
+
+if TYPE_CHECKING:
+    from fencepost.log.partition import PartitionLog
+
+_logger = logging.getLogger(__name__)
+
+
+class _Captured(NamedTuple):
+    """A segment as it was when the snapshot was taken."""
+
+    segment: Segment
+    sealed: bool
+    size: int
+    max_timestamp: Milliseconds
+    max_timestamp_offset: Offset
+    entries: SegmentIndex | None
+    offset_entries: int
+    time_entries: int
+
+
+class SnapshotJob:
+    """A snapshot that was taken and is still to be written, by whichever thread may wait for the disk."""
+
+    def __init__(self, log: PartitionLog, now_ms: Milliseconds, number: int) -> None:
+        self._log = log
+        self._number = number
+        self._taken_ms = now_ms
+        self._start_offset = log.start_offset
+        self.end_offset = log.end_offset
+        self._producers = snapshots.copy_producers(log.producers)
+        self._aborted = tuple(log.producers.aborted)
+        self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
+        self._doomed = len(log.doomed)
+
+    def write(self) -> None:
+        """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
+        log = self._log
+        with log.snapshot_lock:
+            try:
+                # One that was taken later and written earlier says all that this one says, and more.
+                if log.newest_snapshot < self._number and log.handles.files.exists(log.directory):
+                    self._write()
+                    log.newest_snapshot = self._number
+                    self._remove_doomed()
+            except OSError as error:
+                log.snapshot_ended(written=False)
+                raise StorageError(f"cannot write a snapshot of {log.directory}: {error}") from error
+            except BaseException:
+                log.snapshot_ended(written=False)
+                raise
+            log.snapshot_ended(written=True)
+
+    def _write(self) -> None:
+        log = self._log
+        log.sync()
+        marks = tuple(self._mark(captured) for captured in self._segments)
+        active = marks[-1] if marks else None
+        snapshot = Snapshot(
+            start_offset=self._start_offset,
+            end_offset=self.end_offset,
+            active_base=active.base_offset if active else self.end_offset,
+            position=active.size if active else 0,
+            taken_ms=self._taken_ms,
+            segments=marks,
+            producers=self._producers,
+            aborted=self._aborted,
+        )
+        snapshots.write(log.handles.files, log.directory, snapshot)
+
+    def _mark(self, captured: _Captured) -> SegmentMark:
+        segment = captured.segment
+        return SegmentMark(
+            segment.base_offset,
+            captured.size,
+            segment.created_ms,
+            captured.max_timestamp,
+            captured.max_timestamp_offset,
+            self._write_index(captured),
+        )
+
+    def _write_index(self, captured: _Captured) -> IndexMark:
+        segment = captured.segment
+        if captured.sealed and segment.index_mark is not None:
+            return segment.index_mark
+        handles = self._log.handles
+        index, entries = captured.entries, (captured.offset_entries, captured.time_entries)
+        if index is None:
+            index = segment.load_index(handles, self._log.config.index_interval_bytes)
+            entries = index.mark()
+        offset_data, time_data = index.encode(*entries)
+        write_file(handles.files, segment.path(INDEX_SUFFIX), offset_data)
+        write_file(handles.files, segment.path(TIME_INDEX_SUFFIX), time_data)
+        mark = mark_of(offset_data, time_data)
+        if captured.sealed:
+            segment.index_mark = mark
+            handles.indexes.use(segment)  # from now on it may be dropped
+        return mark
+
+    def _remove_doomed(self) -> None:
+        """Removes the segments that had been taken out of the log before this snapshot was. One that cannot be removed
+        is found at the next start, and goes then."""
+        files = self._log.handles.files
+        for _ in range(self._doomed):
+            segment = self._log.doomed.popleft()
+            try:
+                files.remove(segment.path(LOG_SUFFIX))
+                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    with suppress(FileNotFoundError):
+                        files.remove(segment.path(suffix))
+            except OSError as error:
+                _logger.warning("cannot remove %s: %s", segment.path(LOG_SUFFIX), error)
+
+
+def _capture(segment: Segment, sealed: bool) -> _Captured:
+    index = segment.index
+    entries = index.mark() if index is not None else (0, 0)
+    return _Captured(
+        segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries
+    )

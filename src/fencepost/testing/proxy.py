@@ -1,0 +1,206 @@
+"""A proxy between a client and its brokers that loses the line on purpose: cuts, delays, swallows, duplicates.
+
+    with Proxy(server.address) as proxy:
+        producer = Producer(proxy.address)
+        proxy.next(Api.PRODUCE, Fate.CUT)      # the server carries it out, the client never hears of it
+
+It understands the frames it passes on, so a fault can be aimed at one request of one API. Brokers that an answer to
+Metadata names are given listeners of their own and renamed in the answer, so that the client goes on through the proxy;
+this works with any number of brokers, also of an Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from types import TracebackType
+from typing import Any, Final, Self
+
+from fencepost.client.settings import Address, parse_address
+from fencepost.testing.scripted import Api, Delayed, Fate, Script
+from fencepost.wire import messages
+from fencepost.wire.frame import read_request_head, read_response_head, response_head
+
+_LENGTH: Final = Struct(">i")
+_HOST: Final = "127.0.0.1"
+
+
+class Proxy:
+    """Runs in a thread of its own; every method may be called from any other."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = parse_address(upstream.split(",", maxsplit=1)[0])
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fencepost-proxy", daemon=True)
+        self._started = threading.Event()
+        self._listeners: dict[Address, tuple[asyncio.Server, Address]] = {}
+        self._lines: set[Line] = set()
+        self._refusing = False
+        self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
+        self.choose: Callable[[int], Script] = lambda key: Fate.ANSWER
+        """The fate of a request by its API key, where `next` has none in store."""
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.wait()
+        self.address = str(self._call(self._listen(self._upstream)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- what tests do ---
+
+    def next(self, api: Api, *scripts: Script) -> None:
+        """The fates of the next requests of this API, one each. `Refused` is for scripted clusters only."""
+        self._scripts[api].extend(scripts)
+
+    def cut(self) -> None:
+        """Ends every connection now."""
+        self._call(self._cut())
+
+    def refuse(self, refusing: bool = True) -> None:
+        """New connections are ended as soon as they come, until this is taken back."""
+        self._refusing = refusing
+
+    # --- in the loop ---
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(self._started.set)
+        self._loop.run_forever()
+
+    def _call(self, work: Awaitable[Any]) -> Any:
+        async def main() -> Any:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(main(), self._loop).result(30)
+
+    async def _listen(self, upstream: Address) -> Address:
+        """Where this broker can be reached through the proxy."""
+        if upstream not in self._listeners:
+
+            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await self._accept(upstream, reader, writer)
+
+            listener = await asyncio.start_server(accept, _HOST, 0)
+            self._listeners[upstream] = listener, Address(_HOST, listener.sockets[0].getsockname()[1])
+        return self._listeners[upstream][1]
+
+    async def _accept(self, upstream: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        try:
+            up_reader, up_writer = await asyncio.open_connection(upstream.host, upstream.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        line = Line(self, (reader, writer), (up_reader, up_writer))
+        self._lines.add(line)
+        try:
+            await line.carry()
+        finally:
+            self._lines.discard(line)
+
+    async def _cut(self) -> None:
+        for line in list(self._lines):
+            line.end()
+
+    async def _close(self) -> None:
+        for listener, _ in self._listeners.values():
+            listener.close()
+        await self._cut()
+        while self._lines:
+            await asyncio.sleep(0)
+
+    def script_for(self, key: int) -> Script:
+        scripts = self._scripts[key]
+        return scripts.popleft() if scripts else self.choose(key)
+
+    async def renamed(self, version: int, frame: bytes) -> bytes:
+        """An answer to Metadata with every broker at its listener here."""
+        correlation_id, at = read_response_head(Api.METADATA, version, frame)
+        fields = dataclasses.asdict(messages.decode_response(Api.METADATA, version, frame, at))
+        for broker in fields["brokers"]:
+            here = await self._listen(Address(broker["host"], broker["port"]))
+            broker["host"], broker["port"] = here
+        head = response_head(Api.METADATA, version, correlation_id)
+        return head + messages.encode_response(Api.METADATA, version, fields)
+
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Line:
+    """One connection of the client's, and the proxy's own to the broker."""
+
+    def __init__(self, proxy: Proxy, client: Ends, broker: Ends) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._broker = broker
+        self._asked: deque[tuple[int, int, Script, bool]] = deque()  # key, version, fate, an answer nobody asked for
+
+    async def carry(self) -> None:
+        tasks = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.end()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self) -> None:
+        for _, writer in (self._client, self._broker):
+            writer.transport.abort()
+
+    async def _requests(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                frame = await _read(self._client[0])
+                head = read_request_head(frame)
+                script = self._proxy.script_for(head.key)
+                if script is Fate.LOSE:
+                    return
+                self._asked.append((head.key, head.version, script, False))
+                await _write(self._broker[1], frame)
+                if script is Fate.DUPLICATE:
+                    self._asked.append((head.key, head.version, script, True))
+                    await _write(self._broker[1], frame)
+
+    async def _answers(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                frame = await _read(self._broker[0])
+                key, version, script, unasked = self._asked.popleft()
+                if script is Fate.CUT:
+                    return
+                if script is Fate.SWALLOW or unasked:
+                    continue
+                if isinstance(script, Delayed):
+                    await asyncio.sleep(script.seconds)
+                if key == Api.METADATA:
+                    frame = await self._proxy.renamed(version, frame)
+                await _write(self._client[1], frame)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    (size,) = _LENGTH.unpack(await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def _write(writer: asyncio.StreamWriter, frame: bytes) -> None:
+    writer.write(_LENGTH.pack(len(frame)) + frame)
+    await writer.drain()

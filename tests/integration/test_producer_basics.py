@@ -1,0 +1,197 @@
+"""The producer with its own thread and real sockets, on fencepost's server and on Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from fencepost.client.producer import Producer
+from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
+from fencepost.kernel import partition_for_key
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted import Api, Delayed, Fate
+from tests.integration.conftest import TestedServer
+from tests.support.raw import RawClient
+
+pytestmark = pytest.mark.integration
+
+
+def read_all(client: RawClient, topic: str, partition: int = 0) -> list[bytes | None]:
+    """Every value of a partition, straight from the wire."""
+    values: list[bytes | None] = []
+    offset, end = 0, client.end_offset(topic, partition)
+    while offset < end:
+        fetched = client.fetch(topic, offset, partition=partition)
+        values += fetched.values
+        offset = fetched.offsets[-1] + 1
+    return values
+
+
+def test_records_arrive_in_order_and_every_ticket_says_where(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    with Producer(server.address) as producer:
+        tickets = [producer.send(topic, b"%d" % i, key=b"k") for i in range(2000)]
+    assert read_all(client, topic) == [b"%d" % i for i in range(2000)]
+    assert [ticket.result(0).offset for ticket in tickets] == list(range(2000))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_accepted(server: TestedServer, client: RawClient, topic: str, compression: str) -> None:
+    with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]
+        for i in range(500):
+            producer.send(topic, b"%d" % i * 10)
+    assert read_all(client, topic) == [b"%d" % i * 10 for i in range(500)]
+
+
+def test_keys_go_where_every_kafka_client_puts_them(server: TestedServer, client: RawClient, name: str) -> None:
+    client.create_topic(name, partitions=3)
+    with Producer(server.address) as producer:
+        tickets = {i: producer.send(name, b"v", key=b"key-%d" % i) for i in range(50)}
+    for i, ticket in tickets.items():
+        assert ticket.result(0).partition == partition_for_key(b"key-%d" % i, 3)
+
+
+def test_many_threads_may_send_at_once_and_each_keeps_its_order(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    with Producer(server.address) as producer:
+
+        def caller(number: int) -> None:
+            for i in range(500):
+                producer.send(topic, f"{number}:{i}")
+
+        threads = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = [(value or b"").decode().split(":") for value in read_all(client, topic)]
+    assert len(found) == 4000
+    for number in range(8):
+        assert [int(i) for who, i in found if int(who) == number] == list(range(500))
+
+
+def test_flush_says_what_nobody_looked_at(server: TestedServer, client: RawClient, name: str) -> None:
+    client.create_topic(name, configs={"max.message.bytes": "1000"})
+    producer = Producer(server.address)
+    producer.send(name, b"small")
+    producer.send(name, b"x" * 2000)
+    with pytest.raises(Undelivered) as raised:
+        producer.flush()
+    assert raised.value.count == 1
+    assert raised.value.causes[0].code is ErrorCode.MESSAGE_TOO_LARGE
+    producer.flush()  # said once
+    seen = producer.send(name, b"x" * 2000)
+    assert isinstance(seen.exception(30), SendFailed)
+    producer.close()
+    assert read_all(client, name) == [b"small"]
+
+
+def test_a_closed_producer_says_so(server: TestedServer, topic: str) -> None:
+    producer = Producer(server.address)
+    producer.send(topic, b"v").result(30)
+    producer.close()
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send(topic, b"v")
+    never_used = Producer(server.address)
+    never_used.close()
+    with pytest.raises(Closed):
+        never_used.send(topic, b"v")
+
+
+def test_an_exception_in_the_block_still_delivers_what_was_sent_and_is_the_one_that_is_raised(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    def caller() -> None:
+        with Producer(server.address) as producer:
+            producer.send(topic, b"sent")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        caller()
+    assert read_all(client, topic) == [b"sent"]
+
+
+def test_a_server_that_is_not_there_fails_the_record_with_the_reason() -> None:
+    producer = Producer("127.0.0.1:1", delivery_timeout=0.3)
+    ticket = producer.send("t", b"v")
+    error = ticket.exception(30)
+    assert isinstance(error, SendFailed)
+    assert error.persisted == "no"
+    assert "127.0.0.1:1" in str(error)
+    assert "nothing listens" in str(error)
+    producer.close()
+
+
+def test_memory_that_is_full_raises_where_that_was_chosen(server: TestedServer, topic: str) -> None:
+    with Proxy(server.address) as proxy:
+        producer = Producer(proxy.address, buffer_memory=100_000, when_full="raise")
+        producer.send(topic, b"v").result(30)
+        proxy.next(Api.PRODUCE, Delayed(1.0))
+
+        def flood() -> None:
+            for _ in range(1000):
+                producer.send(topic, b"x" * 1000)
+
+        with pytest.raises(BufferFull):
+            flood()
+        with pytest.raises(RecordTooLarge):
+            producer.send(topic, b"x" * 90_000)
+        producer.close()
+
+
+@pytest.mark.parametrize("fate", [Fate.CUT, Fate.LOSE, Fate.DUPLICATE, Delayed(0.2)])
+def test_whatever_the_line_does_each_record_is_there_once(
+    server: TestedServer, client: RawClient, topic: str, fate: Fate | Delayed
+) -> None:
+    """IDEM-6, IDEM-7."""
+    with Proxy(server.address) as proxy, Producer(proxy.address, retry_backoff=0.01) as producer:
+        producer.send(topic, b"first").result(30)
+        tickets = []
+        for i in range(200):
+            if i % 50 == 25:
+                proxy.next(Api.PRODUCE, fate)
+            tickets.append(producer.send(topic, b"%d" % i))
+            if i % 10 == 9:
+                tickets[-1].result(30)
+        producer.flush()
+        assert [ticket.result(0).offset for ticket in tickets] == list(range(1, 201))
+    assert read_all(client, topic) == [b"first", *(b"%d" % i for i in range(200))]
+
+
+def test_a_line_that_is_cut_again_and_again_under_load_loses_and_doubles_nothing(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    with Proxy(server.address) as proxy, Producer(proxy.address, retry_backoff=0.01, batch_size=500) as producer:
+        producer.send(topic, b"first").result(30)
+        for round_number in range(5):
+            for i in range(400):
+                producer.send(topic, b"%d" % (round_number * 400 + i))
+            proxy.cut()
+        producer.flush()
+    assert read_all(client, topic) == [b"first", *(b"%d" % i for i in range(2000))]
+
+
+def test_after_a_fork_the_child_starts_anew_and_the_parent_goes_on(
+    server: TestedServer, client: RawClient, topic: str
+) -> None:
+    producer = Producer(server.address)
+    producer.send(topic, b"parent before").result(30)
+    child = os.fork()
+    if child == 0:  # nothing of pytest may run in here
+        code = 1
+        try:
+            producer.send(topic, b"child").result(30)
+            producer.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    producer.send(topic, b"parent after").result(30)
+    producer.close()
+    assert read_all(client, topic) == [b"parent before", b"child", b"parent after"]
