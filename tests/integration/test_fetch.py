@@ -19,7 +19,7 @@ LONG = 60_000
 """Longer than any test waits: an answer that comes at all came because of an event."""
 
 
-@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_of_fetch_returns_the_batch(client: RawClient, name: str, version: int) -> None:
     topic_id = client.create_topic(name)
     client.produce(name, batch([b"a", b"b"]))

@@ -20,7 +20,7 @@ def timed(client: RawClient, topic: str) -> str:
     return topic
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_every_version_answers_with_the_first_and_the_next_offset(client: RawClient, timed: str, version: int) -> None:
     assert client.list_offset(timed, EARLIEST, version=version) == (0, -1)
     assert client.list_offset(timed, LATEST, version=version) == (8, -1)
@@ -110,7 +110,8 @@ def test_the_log_is_readable_up_to_the_latest_offset_for_committed_readers_too(c
         pytest.param(-3, 6, id="largest-time-before-version-7"),
         pytest.param(-4, 7, id="local-start-before-version-8"),
         pytest.param(-5, 8, id="tiered-end-before-version-9"),
-        pytest.param(-99, 9, id="never-heard-of"),
+        pytest.param(-6, 10, id="pending-upload-before-version-11"),
+        pytest.param(-99, 11, id="never-heard-of"),
     ],
 )
 def test_a_special_time_that_the_version_does_not_have_is_unsupported(
@@ -123,3 +124,4 @@ def test_the_local_log_starts_where_the_log_starts(client: RawClient, timed: str
     """KIP-405: without tiered storage there is no difference, and nothing is tiered."""
     assert client.list_offset(timed, -4, version=8) == (0, -1)
     assert client.list_offset(timed, -5, version=9) == (-1, -1)
+    assert client.list_offset(timed, -6, version=11) == (-1, -1)

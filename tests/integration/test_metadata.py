@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 NONE = ErrorCode.NONE
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 def test_every_version_describes_the_topic_and_its_partitions(
     server: TestedServer, client: RawClient, name: str, version: int
 ) -> None:

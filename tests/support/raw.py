@@ -314,6 +314,7 @@ class RawClient:
             replica_id=-1,
             isolation_level=0,
             topics=[{"name": topic, "partitions": [{"partition_index": partition, "timestamp": timestamp}]}],
+            timeout=30_000,
         )
         [found] = answer.topics[0].partitions
         return found

@@ -32,6 +32,7 @@ cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     object tuple_alloc "PyType_GenericAlloc" (PyTypeObject* kind, Py_ssize_t items)
+    void PyObject_GC_UnTrack(void* object)
 
 cdef extern from "_native.h" nogil:
     void prepare_crc32c()
@@ -427,7 +428,9 @@ cdef class ColumnSource:
         cdef Py_ssize_t rows = column.rows
         if first < 0 or rows < 0 or first > PY_SSIZE_T_MAX // 16 or rows > PY_SSIZE_T_MAX // 16:
             raise ValueError(f"a column of {rows} rows from {first}")
-        return NULL if column.validity is None else self.lend(column.validity, (first + rows + 7) >> 3)
+        if column.validity is None:
+            return NULL
+        return self.lend(column.validity, (first + rows + 7) >> 3)
 
     cdef int lend_bytes(self, object column, BytesIn* into) except -1:
         cdef Py_ssize_t width = 8 if column.wide else 4
@@ -995,6 +998,7 @@ cdef inline object record_of(int64_t offset, int64_t timestamp, object key, obje
     PyTuple_SET_ITEM(record, 3, value)
     Py_INCREF(headers)
     PyTuple_SET_ITEM(record, 4, headers)
+    PyObject_GC_UnTrack(<void*> record)  # nothing in it can refer back, and a fetch makes many thousands
     return record
 
 

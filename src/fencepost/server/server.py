@@ -21,6 +21,7 @@ from typing import IO, Any, Self
 
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
+from fencepost.server.allocator import keep_freed_memory
 from fencepost.server.broker import Broker
 from fencepost.server.clock import Clock
 from fencepost.server.listener import Listener
@@ -77,6 +78,7 @@ def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
                 loop.add_signal_handler(name, stop.set)
         await _serve(config, on_ready, stop)
 
+    keep_freed_memory()
     _run_loop(main())
 
 

@@ -1,0 +1,333 @@
+"""Exactly once on Spark: the decisions of one micro-batch, without doing any of it.
+
+Theory of operation. A micro-batch is one transaction of the sink's transactional id, shared by all tasks. What may
+happen to it (a crash between any two steps, an answer that is lost, a task that runs twice, a driver that was only
+paused and wakes up inside its successor's batch) comes down to one question: *is batch N of query Q in the log?* It is
+answered in one way only: by a fence, after which nobody of before can write or commit, and a look at the sink's
+progress topic, whose last committed record was written in the same transaction as the batch it speaks of.
+
+`Protocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look`, `Freeze` …) and is sent what
+came of it; a step that failed is thrown in as `StepFailed`. It never looks at an error code: whatever went wrong after
+the fence, the next turn fences and looks again. Whoever carries the steps out (`spark/sink.py`, or a test without a
+JVM) decides nothing.
+
+    ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ done
+    │                              │ no, tries left
+    │                              ▼
+    │                 (first call of a sink: Announce, and once round)
+    │                              ▼
+    └── anything fails ◀── Freeze ─▶ Publish ─▶ Commit ─▶ done
+
+*Peek comes before every fence but a sink's first. A driver that was replaced while it was paused must not fence its
+successor; it learns of it without disturbing: the epoch is no longer its own, and the progress names a newer
+incarnation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.core.pid import Identity
+from fencepost.errors import Fenced, FencepostError
+from fencepost.types import Milliseconds
+
+NOTHING_YET: Final = -1
+"""The batch of a progress record that was written before any micro-batch."""
+
+_LOOKS_BEFORE_TAKING_BACK: Final = 3
+"""Whoever took the epoch announces itself a moment later; after so many looks it was the coordinator's own bump."""
+
+
+# --- what is known ---
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """One sink object in one driver process."""
+
+    token: str
+    """Unlike any other, so that a record can be known as one's own."""
+    host: str
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The record of the progress topic: what was written last, and who is at work."""
+
+    query: str
+    batch: int
+    incarnation: int
+    token: str
+    host: str
+    process: int
+    time_ms: Milliseconds
+    position: str = ""
+    """Copy alone: where in the source it goes on."""
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": 1, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Progress:
+        try:
+            fields = json.loads(value)
+            if fields.pop("version") != 1:
+                raise UnknownProgress("a progress record of a newer version of fencepost: upgrade this one")
+            return cls(**fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnknownProgress(f"not a progress record: {value[:100]!r}") from error
+
+    @property
+    def wrote_something(self) -> bool:
+        return self.batch > NOTHING_YET
+
+    def __str__(self) -> str:
+        wrote = f"batch {self.batch} of query {self.query}" if self.wrote_something else "nothing yet"
+        return f"{wrote}, by process {self.process} on {self.host}"
+
+
+# --- what goes wrong ---
+
+
+class UnknownProgress(FencepostError):
+    """The progress topic holds something that this version cannot read."""
+
+    fatal = True
+
+
+class SinkNameInUse(FencepostError):
+    """The sink's name has written for another query, or further than this one is: skipping or writing could both be
+    wrong, so a person decides."""
+
+    fatal = True
+
+    def __init__(self, message: str, found: Progress | None) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+class Replaced(Fenced):
+    """A newer driver runs this sink. Final: this one stops, and has not disturbed it."""
+
+    def __init__(self, name: str, by: Progress) -> None:
+        super().__init__(
+            f"sink {name!r} is run by process {by.process} on {by.host} now (incarnation {by.incarnation}, "
+            f"since {by.time_ms} ms): this driver was replaced and stops",
+            persisted="no",
+        )
+        self.by = by
+
+
+class StepFailed(Exception):
+    """Thrown into the generator: the step did not come to a good end, and may or may not have taken effect."""
+
+    def __init__(self, cause: BaseException, *, thaw: bool = False) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.thaw = thaw
+        """What was frozen is no longer there as it was: freeze anew."""
+
+
+# --- what is to be done ---
+
+
+class Peek(NamedTuple):
+    """Ask the coordinator for the name's present identity, without disturbing. Answer: Identity or None."""
+
+
+class Fence(NamedTuple):
+    """InitProducerId without an expected epoch. Answer: Identity."""
+
+
+class Look(NamedTuple):
+    """Read the last committed progress record. Answer: Progress or None."""
+
+
+class Pause(NamedTuple):
+    """Wait a moment. Answer: None."""
+
+
+class Announce(NamedTuple):
+    """Commit a transaction that holds this record alone. Answer: None."""
+
+    identity: Identity
+    progress: Progress
+
+
+class Freeze(NamedTuple):
+    """Fix the content of the batch, or with `fresh=False` keep what was fixed before. Answer: any manifest."""
+
+    fresh: bool
+    position: str
+    """Where the last batch ended, for those whose content is a range of positions."""
+
+
+class Publish(NamedTuple):
+    """Write the frozen content into the transaction. Answer: None."""
+
+    identity: Identity
+    manifest: Any
+
+
+class Commit(NamedTuple):
+    """Check what is there, add the progress record, end the transaction. Answer: None."""
+
+    identity: Identity
+    manifest: Any
+    progress: Progress
+
+
+Step: TypeAlias = Peek | Fence | Look | Pause | Announce | Freeze | Publish | Commit
+
+
+class Outcome(NamedTuple):
+    batch: int
+    skipped: bool
+    """It was in the log already, from an earlier run."""
+    attempts: int
+    """How often it was published until it was in; 0 if it was skipped."""
+    manifest: Any
+    identity: Identity
+
+
+# --- the decisions ---
+
+
+class Protocol:
+    """A sink's life in one driver. `micro_batch` is called for one batch after the other, never for two at once."""
+
+    def __init__(self, name: str, who: Who, *, adopt: bool = False, attempts: int = 3) -> None:
+        self.name = name
+        self.who = who
+        self.attempts = attempts
+        self._adopt = adopt
+        self._announced = False
+        self._announcements = 0
+        self._highest_seen = -1
+        """Incarnation: one's own, or before that the highest found. A higher one of somebody else means: replaced."""
+        self._identity: Identity | None = None
+        """What the last fence gave."""
+
+    def micro_batch(
+        self, query: str, batch: int | None, now_ms: Milliseconds, position: str = ""
+    ) -> Generator[Step, Any, Outcome]:
+        """The steps of one batch. `batch=None`: the one after the last, for a query that is numbered by its progress.
+
+        A manifest with an attribute `position` has it recorded; otherwise `position` is.
+        """
+        wanted = batch
+        attempts = 0
+        fresh = True
+        failure: StepFailed | None = None
+        manifest: Any = None
+        while True:
+            identity, last = yield from self._fence_and_look()
+            if not self._announced:
+                yield from self._announce(identity, self._announcement(last, query, batch, now_ms))
+                continue  # whether it took effect is what the next look says
+            if batch is None:
+                batch = last.batch + 1 if last is not None else 0
+            if last is not None and last.query == query and last.batch == batch:
+                ours = failure is not None and last.token == self.who.token
+                return Outcome(batch, not ours, attempts if ours else 0, manifest, identity)
+            self._refuse(last, query, wanted)
+            if attempts >= self.attempts and failure is not None:
+                # The fence has aborted what the last attempt left open: readers are not held up.
+                raise failure.cause from failure
+            attempts += 1
+            try:
+                manifest = yield Freeze(fresh, last.position if last is not None else "")
+                fresh = False
+                yield Publish(identity, manifest)
+                reached = getattr(manifest, "position", position)
+                yield Commit(identity, manifest, self._record(query, batch, now_ms, reached))
+            except StepFailed as error:
+                failure = error
+                fresh = fresh or error.thaw
+            else:
+                return Outcome(batch, False, attempts, manifest, identity)
+
+    def _fence_and_look(self) -> Generator[Step, Any, tuple[Identity, Progress | None]]:
+        if self._identity is not None:
+            yield from self._stop_if_replaced()
+        self._identity = yield Fence()
+        last: Progress | None = yield Look()
+        self._heed(last)
+        return self._identity, last
+
+    def _stop_if_replaced(self) -> Generator[Step, Any, None]:
+        if (yield Peek()) == self._identity:
+            return
+        # Somebody has fenced this sink, or the coordinator has, whose transaction timed out. A successor says so in the
+        # progress topic before it publishes anything; it is given the time for that.
+        for turn in range(_LOOKS_BEFORE_TAKING_BACK):
+            if turn:
+                yield Pause()
+            self._heed((yield Look()))
+
+    def _heed(self, last: Progress | None) -> None:
+        """Takes note of an incarnation; raises if it is somebody else's and newer."""
+        if last is None:
+            self._highest_seen = max(self._highest_seen, 0)
+            return
+        if last.token == self.who.token:
+            self._announced = True
+        elif 0 <= self._highest_seen < last.incarnation:
+            raise Replaced(self.name, last)
+        self._highest_seen = max(self._highest_seen, last.incarnation)
+
+    def _announce(self, identity: Identity, record: Progress) -> Generator[Step, Any, None]:
+        self._announcements += 1
+        try:
+            yield Announce(identity, record)
+        except StepFailed as failure:
+            if self._announcements >= self.attempts:
+                raise failure.cause from failure
+        else:
+            if self._announcements > self.attempts:
+                raise FencepostError(f"sink {self.name!r}: its record was committed, but is not to be read")
+
+    def _announcement(self, last: Progress | None, query: str, batch: int | None, now_ms: Milliseconds) -> Progress:
+        mine = self._record("", NOTHING_YET, now_ms, "")
+        mine = replace(mine, incarnation=max(self._highest_seen, 0) + 1)
+        try:
+            self._refuse(last, query, batch)
+        except SinkNameInUse:
+            if not self._adopt:
+                raise
+            return replace(mine, query=query, batch=NOTHING_YET if batch is None else batch - 1)
+        return mine if last is None else replace(mine, query=last.query, batch=last.batch, position=last.position)
+
+    def _refuse(self, last: Progress | None, query: str, batch: int | None) -> None:
+        """Raises SinkNameInUse unless `batch` of `query` may come after `last`, or is the same."""
+        if batch is None:
+            batch = last.batch + 1 if last is not None else 0
+        if last is None or not last.wrote_something:
+            if batch > 0:
+                raise SinkNameInUse(
+                    f"sink {self.name!r} knows of no batch, but query {query} is at batch {batch}: were its earlier "
+                    "ones written by another sink? adopt=True starts with this one",
+                    last,
+                )
+            return
+        if last.query != query:
+            raise SinkNameInUse(
+                f"the name {self.name!r} belongs to another query ({last}); this is query {query}, batch {batch}. Was "
+                "the checkpoint lost or copied? A new query needs a name of its own, or adopt=True, which takes the "
+                "name over and writes this batch, whatever was written before",
+                last,
+            )
+        if batch < last.batch:
+            raise SinkNameInUse(
+                f"sink {self.name!r} has already written batch {last.batch} of query {query}; this is batch {batch}. "
+                "Was the checkpoint rolled back? adopt=True writes from here on again, which repeats records",
+                last,
+            )
+
+    def _record(self, query: str, batch: int, now_ms: Milliseconds, position: str) -> Progress:
+        who = self.who
+        return Progress(query, batch, self._highest_seen, who.token, who.host, who.process, now_ms, position)
