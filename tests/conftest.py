@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
 from tests.support import counts
-from tests.support.kafka import KafkaBroker, KafkaUnavailable, jars
+from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,12 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts.label(items)
-    for item in items:
-        if item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group("kafka"))  # one broker, in one worker (--dist loadgroup)
 
 
 def without_kafka(reason: str) -> None:
@@ -42,25 +40,35 @@ def without_kafka(reason: str) -> None:
     pytest.fail(f"{reason}; FENCEPOST_ALLOW_SKIP=1 skips them (never with CI=true)", pytrace=False)
 
 
+class Kafka(NamedTuple):
+    """A running Apache Kafka."""
+
+    address: str
+
+
 @pytest.fixture(scope="session")
-def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker | str]:
-    # The reason is handed on instead of raised, so that a second test does not try to start the broker again.
-    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
-    try:
-        broker.start()
-    except KafkaUnavailable as error:
-        yield str(error)
-        return
-    yield broker
-    broker.stop()
+def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka | str]:
+    # Workers of xdist have folders of their own inside one that they share. They share the broker too: an xdist_group
+    # would do, but `--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "kafka"
+    folder.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            address = stack.enter_context(shared_broker(folder))
+        except KafkaUnavailable as error:
+            # Handed on instead of raised, so that the next test does not try to start the broker again.
+            yield str(error)
+        else:
+            yield Kafka(address)
 
 
 @pytest.fixture
-def kafka(_kafka_or_reason: KafkaBroker | str) -> KafkaBroker:
-    """The session's Apache Kafka broker. Tests share it: each uses topics of its own."""
+def kafka(_kafka_or_reason: Kafka | str) -> Kafka:
+    """The session's Apache Kafka broker. Tests share it, also those that run at the same time: use names of your own."""
     if isinstance(_kafka_or_reason, str):
         without_kafka(_kafka_or_reason)
-    assert isinstance(_kafka_or_reason, KafkaBroker)
+    assert isinstance(_kafka_or_reason, Kafka)
     return _kafka_or_reason
 
 

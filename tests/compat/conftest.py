@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.raw import RawClient
 
 _numbers = itertools.count(1)
+_PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def raw(address: str) -> Iterator[RawClient]:
 def name(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test of the session uses."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
-    return f"{test}-{next(_numbers)}"
+    return f"{test}-{_PROCESS}-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -142,6 +142,8 @@ def test_compaction_stopped_anywhere_loses_no_key_and_brings_none_back(
             job.install()
             job.finish()
         assert last_of_each_key(records(log)) == {**expected, b"after": b""}
+        compacted = [key for offset, (key, _) in records(log).items() if offset < log.cleaned_offset]
+        assert len(compacted) == len(set(compacted))
         # And the log alone, without any snapshot, tells the same.
         log.close(NOW)
         for path in bed.directory.glob("*.snapshot"):

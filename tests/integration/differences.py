@@ -73,11 +73,6 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.PRODUCER_FENCED,
         "Kafka compares only the pid while a transaction is open: a zombie's refused request aborts it all the same",
     ),
-    "InitProducerId with the present epoch in an open transaction": Difference(
-        ErrorCode.NONE,
-        ErrorCode.PRODUCER_FENCED,
-        "Kafka aborts, which bumps the epoch, and then refuses the request because of that epoch",
-    ),
     "a plain batch of a replaced epoch in a partition without its state": Difference(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.NONE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from fencepost.kernel import decode_batch
 from fencepost.kernel.control import read_marker
 from fencepost.kernel.header import split_batches
 from tests.integration.conftest import TestedServer
+from tests.support.group_client import GroupMember, await_coordinator
 from tests.support.raw import DELETE_TOPICS
 from tests.support.transactions import LIST, TransactionalProducer, TransactionClient
 
@@ -40,6 +42,13 @@ def second(server: TestedServer) -> Iterator[TransactionClient]:
 def topic(client: TransactionClient, name: str) -> str:
     """A fresh topic with two partitions."""
     client.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def group(client: TransactionClient, name: str) -> str:
+    """The name of a group that has a coordinator."""
+    await_coordinator(client, name)
     return name
 
 
@@ -253,13 +262,12 @@ def test_an_init_with_an_old_epoch_leaves_an_open_transaction_alone(
     assert client.end(producer, commit=True) is server.answer_to("EndTxn after somebody else's InitProducerId failed")
 
 
-def test_an_init_with_the_present_epoch_in_an_open_transaction(
-    server: TestedServer, client: TransactionClient, producer: TransactionalProducer, topic: str
+def test_an_init_with_the_present_epoch_aborts_ones_own_open_transaction(
+    client: TransactionClient, producer: TransactionalProducer, topic: str
 ) -> None:
     client.add(producer, {topic: [0]})
     client.write(producer, topic, [b"dropped"])
-    answer = client.init(producer.name, expected=(producer.pid, producer.epoch))
-    assert answer[0] is server.answer_to("InitProducerId with the present epoch in an open transaction")
+    assert client.init(producer.name, expected=(producer.pid, 0)) == (NONE, producer.pid, 1)
     assert client.fetch_committed(topic).values == []
     assert client.stable_offset(topic) == 2
 
@@ -470,58 +478,119 @@ def test_an_end_that_is_pipelined_behind_a_write_comes_after_it(
 
 
 def test_offsets_count_when_the_transaction_commits_and_not_when_it_aborts(
-    client: TransactionClient, producer: TransactionalProducer, topic: str, name: str
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
 ) -> None:
     for commit, offset in ((True, 5), (False, 9)):
-        assert client.add_offsets(producer, name) is NONE
-        assert client.commit_offsets(producer, name, {topic: {0: offset}}) == [NONE]
-        assert client.group_offset(name, topic)[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT
-        assert client.group_offset(name, topic, stable=False) == (NONE, -1 if commit else 5)
+        assert client.add_offsets(producer, group) is NONE
+        assert client.commit_offsets(producer, group, {topic: {0: offset}}) == [NONE]
+        assert client.group_offset(group, topic)[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert client.group_offset(group, topic, stable=False) == (NONE, -1 if commit else 5)
         assert client.end(producer, commit=commit) is NONE
         client.await_state(producer.name, "CompleteCommit", "CompleteAbort")
-        while (found := client.group_offset(name, topic))[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT:
-            pass  # on Kafka the group's coordinator hears of it a moment later
-        assert found == (NONE, 5)
+        assert client.stable_group_offset(group, topic) == 5
 
 
 def test_the_last_offset_of_a_partition_within_a_transaction_counts(
-    client: TransactionClient, producer: TransactionalProducer, topic: str, name: str
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
 ) -> None:
-    client.add_offsets(producer, name)
-    client.commit_offsets(producer, name, {topic: {0: 1, 1: 1}})
-    client.commit_offsets(producer, name, {topic: {0: 2}})
+    client.add_offsets(producer, group)
+    client.commit_offsets(producer, group, {topic: {0: 1, 1: 1}})
+    client.commit_offsets(producer, group, {topic: {0: 2}})
     client.end(producer, commit=True)
     client.await_state(producer.name, "CompleteCommit")
-    while client.group_offset(name, topic)[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT:
-        pass
-    assert [client.group_offset(name, topic, partition=index)[1] for index in (0, 1)] == [2, 1]
+    assert [client.stable_group_offset(group, topic, partition=index) for index in (0, 1)] == [2, 1]
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, NOT_NOW), (4, ErrorCode.TRANSACTION_ABORTABLE)])
 def test_offsets_of_a_group_that_was_not_added_are_refused(
-    server: TestedServer,
     client: TransactionClient,
     producer: TransactionalProducer,
     topic: str,
-    name: str,
+    group: str,
     version: int,
     code: ErrorCode,
 ) -> None:
-    assert client.commit_offsets(producer, name, {topic: {0: 1}}, version=version) == [code]
+    assert client.commit_offsets(producer, group, {topic: {0: 1}}, version=version) == [code]
     client.add(producer, {topic: [0]})
-    assert client.commit_offsets(producer, name, {topic: {0: 1}}, version=version) == [code]
+    assert client.commit_offsets(producer, group, {topic: {0: 1}}, version=version) == [code]
 
 
 def test_offsets_of_a_fenced_producer_are_refused(
-    client: TransactionClient, producer: TransactionalProducer, topic: str, name: str
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
 ) -> None:
-    client.add_offsets(producer, name)
+    client.add_offsets(producer, group)
     client.init(producer.name)
-    assert client.commit_offsets(producer, name, {topic: {0: 1}}) == [OLD_EPOCH]
+    assert client.commit_offsets(producer, group, {topic: {0: 1}}) == [OLD_EPOCH]
 
 
-def test_a_group_without_a_name_is_refused(client: TransactionClient, producer: TransactionalProducer) -> None:
-    assert client.add_offsets(producer, "") is ErrorCode.INVALID_GROUP_ID
+def test_a_group_without_a_name_is_refused(
+    client: TransactionClient, producer: TransactionalProducer, topic: str
+) -> None:
+    assert client.add_offsets(producer, "") is NONE
+    assert client.commit_offsets(producer, "", {topic: {0: 1}}) == [ErrorCode.INVALID_GROUP_ID]
+
+
+def test_an_unknown_partition_is_refused_and_the_others_count(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
+) -> None:
+    client.add_offsets(producer, group)
+    codes = client.commit_offsets(producer, group, {topic: {0: 4, 9: 1}})
+    assert codes == [NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    client.end(producer, commit=True)
+    client.await_state(producer.name, "CompleteCommit")
+    assert client.stable_group_offset(group, topic) == 4
+
+
+def test_offsets_with_long_metadata_are_refused(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
+) -> None:
+    client.add_offsets(producer, group)
+    codes = client.commit_offsets(producer, group, {topic: {0: 4}}, metadata="x" * 4097)
+    assert codes == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+
+def test_a_member_that_its_group_does_not_know_is_refused(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
+) -> None:
+    """KIP-447."""
+    client.add_offsets(producer, group)
+
+    def commit(**who: Any) -> ErrorCode:
+        [code] = client.commit_offsets(producer, group, {topic: {0: 1}}, **who)
+        return code
+
+    assert commit(member="nobody", generation=1) is ErrorCode.ILLEGAL_GENERATION  # there is no such group
+    with TransactionClient(client.address) as other:
+        member = GroupMember(other, group, topic)
+        member.enter()
+        assert commit(member="nobody", generation=member.generation) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert commit(member=member.member_id, generation=member.generation + 1) is ErrorCode.ILLEGAL_GENERATION
+        assert commit(member=member.member_id, generation=member.generation - 1) is ErrorCode.ILLEGAL_GENERATION
+        assert commit(member=member.member_id, generation=member.generation) is NONE
+        assert commit() is NONE  # who does not say who it is may commit, as ever
+        member.leave()
+        assert commit(member=member.member_id, generation=member.generation) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_replaced_static_member_is_fenced(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
+) -> None:
+    """KIP-447 with KIP-345."""
+    client.add_offsets(producer, group)
+    with TransactionClient(client.address) as one, TransactionClient(client.address) as two:
+        first = GroupMember(one, group, topic, instance_id="static")
+        first.enter()
+        second = GroupMember(two, group, topic, instance_id="static")
+        second.enter()
+        [code] = client.commit_offsets(
+            producer,
+            group,
+            {topic: {0: 1}},
+            member=first.member_id,
+            generation=second.generation,
+            instance="static",
+        )
+        assert code is ErrorCode.FENCED_INSTANCE_ID
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -608,8 +677,27 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
     assert client.end(producer, commit=True) is FENCED
     assert client.write(producer, topic, [b"later"]).error is OLD_EPOCH
     assert client.fetch_committed(topic) == (2, [], [(producer.pid, 0)])
+
+
+def test_who_was_too_slow_may_go_on_with_the_next_epoch(client: TransactionClient, topic: str, name: str) -> None:
+    """KIP-588."""
+    producer = TransactionalProducer.start(client, name, timeout_ms=100)
+    client.add(producer, {topic: [0]})
+    client.write(producer, topic, [b"too slow"])
+    client.await_state(name, "CompleteAbort")
+    assert client.init(name, expected=(producer.pid, 0)) == (NONE, producer.pid, 1)
+    run(client, TransactionalProducer(name, producer.pid, 1), topic, b"again")
+    assert client.fetch_committed(topic).values == [b"again"]
+
+
+def test_who_was_too_slow_is_fenced_if_somebody_else_has_come(
+    client: TransactionClient, second: TransactionClient, topic: str, name: str
+) -> None:
+    producer = TransactionalProducer.start(client, name, timeout_ms=100)
+    client.add(producer, {topic: [0]})
+    client.await_state(name, "CompleteAbort")
+    assert second.init(name) == (NONE, producer.pid, 2)
     assert client.init(name, expected=(producer.pid, 0))[0] is FENCED
-    assert client.init(name) == (NONE, producer.pid, 2)
 
 
 # --- an administrator's marker ----------------------------------------------------------------------------------------

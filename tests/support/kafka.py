@@ -114,6 +114,36 @@ def answers(port: int) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def shared_broker(folder: Path) -> Iterator[str]:
+    """The address of a broker that all processes with this folder share, for as long as they need it.
+
+    The first to come starts it, and stops it once nobody uses it any more; who comes later than that starts another. Two
+    locks: `start.lock` is held while somebody looks, starts or stops, `users.lock` is shared by those who use the broker.
+    Locks of a process that dies are gone with it, and so is its broker (see `process`).
+    """
+    note = folder / "address"
+    broker: KafkaBroker | None = None
+    with (folder / "users.lock").open("w") as users:
+        with _locked(folder / "start.lock"):
+            address = note.read_text() if note.exists() else ""
+            if not address or not answers(int(address.rpartition(":")[2])):
+                broker = KafkaBroker(folder / f"broker-{os.getpid()}")
+                broker.start()
+                address = broker.address
+                note.write_text(address)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield address
+        finally:
+            if broker is not None:
+                fcntl.flock(users, fcntl.LOCK_UN)
+                with _locked(folder / "start.lock"):
+                    fcntl.flock(users, fcntl.LOCK_EX)  # until the others are through
+                    note.unlink()
+                    broker.stop()
+
+
 class KafkaBroker:
     """One node that is broker and controller; `address` is where clients connect."""
 

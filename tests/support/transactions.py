@@ -1,8 +1,8 @@
 """Transactions sent by hand: a producer that is told its pid, epoch and sequences, over one or several connections.
 
 `TransactionClient` is the raw client with the messages of transactions. It does what every client must on a real Kafka:
-ask again while the coordinator loads or is busy with the transaction before, and while a partition's first batch is being
-verified. A test that wants to see those answers asks with `patient=False`.
+ask again while the coordinator loads or is busy with the transaction before, and while a partition's first batch is
+being verified. A test that wants to see those answers asks with `patient=False`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ class Committed(NamedTuple):
 
 
 class TransactionClient(RawClient):
+    def __init__(self, address: str, **how: Any) -> None:
+        super().__init__(address, **how)
+        self.address = address
+
     # --- the coordinator ---
 
     def _patiently(self, ask: Any, patient: bool) -> Any:
@@ -153,6 +157,7 @@ class TransactionClient(RawClient):
         member: str = "",
         generation: int = -1,
         instance: str | None = None,
+        metadata: str = "",
         version: int = 3,
         patient: bool = True,
     ) -> list[ErrorCode]:
@@ -177,7 +182,7 @@ class TransactionClient(RawClient):
                                 "partition_index": index,
                                 "committed_offset": offset,
                                 "committed_leader_epoch": -1,
-                                "committed_metadata": "",
+                                "committed_metadata": metadata,
                             }
                             for index, offset in rows.items()
                         ],
@@ -325,6 +330,14 @@ class TransactionClient(RawClient):
         assert answer.error_code == ErrorCode.NONE
         [found] = answer.topics[0].partitions
         return ErrorCode.of(found.error_code), found.committed_offset
+
+    def stable_group_offset(self, group: str, topic: str, *, partition: int = 0) -> int:
+        """The committed offset, once no transaction can change it: on Kafka the group's coordinator hears of a decision
+        a moment later."""
+        while (found := self.group_offset(group, topic, partition=partition))[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            time.sleep(_PAUSE)
+        assert found[0] is ErrorCode.NONE
+        return found[1]
 
     # --- looking ---
 

@@ -76,8 +76,8 @@ class Transaction:
     epoch: Epoch
     timeout_ms: Milliseconds
     last: Identity = NOBODY
-    """Who asked for this epoch by naming its own (KIP-360), until the epoch is used: asking again, after a lost answer,
-    gets the same answer."""
+    """Who may have this epoch by naming the one before, until it is used: the one who has asked for it like that and
+    may have lost the answer (KIP-360), or the one whose transaction took too long (KIP-588)."""
     retired: tuple[Pid, ...] = ()
     """Pids whose epochs are used up. They stay fenced: nobody gets one of them again."""
     state: State = State.EMPTY
@@ -110,7 +110,7 @@ class Transaction:
         return ErrorCode.NONE
 
     def is_repeated_init(self, expected: Identity) -> bool:
-        """The same request again, after its answer was lost: it gets the same answer, and nothing changes."""
+        """The epoch is there already for who asks: its answer was lost, or a timeout has bumped it."""
         return expected != NOBODY and expected == self.last and expected != self.identity
 
     @property
@@ -196,11 +196,11 @@ class Transaction:
     def prepare(self, *, commit: bool, now: Milliseconds, fence: bool = False) -> None:
         """The decision. With `fence` (a timeout, a take-over) the markers carry the next epoch, and so fence the
         producer in every partition it wrote to; its own next request is refused because the name moves on to that
-        epoch too."""
+        epoch too. By naming the epoch it had it may get the new one, unless somebody else has come (KIP-588)."""
         self._move(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now)
         if fence:
+            self.last = self.identity
             self.epoch = Epoch(self.epoch + 1)
-            self.last = NOBODY
         self.marker_epoch = self.epoch
 
     def complete(self, now: Milliseconds) -> None:

@@ -57,6 +57,8 @@ class Broker:
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
+        self.unread_bytes = 0
+        """Bytes of answers that wait in connections whose clients do not read."""
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""
         self._creating: dict[str, asyncio.Task[Topic]] = {}

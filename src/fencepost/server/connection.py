@@ -72,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         """A request is being worked on that later ones must not overtake."""
         self._task: asyncio.Task[None] | None = None
         self._write_paused = False
+        self._unread = 0
+        """Bytes of answers that this client has not taken yet, as counted by the broker."""
         self._read_paused = False
         self._finishing = False
         self.waiting_for_memory = False
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._forget_unread()
         if self._task is not None:
             self._task.cancel()
         if self._frame is not None:
@@ -147,10 +150,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        if self._transport is not None:
+            self._unread = self._transport.get_write_buffer_size()
+            self._listener.broker.unread_bytes += self._unread
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._forget_unread()
         self._work()
+
+    def _forget_unread(self) -> None:
+        self._listener.broker.unread_bytes -= self._unread
+        self._unread = 0
 
     def _pause_reading(self) -> None:
         if not self._read_paused and self._transport is not None and not self._transport.is_closing():

@@ -35,7 +35,10 @@ class ServerConfig:
     """Largest frame accepted (Kafka: socket.request.max.bytes)."""
     request_memory: int = 512 * 1024 * 1024
     """Bytes of requests that may be held at once, over all connections."""
-    fetch_max_bytes: int = 55 * 1024 * 1024
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    """Most bytes of records in one answer, whatever the client asks for (but always one whole batch)."""
+    answer_memory: int = 256 * 1024 * 1024
+    """Bytes of answers that may wait for clients to read them, over all connections; beyond it answers get small."""
     open_files: int = 400
     """File handles kept open for segments; partitions beyond that reopen theirs."""
     connection_idle_ms: Milliseconds = 10 * 60 * 1000

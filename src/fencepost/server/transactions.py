@@ -228,6 +228,8 @@ class Transactions:
             await self._end(entry, commit=False, fence=True)
             if entry.transaction.state in DECIDED:
                 raise _fenced(ErrorCode.CONCURRENT_TRANSACTIONS, entry.transaction)
+            if entry.transaction.is_repeated_init(expected):
+                return  # it was its own transaction, and the fence has bumped the epoch for it
         await self._take_over(entry, timeout_ms, expected)
         # Who is told the new epoch may read the log next, to see how far the old one came: all that was accepted from
         # the old one must be readable by then.
@@ -267,7 +269,9 @@ class Transactions:
     ) -> None:
         """Adds partitions or a group to the transaction, which begins with it if need be."""
         entry = self._entry(name, who)
-        await self._to_the_end(self._join(entry, who, connection, partitions or set(), {group} if group else set()))
+        await self._to_the_end(
+            self._join(entry, who, connection, partitions or set(), set() if group is None else {group})
+        )
 
     async def _join(
         self, entry: Entry, who: Identity, connection: Connection, partitions: set[TopicPartition], groups: set[str]

@@ -165,12 +165,14 @@ def test_who_was_replaced_by_somebody_else_is_not_taken_for_one_that_repeats_its
     assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_fence_forgets_who_might_repeat_its_request() -> None:
+def test_who_was_too_slow_may_have_the_epoch_of_the_fence_and_nobody_else() -> None:
+    """KIP-588."""
     fenced = transaction(State.ONGOING)
-    fenced.last = OLDER
     fenced.prepare(commit=False, now=5, fence=True)
     fenced.complete(6)
     assert fenced.judge_init(OLDER) is ErrorCode.PRODUCER_FENCED
+    assert fenced.is_repeated_init(ME)
+    fenced.take_over(Identity(ME.pid, Epoch(5)), 1000, 7)
     assert fenced.judge_init(ME) is ErrorCode.PRODUCER_FENCED
 
 

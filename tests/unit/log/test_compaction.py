@@ -452,6 +452,21 @@ class TestMeanwhile:
         job.finish()
         assert bed.log.apply_retention(NOW) == 1
 
+    def test_a_snapshot_from_before_is_not_fallen_back_on(self, bed: LogBed) -> None:
+        """It points into a segment whose batches stand elsewhere now."""
+        put(bed, (b"a", b"1"))
+        put(bed, (b"b", b"1"))
+        bed.log.snapshot(NOW).write()
+        put(bed, (b"a", b"2"))
+        seal(bed)
+        compact(bed.log)
+        before = contents(bed.log)
+        newest = max(bed.directory.glob("*.snapshot"))
+        newest.write_bytes(b"damaged")
+        bed.reopen()
+        assert contents(bed.log) == before
+        assert bed.log.recovered.cut_bytes == 0
+
     def test_an_earlier_snapshot_that_is_written_late_does_no_harm(self, bed: LogBed) -> None:
         put(bed, (b"a", b"1"))
         put(bed, (b"a", b"2"))

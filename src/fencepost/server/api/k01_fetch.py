@@ -36,6 +36,8 @@ from fencepost.wire.hot import (
 
 LEADER_EPOCH: Final = 0
 _READ_COMMITTED: Final = 1
+_LEAST_BYTES: Final = 64 * 1024
+"""What one answer may have even while clients that do not read hold all the memory there is for answers."""
 
 
 class _Wanted(NamedTuple):
@@ -146,7 +148,8 @@ def _read_all(
     broker: Broker, message: FetchRequest, views: _Views, *, block: bool
 ) -> tuple[list[FetchedTopic], int, bool]:
     """Answers for all partitions, the bytes of records in them, and whether one of them is an error."""
-    left = min(message.max_bytes, broker.config.fetch_max_bytes)
+    room = max(broker.config.answer_memory - broker.unread_bytes, _LEAST_BYTES)
+    left = min(message.max_bytes, broker.config.fetch_max_bytes, room)
     size, failed = 0, False
     topics: list[FetchedTopic] = []
     for topic, rows in views:

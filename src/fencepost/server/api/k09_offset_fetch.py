@@ -35,7 +35,9 @@ def _group(broker: Broker, group: Any, *, stable: bool) -> dict[str, Any]:
     error = broker.groups.check_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
-    offsets = broker.groups.offsets(group.group_id) or OffsetTable()
+    offsets = broker.groups.offsets(group.group_id)
+    if offsets is None:
+        offsets = OffsetTable()
     topics: list[dict[str, Any]] = []
     if error is ErrorCode.NONE:
         wanted = _all_of(broker, offsets) if group.topics is None else group.topics

@@ -20,8 +20,6 @@ _FIRST_VERSION_WITH_FENCED: Final = 2
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
     who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
-    if not message.group_id:
-        return {"error_code": ErrorCode.INVALID_GROUP_ID}
     try:
         await broker.transactions.add(message.transactional_id, who, request.connection, group=message.group_id)
     except Malformed:

@@ -79,6 +79,8 @@ def _check(broker: Broker, request: Request, name: TopicPartition, row: Any) -> 
 
 
 def _check_member(broker: Broker, message: Any) -> ErrorCode:
+    if not message.group_id:
+        return ErrorCode.INVALID_GROUP_ID
     generation = getattr(message, "generation_id", _NO_GENERATION)
     member = getattr(message, "member_id", "")
     if generation == _NO_GENERATION and not member:

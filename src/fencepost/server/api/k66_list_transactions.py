@@ -6,6 +6,7 @@ Versions 0 to 2. v1 filters by how long a transaction has been open, v2 by a pat
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from fencepost.core.transactions import State
 from fencepost.errors import ErrorCode
@@ -13,9 +14,13 @@ from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 
 
+_NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
+"""Kafka has these states, too: asking for them is no mistake."""
+
+
 def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
-    states = {state.value for state in State}
+    states = {state.value for state in State} | _NEVER_HERE
     unknown = [name for name in message.state_filters if name not in states]
     pattern = getattr(message, "transactional_id_pattern", None) or ""
     answer: Fields = {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": []}

@@ -1,0 +1,332 @@
+"""Fetches from all leaders at once and keeps a bounded amount ready: the reader's engine, without a thread of its own.
+
+`run_once` is a turn of one loop, as in the send thread, but it is the reader's caller who turns it, while nothing is
+ready. Per leader one request is under way, for all partitions of which not too much is ready; the next one leaves as
+soon as an answer is in, before it is decoded, so that the server and the line work while the caller does.
+
+What comes out are chunks: whole batches of one partition, those of aborted transactions and all markers left out, not
+decoded yet. A chunk says the position behind it; a partition is done when its position reaches the stop, never by
+counting (markers and compaction leave gaps).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.brokers import Brokers
+from fencepost.client.clock import Clock
+from fencepost.client.connection import Connection
+from fencepost.client.metadata import NO_LEADER, Metadata
+from fencepost.client.network import Network
+from fencepost.client.sasl import Exchange
+from fencepost.client.settings import ClientSettings
+from fencepost.core.committed import AbortedTransactions
+from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError, Unreachable
+from fencepost.kernel import read_header
+from fencepost.kernel.control import is_abort
+from fencepost.kernel.header import split_batches
+from fencepost.types import Offset, TopicPartition
+from fencepost.wire import hot
+from fencepost.wire.apis import FETCH
+
+METADATA: Final = 3
+
+NEWEST_FETCH_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+_TRY_ELSEWHERE: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    read_committed: bool = True
+    partition_bytes: int = 2 << 20
+    """The most of one partition in one answer."""
+    request_bytes: int = 32 << 20
+    prefetch_bytes: int = 64 << 20
+    """Fetched and not yet handed to the caller: no more is asked for above it."""
+    max_wait: float = 0.5
+    """Seconds that a server may hold an answer back while there is nothing new."""
+    patience: float = 60.0
+    """Seconds without any answer from a partition's leader before the reader gives up; the loop tries all that time."""
+
+
+class Chunk(NamedTuple):
+    partition: TopicPartition
+    batches: list[memoryview]
+    start: Offset
+    """Records before it are not to be shown: a server sends the whole batch that holds the asked offset."""
+    stop: Offset | None
+    next: Offset
+    """Where the partition goes on behind this chunk."""
+    size: int
+
+
+class Fetched:
+    """One partition that is being read."""
+
+    __slots__ = ("done", "fetching", "last_heard", "name", "not_before", "position", "ready", "stop")
+
+    def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
+        self.name = name
+        self.position = position
+        """Where the next fetch begins."""
+        self.stop = stop
+        self.ready = 0
+        """Bytes in chunks that the caller has not taken yet."""
+        self.fetching = False
+        self.not_before = now
+        self.last_heard = now
+        self.done = stop is not None and position >= stop
+
+
+class Fetcher:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        options: FetchOptions,
+        network: Network,
+        clock: Clock,
+        partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]],
+        *,
+        sasl: Callable[[], Exchange] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._network = network
+        self._clock = clock
+        self._metadata = Metadata(backoff=settings.retry_backoff)
+        self._brokers = Brokers(settings, network, clock, self._metadata, sasl=sasl)
+        now = clock.monotonic()
+        self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
+        for name in self._partitions:
+            self._metadata.want(name.topic, now)
+        self._ready: deque[Chunk] = deque()
+        self._ready_bytes = 0
+        self._busy: set[Connection] = set()
+        self._error: FencepostError | None = None
+
+    def take(self) -> Chunk | None:
+        """The next chunk, if one is ready."""
+        if not self._ready:
+            if self._error is not None:
+                raise self._error
+            return None
+        chunk = self._ready.popleft()
+        self._ready_bytes -= chunk.size
+        self._partitions[chunk.partition].ready -= chunk.size
+        return chunk
+
+    @property
+    def is_done(self) -> bool:
+        """Every partition has reached its stop, and everything was taken."""
+        return not self._ready and all(fetched.done for fetched in self._partitions.values())
+
+    def run_once(self, timeout: float | None = None) -> None:
+        """One turn; waits until something happens, at most `timeout` seconds."""
+        self._network.before_work()
+        now = self._clock.monotonic()
+        self._refresh_metadata(now)
+        moment = self._fetch(now)
+        if not self._metadata.due(now):
+            moment = min(moment, self._metadata.ask_at())
+        moment = min(moment, self._brokers.next_moment(now))
+        patience = max(0.0, moment - now)
+        self._network.poll(patience if timeout is None else min(timeout, patience))
+        self._brokers.check_deadlines(self._clock.monotonic())
+
+    def close(self) -> None:
+        self._brokers.close()
+        self._network.close()
+
+    # --- asking ---
+
+    def _refresh_metadata(self, now: float) -> None:
+        if not self._metadata.due(now):
+            return
+        connection = self._brokers.any()
+        if connection is None:
+            return
+        fields = {
+            "topics": [{"name": name, "topic_id": None} for name in self._metadata.wanted() or ()],
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+
+        def answered(answer: Any) -> None:
+            self._metadata.answered(answer, self._clock.monotonic())
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._metadata.failed(self._clock.monotonic())
+
+        self._metadata.asked()
+        try:
+            connection.ask(METADATA, fields, answered, lost)
+        except FencepostError as error:
+            self._fail(error)
+
+    def _fetch(self, now: float) -> float:
+        """Asks every leader that has nothing of ours to do; when to look again."""
+        moment = float("inf")
+        wanted: dict[int, list[Fetched]] = {}
+        if self._ready_bytes >= self._options.prefetch_bytes:
+            return moment
+        for fetched in self._partitions.values():
+            if fetched.done or fetched.fetching:
+                continue
+            give_up_at = fetched.last_heard + self._options.patience
+            if now >= give_up_at:
+                self._fail(self._unheard(fetched))
+                return now
+            moment = min(moment, give_up_at)
+            if fetched.ready > self._options.partition_bytes:
+                continue
+            if now < fetched.not_before:
+                moment = min(moment, fetched.not_before)
+                continue
+            leader = self._metadata.leader(*fetched.name)
+            if leader == NO_LEADER:
+                self._metadata.distrust()
+            else:
+                wanted.setdefault(leader, []).append(fetched)
+        for leader, partitions in wanted.items():
+            connection = self._brokers.of_node(leader)
+            if connection is not None and connection not in self._busy:
+                self._ask(connection, partitions)
+        return moment
+
+    def _unheard(self, fetched: Fetched) -> FencepostError:
+        known = self._metadata.topics.get(fetched.name.topic)
+        if known is not None and known.error is not ErrorCode.NONE:
+            return ServerError(known.error, f"reading {fetched.name}")
+        last = self._brokers.last_error
+        return Unreachable(f"{fetched.name} could not be read for {self._options.patience:g} s: {last or 'no leader'}")
+
+    def _ask(self, connection: Connection, partitions: list[Fetched]) -> None:
+        options = self._options
+        by_topic: dict[str, list[hot.FetchPartition]] = {}
+        for fetched in partitions:
+            fetched.fetching = True
+            asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes)
+            by_topic.setdefault(fetched.name.topic, []).append(asked)
+        request = hot.FetchRequest(
+            max_wait_ms=int(options.max_wait * 1000),
+            min_bytes=1,
+            max_bytes=options.request_bytes,
+            isolation_level=int(options.read_committed),
+            topics=[hot.FetchTopic(topic, None, asked) for topic, asked in by_topic.items()],
+        )
+        waiting = {fetched.name: fetched for fetched in partitions}
+
+        def answered(version: int, body: memoryview) -> None:
+            self._busy.discard(connection)
+            self._hear(waiting, hot.decode_fetch_response(version, body))
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._busy.discard(connection)
+            for fetched in waiting.values():
+                self._later(fetched)
+
+        try:
+            version = connection.version(FETCH, NEWEST_FETCH_BY_NAME)
+        except FencepostError as error:
+            self._fail(error)
+            return
+        self._busy.add(connection)
+        body = hot.encode_fetch_request(version, request)
+        connection.request(FETCH, version, [body], answered, lost, timeout=self._settings.request_timeout)
+
+    # --- hearing ---
+
+    def _hear(self, waiting: dict[TopicPartition, Fetched], response: hot.FetchResponse) -> None:
+        now = self._clock.monotonic()
+        if response.error_code:
+            self._fail(ServerError(ErrorCode.of(response.error_code), "fetching"))
+            return
+        for topic in response.topics:
+            for part in topic.partitions:
+                fetched = waiting.pop(TopicPartition(topic.name or "", part.index), None)
+                if fetched is None:
+                    continue
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    fetched.fetching = False
+                    fetched.last_heard = now
+                    self._chunk(fetched, part)
+                elif code in _TRY_ELSEWHERE:
+                    self._metadata.distrust()
+                    self._later(fetched)
+                elif code.retriable:
+                    self._later(fetched)
+                else:
+                    self._fail(self._refused(fetched, part, code))
+        for fetched in waiting.values():
+            self._later(fetched)
+
+    def _chunk(self, fetched: Fetched, part: hot.FetchedPartition) -> None:
+        position, batches, size = fetched.position, [], 0
+        hidden = AbortedTransactions(part.aborted or ())
+        try:
+            for buffer in part.records:
+                for batch in split_batches(buffer):
+                    header = read_header(batch)
+                    if header.next_offset <= position or _behind(header.base_offset, fetched.stop):
+                        position = max(position, header.next_offset)
+                        continue
+                    position = header.next_offset
+                    if header.is_control:
+                        if header.is_transactional and is_abort(batch):
+                            hidden.ends(header.pid, header.base_offset)
+                    elif not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional):
+                        batches.append(batch)
+                        size += header.size
+        except FencepostError as error:
+            self._fail(error)
+            return
+        if position == fetched.position:
+            if part.records and any(len(buffer) for buffer in part.records):
+                self._fail(CorruptBatch(f"{fetched.name} at {position}: not even one whole batch in the answer"))
+            return
+        start, fetched.position = fetched.position, Offset(position)
+        fetched.done = fetched.stop is not None and position >= fetched.stop
+        fetched.ready += size
+        self._ready_bytes += size
+        self._ready.append(Chunk(fetched.name, batches, start, fetched.stop, fetched.position, size))
+
+    def _refused(self, fetched: Fetched, part: hot.FetchedPartition, code: ErrorCode) -> ServerError:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return ServerError(
+                code,
+                f"{fetched.name} has no offset {fetched.position}"
+                + (f"; it begins at {part.log_start_offset}" if part.log_start_offset >= 0 else "")
+                + ": it was deleted, or never written; start elsewhere",
+            )
+        return ServerError(code, f"reading {fetched.name}")
+
+    def _later(self, fetched: Fetched) -> None:
+        fetched.fetching = False
+        fetched.not_before = self._clock.monotonic() + self._settings.retry_backoff
+
+    def _fail(self, error: FencepostError) -> None:
+        """Raised to the caller, once everything that came before it was taken."""
+        if self._error is None:
+            self._error = error
+
+
+def _behind(offset: int, stop: int | None) -> bool:
+    return stop is not None and offset >= stop

@@ -1,0 +1,251 @@
+"""`Reader`: the records of topics or partitions, from given places to given places, one by one or as Arrow batches.
+
+It stores offsets in a group if it is given one, but does not join it: no partition is ever taken away from it, and none
+is given to it. For balanced consumption any Kafka consumer works with the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
+
+from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.channel import Key, raise_for
+from fencepost.client.clock import Clock, SystemClock
+from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
+from fencepost.client.network import Network, SocketNetwork
+from fencepost.client.routing import Routes
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.errors import Closed, ConfigError, TimedOut
+from fencepost.kernel import decode_batch
+from fencepost.types import Milliseconds, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
+"""Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
+or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
+
+_OFFSET_COMMIT_BY_NAME: Final = 9
+_ALL: Final = 2**63 - 1
+
+
+class ReadRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: Milliseconds
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Reader:
+    """
+    >>> with Reader("127.0.0.1:9092", "orders", start="earliest", stop="latest") as reader:
+    ...     for record in reader:
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self,
+        servers: str | Address | ClientSettings,
+        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        *,
+        start: Place = "earliest",
+        stop: Place | None = None,
+        group: str | None = None,
+        read_committed: bool = True,
+        headers: bool = True,
+        partition_bytes: int = 2 << 20,
+        prefetch_bytes: int = 64 << 20,
+        max_wait: float = 0.5,
+        patience: float = 60.0,
+    ) -> None:
+        self._settings = ClientSettings.of(servers)
+        self._options = FetchOptions(
+            read_committed=read_committed,
+            partition_bytes=partition_bytes,
+            prefetch_bytes=prefetch_bytes,
+            max_wait=max_wait,
+            patience=patience,
+        )
+        self._group = group
+        self._headers = headers
+        self._closed = False
+        if start == "committed" and group is None:
+            raise ConfigError("start='committed' needs a group")
+        wanted: list[str | TopicPartition]
+        wanted = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
+        with Admin(self._settings) as admin:
+            partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in wanted)))
+            starts = self._find(admin, partitions, start)
+            stops = {} if stop is None else self._find(admin, partitions, stop)
+        self._positions = {partition: starts[partition] for partition in partitions}
+        network, clock = self._make_network()
+        places = {partition: (starts[partition], stops.get(partition)) for partition in partitions}
+        self._clock = clock
+        self._fetcher = Fetcher(self._settings, self._options, network, clock, places)
+
+    def _make_network(self) -> tuple[Network, Clock]:
+        return SocketNetwork(), SystemClock()
+
+    def _find(self, admin: Admin, partitions: list[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
+        """The offset that `place` means in each partition."""
+        found: dict[TopicPartition, Offset] = {}
+        for topic in dict.fromkeys(partition.topic for partition in partitions):
+            indexes = [partition.partition for partition in partitions if partition.topic == topic]
+            for index, offset in self._find_in_topic(admin, topic, indexes, place).items():
+                found[TopicPartition(topic, index)] = Offset(offset)
+        return found
+
+    def _find_in_topic(self, admin: Admin, topic: str, indexes: list[int], place: Place) -> dict[int, int]:
+        def at(time: int) -> dict[int, int]:
+            committed = self._options.read_committed
+            return {
+                index: found.offset
+                for index, found in admin.offsets(topic, time, partitions=indexes, read_committed=committed).items()
+            }
+
+        match place:
+            case "earliest":
+                return at(EARLIEST)
+            case "latest":
+                return at(LATEST)
+            case "committed":
+                assert self._group is not None
+                stored = {
+                    each.partition: each.committed for each in admin.group_offsets(self._group) if each.topic == topic
+                }
+                first = at(EARLIEST)
+                return {index: first[index] if (kept := stored.get(index)) is None else kept for index in indexes}
+            case datetime():
+                found, end = at(int(place.timestamp() * 1000)), at(LATEST)
+                return {index: offset if offset >= 0 else end[index] for index, offset in found.items()}
+            case int():
+                return dict.fromkeys(indexes, place)
+            case Mapping():
+                given = {index: place.get(TopicPartition(topic, index), place.get(index)) for index in indexes}
+                missing = [index for index, offset in given.items() if offset is None]
+                if missing:
+                    raise ConfigError(f"no offset given for {topic}, partition {', '.join(map(str, missing))}")
+                return {index: int(offset) for index, offset in given.items() if offset is not None}
+        raise ConfigError(f"{place!r} is no place in a log: 'earliest', 'latest', 'committed', an offset, a time")
+
+    # --- reading ---
+
+    def __iter__(self) -> Iterator[ReadRecord]:
+        """Record by record; ends where every partition has reached its stop, and otherwise follows for ever."""
+        while (records := self.poll()) is not None:
+            yield from records
+
+    def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
+        """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
+        chunk = self._next(timeout)
+        if chunk is None:
+            return None
+        topic, partition = chunk.partition
+        start, stop = chunk.start, chunk.stop if chunk.stop is not None else _ALL
+        records = [
+            ReadRecord(topic, partition, *record)
+            for batch in chunk.batches
+            for record in decode_batch(batch)
+            if start <= record.offset < stop
+        ]
+        self._positions[chunk.partition] = chunk.next
+        return records
+
+    def arrow(self) -> Iterator[pa.RecordBatch]:
+        """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
+        from fencepost.kernel.arrow import read_arrow
+
+        while (chunk := self._next(None)) is not None:
+            if not chunk.batches:
+                self._positions[chunk.partition] = chunk.next
+                continue
+            table = read_arrow(
+                chunk.batches,
+                start=chunk.start,
+                stop=chunk.stop if chunk.stop is not None else _ALL,
+                topic=chunk.partition.topic,
+                partition=chunk.partition.partition,
+                headers=self._headers,
+            )
+            self._positions[chunk.partition] = chunk.next
+            if table.num_rows:
+                yield table
+
+    def _next(self, timeout: float | None) -> Chunk | None:
+        if self._closed:
+            raise Closed("the reader is closed")
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        while (chunk := self._fetcher.take()) is None:
+            if self._fetcher.is_done:
+                return None
+            left = None if deadline is None else deadline - self._clock.monotonic()
+            if left is not None and left <= 0:
+                raise TimedOut(f"nothing new within {timeout:g} s")
+            self._fetcher.run_once(left)
+        # Ask for more before this is decoded: the line and the server work meanwhile.
+        self._fetcher.run_once(0.0)
+        return chunk
+
+    # --- positions ---
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Offset]:
+        """Where each partition goes on: behind what `poll`, `arrow` or the iteration has fetched for the caller."""
+        return dict(self._positions)
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Stores where this reader is (or the given offsets) in its group."""
+        if self._group is None:
+            raise ConfigError("a reader without a group has nowhere to store offsets")
+        store = self._positions if offsets is None else offsets
+        by_topic: dict[str, list[dict[str, Any]]] = {}
+        for partition, offset in store.items():
+            entry = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}
+            by_topic.setdefault(partition.topic, []).append(entry)
+        fields = {
+            "group_id": self._group,
+            "generation_id": -1,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
+        }
+        group = self._group
+        with Routes(self._settings) as routes:
+
+            def store_all() -> None:
+                channel = routes.to(routes.coordinator(group))
+                answer = channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message
+                for topic in answer.topics:
+                    for stored in topic.partitions:
+                        what = f"storing {topic.name}-{stored.partition_index} for {group!r}"
+                        raise_for(stored.error_code, what)
+
+            routes.retried(store_all)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._fetcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _partitions(admin: Admin, wanted: str | TopicPartition) -> list[TopicPartition]:
+    if isinstance(wanted, TopicPartition):
+        return [wanted]
+    described = admin.describe_topic(wanted)
+    return [TopicPartition(wanted, partition.partition) for partition in described.partitions]

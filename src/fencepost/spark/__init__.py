@@ -1,0 +1,56 @@
+"""fencepost on Spark: a source, an exactly-once sink, a copy pipeline. Python and Arrow only, no jar.
+
+    fencepost.spark.register(spark)                                   # spark.readStream.format("fencepost")
+    sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
+    fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
+
+Theory of operation. Everything that decides stands in `core/commit.py` and is tested there without a JVM. Here is what
+carries it out, one question per file:
+
+    options.py   what a user may say to the source           sink.py      the steps of a micro-batch, on the driver
+    offsets.py   which offsets a micro-batch covers          targets.py   what the target topics allow
+    fetch.py     record batches of a range of offsets        freeze.py    rows → record batches, and their manifest
+    arrow.py     record batches ↔ Spark's columns            publish.py   record batches → one partition, exactly once
+    source.py    Spark's data source                         progress.py  the sink's progress topic
+    copy.py      topic to topic without decoding             write.py     a batch DataFrame, once per job name
+                                                             check.py     is everything in place, on every executor?
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencepost.core.commit import Replaced, SinkNameInUse
+    from fencepost.spark.check import check
+    from fencepost.spark.copy import Copy
+    from fencepost.spark.freeze import Poisoned
+    from fencepost.spark.sink import BatchReport, Sink
+    from fencepost.spark.source import register
+    from fencepost.spark.write import write
+
+_HOME = {
+    "BatchReport": "fencepost.spark.sink",
+    "Copy": "fencepost.spark.copy",
+    "Poisoned": "fencepost.spark.freeze",
+    "Replaced": "fencepost.core.commit",
+    "Sink": "fencepost.spark.sink",
+    "SinkNameInUse": "fencepost.core.commit",
+    "check": "fencepost.spark.check",
+    "register": "fencepost.spark.source",
+    "write": "fencepost.spark.write",
+}
+
+__all__ = ["BatchReport", "Copy", "Poisoned", "Replaced", "Sink", "SinkNameInUse", "check", "register", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fencepost.spark' has no attribute {name!r}")
+    # Not kept in this module's namespace: `write` and `check` are also the names of the modules they live in.
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

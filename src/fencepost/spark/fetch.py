@@ -1,0 +1,175 @@
+"""The record batches of a range of offsets, as they stand in the log: what the source decodes and copy hands on.
+
+A range is done when the fetch *position* reaches its end, never by counting: markers, aborted batches and compaction
+leave gaps. Only headers are looked at. With `committed` the batches of aborted transactions are left out, by the list
+that comes with every answer; control batches always are.
+
+The next fetch is under way while the caller works on what came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fencepost.client.link import Link
+from fencepost.client.routing import Routes
+from fencepost.client.settings import Address
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.kernel import BatchHeader, read_header, split_batches
+from fencepost.kernel.control import is_abort
+from fencepost.wire.hot import FetchedPartition
+
+MAX_BYTES: Final = 4 << 20
+_MAX_WAIT_MS: Final = 500
+_PAUSE: Final = 0.1
+
+_CURED_BY_WAITING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class DataLost(FencepostError):
+    """Records that were to be read are no longer there: retention was faster, or the topic is another one."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets start … stop−1 of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.stop})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    header: BatchHeader
+    data: memoryview
+
+
+def leader_link(routes: Routes, topic: str, partition: int) -> Link:
+    """A connection of one's own to the partition's leader."""
+    (leader,) = routes.leaders(topic, [partition])
+    settings = routes.settings
+    return Link(Address(leader.host, leader.port), timeout=settings.request_timeout, client_id=settings.client_id)
+
+
+def fetch(
+    routes: Routes,
+    wanted: Range,
+    *,
+    committed: bool = True,
+    fail_on_data_loss: bool = True,
+    max_bytes: int = MAX_BYTES,
+    patience: float = 60.0,
+) -> Iterator[list[Fetched]]:
+    """The whole batches that hold records of the range, an answer's worth at a time. The first and the last may hold
+    records outside of it: dropping those is the caller's."""
+    position = wanted.start
+    link: Link | None = None
+    deadline = time.monotonic() + patience
+
+    def ask() -> Link:
+        nonlocal link
+        if link is None:
+            link = leader_link(routes, wanted.topic, wanted.partition)
+        link.send_fetch(
+            wanted.topic, wanted.partition, position, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS, committed=committed
+        )
+        return link
+
+    try:
+        while position < wanted.stop:
+            try:
+                asked = link if link is not None and link.waiting else ask()
+                answer = asked.receive_fetched()
+                _raise_for(answer, wanted, position)
+                batches, reached = _scan(answer, position, wanted.stop, committed)
+                if reached > position:
+                    deadline = time.monotonic() + patience
+                    position = reached
+                    if position < wanted.stop:
+                        ask()
+                elif time.monotonic() > deadline:
+                    raise TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
+            except DataLost as lost:
+                if fail_on_data_loss:
+                    raise
+                position = max(position, min(wanted.stop, _log_start(lost, wanted.stop)))
+                continue
+            except (Unreachable, ServerError) as error:
+                known = isinstance(error, Unreachable) or error.code in _CURED_BY_WAITING
+                if not known or time.monotonic() > deadline:
+                    raise
+                if link is not None:
+                    link.close()
+                    link = None
+                time.sleep(_PAUSE)
+                continue
+            if batches:
+                yield batches
+    finally:
+        if link is not None:
+            link.close()
+
+
+def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
+    code = ErrorCode.of(answer.error_code)
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        lost = DataLost(
+            f"{wanted}: offset {position} is not there any more, the log starts at {answer.log_start_offset}. Was it "
+            "deleted by retention, or the topic made anew? failOnDataLoss=false goes on with what is left"
+        )
+        lost.log_start = answer.log_start_offset  # type: ignore[attr-defined]
+        raise lost
+    if code is not ErrorCode.NONE:
+        raise ServerError(code, f"fetching {wanted}")
+
+
+def _log_start(lost: DataLost, stop: int) -> int:
+    start = int(getattr(lost, "log_start", -1))
+    return start if start >= 0 else stop
+
+
+def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -> tuple[list[Fetched], int]:
+    """The batches to hand on, and where to go on."""
+    begun = sorted(answer.aborted or (), key=lambda entry: entry[1]) if committed else []
+    aborted: set[int] = set()
+    found: list[Fetched] = []
+    at = 0
+    for buffer in answer.records:
+        for batch in split_batches(buffer):
+            header = read_header(batch)
+            if header.next_offset <= position:
+                continue
+            if header.base_offset >= stop:
+                return found, stop
+            while at < len(begun) and begun[at][1] <= header.last_offset:
+                aborted.add(begun[at][0])
+                at += 1
+            position = header.next_offset
+            if header.is_control:
+                if header.pid in aborted and is_abort(batch):
+                    aborted.discard(header.pid)
+            elif header.count and not (header.is_transactional and header.pid in aborted):
+                found.append(Fetched(header, batch))
+    return found, position

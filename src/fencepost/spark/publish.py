@@ -1,0 +1,197 @@
+"""Record batches into one partition of a transaction, each exactly once, by however many attempts of a task.
+
+The content is frozen: the n-th batch of a partition is the same bytes whoever sends it, so its sequence is the number of
+records before it. A second attempt, a speculative or a zombie task therefore asks the partition what it has of this
+(pid, epoch), DescribeProducers, and goes on behind it: it can repeat, but never add. A newer epoch refuses all of them.
+
+The first batch goes alone. While a broker verifies a partition's place in the transaction it answers NOT_ENOUGH_REPLICAS
+to others of the same transactional id (KIP-890), and with no state for a pid it would take any sequence. Behind it five
+may be under way: a broker knows a producer's last five batches again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from fencepost.client.admin import Admin
+from fencepost.client.link import Link
+from fencepost.client.routing import Routes
+from fencepost.client.settings import Address
+from fencepost.core.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.kernel import Buffer, read_header, stamp_producer
+from fencepost.types import TopicPartition
+
+IN_FLIGHT: Final = 5
+_FIRST_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.2
+
+_CURED_BY_REPEATING: Final = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # another attempt has come further, or an answer was lost: ask
+    }
+)
+
+
+class Transaction(NamedTuple):
+    """What a task needs to write into it."""
+
+    name: str
+    """The transactional id."""
+    identity: Identity
+
+
+class Sent(NamedTuple):
+    first: int
+    last: int
+    batch: bytearray
+
+
+class Links:
+    """The connections of one task, one per broker."""
+
+    def __init__(self, routes: Routes) -> None:
+        self.routes = routes
+        self.admin = Admin(routes.settings)
+        self._open: dict[Address, Link] = {}
+
+    def to_leader(self, where: TopicPartition) -> Link:
+        (leader,) = self.routes.leaders(where.topic, [where.partition])
+        address = Address(leader.host, leader.port)
+        if address not in self._open:
+            settings = self.routes.settings
+            self._open[address] = Link(address, timeout=settings.request_timeout, client_id=settings.client_id)
+        return self._open[address]
+
+    def drop(self, link: Link) -> None:
+        link.close()
+        self._open.pop(link.address, None)
+
+    def close(self) -> None:
+        for link in self._open.values():
+            link.close()
+        self._open.clear()
+        self.admin.close()
+
+
+def last_sequences(admin: Admin, topic: str, partitions: Iterable[int] | None, identity: Identity) -> dict[int, int]:
+    """Partition → the last sequence that it has of this identity; those that have none are left out."""
+    return {
+        state.partition: state.last_sequence
+        for state in admin.producers(topic, partitions=partitions)
+        if state.pid == identity.pid and state.epoch == identity.epoch and state.last_sequence >= 0
+    }
+
+
+class PartitionWriter:
+    """`write` batch after batch, then `finish`."""
+
+    def __init__(
+        self, links: Links, transaction: Transaction, where: TopicPartition, *, fresh: bool = False, patience: float = 60.0
+    ) -> None:
+        """`fresh`: nobody else can have written under this identity yet, so the partition need not be asked."""
+        self._links = links
+        self._transaction = transaction
+        self._where = where
+        self._patience = patience
+        self._next = 0
+        self._confirmed = -1 if fresh else self._ask()
+        self._alone = self._confirmed < 0
+        self._link: Link | None = None
+        self._unanswered: deque[Sent] = deque()
+        self.repeated = 0
+        """Batches that were there already."""
+
+    def write(self, batch: bytearray) -> None:
+        header = read_header(batch)
+        first, last = self._next, self._next + header.last_offset_delta
+        self._next = last + 1
+        if last <= self._confirmed:
+            self.repeated += 1
+            return
+        identity = self._transaction.identity
+        stamp_producer(batch, header, identity.pid, identity.epoch, first, transactional=True)
+        self._unanswered.append(Sent(first, last, batch))
+        try:
+            self._send(self._unanswered[-1])
+        except Unreachable as error:
+            self._recover(error)
+        self._settle(0 if self._alone else IN_FLIGHT - 1)
+        self._alone = False
+
+    def finish(self) -> int:
+        """Waits for all answers; the last sequence that is there."""
+        self._settle(0)
+        return self._confirmed
+
+    def _send(self, sent: Sent) -> None:
+        if self._link is None:
+            self._link = self._links.to_leader(self._where)
+        self._link.send_batch(self._where.topic, self._where.partition, sent.batch, self._transaction.name)
+
+    def _settle(self, upto: int) -> None:
+        while len(self._unanswered) > upto:
+            assert self._link is not None
+            try:
+                code = ErrorCode.of(self._link.receive_produced().error_code)
+                if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
+            except (Unreachable, ServerError) as error:
+                self._recover(error)
+            else:
+                self._confirmed = self._unanswered.popleft().last
+
+    def _recover(self, error: FencepostError) -> None:
+        """Finds out what is there, and brings the rest there in order, each alone; raises what repeating cannot cure."""
+        deadline = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        while True:
+            if not isinstance(error, Unreachable | TimedOut) and error.code not in _CURED_BY_REPEATING:
+                raise error
+            if time.monotonic() > deadline:
+                raise error
+            if self._link is not None:
+                self._links.drop(self._link)  # with whatever answers are still under way on it
+                self._link = None
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            try:
+                self._confirmed = max(self._confirmed, self._ask())
+                while self._unanswered and self._unanswered[0].last <= self._confirmed:
+                    self._unanswered.popleft()
+                while self._unanswered:
+                    self._send(self._unanswered[0])
+                    assert self._link is not None
+                    code = ErrorCode.of(self._link.receive_produced().error_code)
+                    if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                        raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
+                    self._confirmed = self._unanswered.popleft().last
+                return
+            except FencepostError as again:
+                error = again
+
+    def _ask(self) -> int:
+        topic, partition = self._where
+        return last_sequences(self._links.admin, topic, [partition], self._transaction.identity).get(partition, -1)
+
+
+def stamped_copy(batch: Buffer) -> bytearray:
+    """A copy that can be stamped: what was frozen or fetched stays as it is."""
+    return bytearray(batch)
