@@ -79,7 +79,8 @@ def run(client: str, job: Job) -> Outcome:
     """Does the job with `bench/clients/{client}.py`, in a new process."""
     [kind] = [name for name, of in KINDS.items() if isinstance(job, of)]
     command = [sys.executable, "-m", "bench.clients", client, kind, json.dumps(dataclasses.asdict(job))]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    inherited = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{inherited}" if inherited else str(_ROOT)}
     done = subprocess.run(
         command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
     )

@@ -65,7 +65,7 @@ def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka
 
 @pytest.fixture
 def kafka(_kafka_or_reason: Kafka | str) -> Kafka:
-    """The session's Apache Kafka broker. Tests share it, also those that run at the same time: use names of your own."""
+    """The session's Apache Kafka. Tests share it, also those that run at the same time: use names of your own."""
     if isinstance(_kafka_or_reason, str):
         without_kafka(_kafka_or_reason)
     assert isinstance(_kafka_or_reason, Kafka)

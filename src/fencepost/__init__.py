@@ -12,14 +12,42 @@ from fencepost._version import __version__
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
+    from fencepost.client.producer import Producer
+    from fencepost.client.reader import Reader
+    from fencepost.client.ticket import Delivered, Ticket
+    from fencepost.errors import BufferFull, Expired, Fenced, FencepostError, SendFailed, Undelivered
     from fencepost.server.server import Server
 
 _HOME = {
     "Admin": "fencepost.client.admin",
+    "BufferFull": "fencepost.errors",
+    "Delivered": "fencepost.client.ticket",
+    "Expired": "fencepost.errors",
+    "Fenced": "fencepost.errors",
+    "FencepostError": "fencepost.errors",
+    "Producer": "fencepost.client.producer",
+    "Reader": "fencepost.client.reader",
+    "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
+    "Ticket": "fencepost.client.ticket",
+    "Undelivered": "fencepost.errors",
 }
 
-__all__ = ["Admin", "Server", "__version__"]
+__all__ = [
+    "Admin",
+    "BufferFull",
+    "Delivered",
+    "Expired",
+    "Fenced",
+    "FencepostError",
+    "Producer",
+    "Reader",
+    "SendFailed",
+    "Server",
+    "Ticket",
+    "Undelivered",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

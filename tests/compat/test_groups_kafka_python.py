@@ -51,7 +51,8 @@ class Reader:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                for records in self.consumer.poll(timeout_ms=50).values():
+                # Not shorter: a poll that times out in mid-join can lose the answer to SyncGroup (see FINDINGS.md).
+                for records in self.consumer.poll(timeout_ms=1_000).values():
                     self.values += [record.value for record in records]
                 self.assigned = {partition.partition for partition in self.consumer.assignment()}
                 if self._commit.is_set() and not self.committed.is_set():

@@ -7,7 +7,7 @@
 # allocator is turned off: only memory that comes from malloc is watched to the byte.
 set -eu
 
-inputs=${1:-150000}
+inputs=${1:-100000}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=${PYTHON:-$root/.venv/bin/python}
 python=$(cd "$(dirname "$(command -v "$python")")" && pwd)/$(basename "$python")

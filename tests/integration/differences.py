@@ -83,4 +83,10 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.NONE,
         "the coordinator will end it, and the marker would tear it",
     ),
+    "a delayed EndTxn of the same epoch ends the next transaction": Difference(
+        False,
+        True,
+        "a request on a connection that its client has given up for a newer one is not answered: it may be a late one",
+    ),
+    "a delayed AddPartitionsToTxn of the same epoch begins a transaction": Difference(False, True, "as for EndTxn"),
 }

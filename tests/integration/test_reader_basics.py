@@ -159,3 +159,32 @@ def test_what_cannot_be_read_is_said(server: TestedServer, topic: str) -> None:
     reader.close()
     with pytest.raises(Closed):
         reader.poll()
+
+
+def test_aborted_transactions_are_not_shown_unless_asked_for(server: TestedServer, topic: str) -> None:
+    """Written by another client, so that two implementations have to agree."""
+    from confluent_kafka import Producer as OtherProducer
+
+    other = OtherProducer({"bootstrap.servers": server.address, "transactional.id": f"writer-of-{topic}"})
+    other.init_transactions(30)
+    expected, everything = [], []
+    for number in range(6):
+        other.begin_transaction()
+        for part in range(3):
+            value = f"{number}.{part}"
+            other.produce(topic, value)
+            everything.append(value)
+            if number % 2 == 0:
+                expected.append(value)
+        other.flush(30)
+        if number % 2 == 0:
+            other.commit_transaction(30)
+        else:
+            other.abort_transaction(30)
+    with Reader(server.address, topic, stop="latest") as reader:
+        assert shown(reader) == expected
+    with Reader(server.address, topic, stop="latest") as reader:
+        table = pa.Table.from_batches(list(reader.arrow()))
+        assert [value.decode() for value in table["value"].to_pylist()] == expected
+    with Reader(server.address, topic, stop="latest", read_committed=False) as reader:
+        assert shown(reader) == everything

@@ -1,8 +1,8 @@
 """A compacted log's life at random, against a dictionary.
 
 The model is the list of all records ever written. After any number of compactions, crashes and restarts, a reader of
-the log who keeps the last value of each key must see what a reader of the whole list sees; every record found must be one
-of the list, at its offset; and keys that a compaction has been over stand once.
+the log who keeps the last value of each key must see what a reader of the whole list sees; every record found must be
+one of the list, at its offset; and keys that a compaction has been over stand once.
 """
 
 from __future__ import annotations

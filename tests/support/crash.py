@@ -12,10 +12,13 @@ a snapshot (which is written only after a sync).
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
@@ -58,6 +61,16 @@ class ServerProcess:
         if self._child is not None:
             self._child.kill()
             self._child = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end of the block."""
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._child.pid, signal.SIGCONT)
 
     def __enter__(self) -> Self:
         return self

@@ -118,9 +118,9 @@ def answers(port: int) -> bool:
 def shared_broker(folder: Path) -> Iterator[str]:
     """The address of a broker that all processes with this folder share, for as long as they need it.
 
-    The first to come starts it, and stops it once nobody uses it any more; who comes later than that starts another. Two
-    locks: `start.lock` is held while somebody looks, starts or stops, `users.lock` is shared by those who use the broker.
-    Locks of a process that dies are gone with it, and so is its broker (see `process`).
+    The first to come starts it, and stops it once nobody uses it any more; who comes later than that starts another.
+    Two locks: `start.lock` is held while somebody looks, starts or stops, `users.lock` is shared by those who use the
+    broker. Locks of a process that dies are gone with it, and so is its broker (see `process`).
     """
     note = folder / "address"
     broker: KafkaBroker | None = None

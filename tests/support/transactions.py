@@ -55,6 +55,11 @@ class Committed(NamedTuple):
     aborted: list[tuple[int, int]]
 
 
+class Kept(NamedTuple):
+    offset: int
+    value: bytes | None
+
+
 class TransactionClient(RawClient):
     def __init__(self, address: str, **how: Any) -> None:
         super().__init__(address, **how)
@@ -190,7 +195,10 @@ class TransactionClient(RawClient):
                     for topic, rows in offsets.items()
                 ],
             )
-            codes = [row.error_code for topic in answer.topics for row in topic.partitions]
+            found = {
+                (topic.name, row.partition_index): row.error_code for topic in answer.topics for row in topic.partitions
+            }
+            codes = [found[topic, index] for topic, rows in offsets.items() for index in rows]
             return codes, next((code for code in codes if ErrorCode.of(code) in LATER), 0)
 
         return [ErrorCode.of(code) for code in self._patiently(ask, patient)]
@@ -273,15 +281,24 @@ class TransactionClient(RawClient):
 
     # --- reading ---
 
-    def fetch_committed(self, topic: str, offset: int = 0, *, partition: int = 0, max_wait_ms: int = 0) -> Committed:
+    def fetch_committed(self, topic: str, offset: int = 0, *, partition: int = 0) -> Committed:
         """Everything up to the last stable offset, without what was aborted, as a client sorts it out."""
-        values: list[bytes | None] = []
+        stable, records, aborted = self._fetch_committed(topic, offset, partition)
+        return Committed(stable, [record.value for record in records], aborted)
+
+    def committed_records(self, topic: str, *, partition: int = 0) -> list[Kept]:
+        return self._fetch_committed(topic, 0, partition)[1]
+
+    def _fetch_committed(
+        self, topic: str, offset: int, partition: int
+    ) -> tuple[int, list[Kept], list[tuple[int, int]]]:
+        records: list[Kept] = []
         all_aborted: list[tuple[int, int]] = []
         stable = -1
         while stable < 0 or offset < stable:
             wanted = hot.FetchPartition(index=partition, fetch_offset=offset, max_bytes=1 << 20)
             request = hot.FetchRequest(
-                max_wait_ms=max_wait_ms,
+                max_wait_ms=0,
                 min_bytes=0,
                 max_bytes=50 << 20,
                 isolation_level=1,
@@ -298,8 +315,8 @@ class TransactionClient(RawClient):
             aborted = sorted(answer.aborted or (), key=lambda entry: entry[1])
             all_aborted += [entry for entry in aborted if entry not in all_aborted]
             offset, more = _sort_out(data, offset, aborted)
-            values += more
-        return Committed(stable, values, all_aborted)
+            records += more
+        return stable, records, all_aborted
 
     def stable_offset(self, topic: str, *, partition: int = 0) -> int:
         """The end as ListOffsets tells it to readers of committed records."""
@@ -411,9 +428,9 @@ class TransactionalProducer:
         return cls(name, pid, epoch)
 
 
-def _sort_out(data: bytes, offset: int, aborted: list[tuple[int, int]]) -> tuple[int, list[bytes | None]]:
-    """The next offset, and the values from `offset` on that are neither control records nor aborted."""
-    values: list[bytes | None] = []
+def _sort_out(data: bytes, offset: int, aborted: list[tuple[int, int]]) -> tuple[int, list[Kept]]:
+    """The next offset, and the records from `offset` on that are neither control records nor aborted."""
+    records: list[Kept] = []
     waiting, dropped = list(aborted), set[int]()
     for whole in split_batches(data):
         header = read_header(whole)
@@ -422,6 +439,6 @@ def _sort_out(data: bytes, offset: int, aborted: list[tuple[int, int]]) -> tuple
         if header.is_control:
             dropped.discard(header.pid)  # a marker, of whichever kind, ends the transaction
         elif not (header.is_transactional and header.pid in dropped):
-            values += [record.value for record in decode_batch(whole) if record.offset >= offset]
+            records += [Kept(record.offset, record.value) for record in decode_batch(whole) if record.offset >= offset]
         offset = header.next_offset
-    return offset, values
+    return offset, records

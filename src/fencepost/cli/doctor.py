@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -40,6 +39,8 @@ def doctor(target: Target) -> None:
 
 
 def _installation() -> Iterator[Finding]:
+    import importlib.metadata
+
     from fencepost import kernel
     from fencepost._version import __version__
 

@@ -77,6 +77,8 @@ class Reader:
         self._group = group
         self._headers = headers
         self._closed = False
+        self._given: ReadRecord | None = None
+        self._one_by_one = self._records()
         if start == "committed" and group is None:
             raise ConfigError("start='committed' needs a group")
         wanted: list[str | TopicPartition]
@@ -118,9 +120,8 @@ class Reader:
                 return at(LATEST)
             case "committed":
                 assert self._group is not None
-                stored = {
-                    each.partition: each.committed for each in admin.group_offsets(self._group) if each.topic == topic
-                }
+                kept_by_group = admin.group_offsets(self._group)
+                stored = {each.partition: each.committed for each in kept_by_group if each.topic == topic}
                 first = at(EARLIEST)
                 return {index: first[index] if (kept := stored.get(index)) is None else kept for index in indexes}
             case datetime():
@@ -139,25 +140,38 @@ class Reader:
     # --- reading ---
 
     def __iter__(self) -> Iterator[ReadRecord]:
-        """Record by record; ends where every partition has reached its stop, and otherwise follows for ever."""
-        while (records := self.poll()) is not None:
-            yield from records
+        """Record by record; ends where every partition has reached its stop, and otherwise follows for ever.
+
+        A loop that was left can be taken up again where it was left.
+        """
+        return self._one_by_one
+
+    def _records(self) -> Iterator[ReadRecord]:
+        while (chunk := self._next(None)) is not None:
+            for record in self._decode(chunk):
+                self._given = record  # instead of moving the position for each: `positions` looks here
+                yield record
+            self._given = None
+            self._positions[chunk.partition] = chunk.next
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
         """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
         chunk = self._next(timeout)
         if chunk is None:
             return None
+        records = self._decode(chunk)
+        self._positions[chunk.partition] = chunk.next
+        return records
+
+    def _decode(self, chunk: Chunk) -> list[ReadRecord]:
         topic, partition = chunk.partition
         start, stop = chunk.start, chunk.stop if chunk.stop is not None else _ALL
-        records = [
+        return [
             ReadRecord(topic, partition, *record)
             for batch in chunk.batches
             for record in decode_batch(batch)
             if start <= record.offset < stop
         ]
-        self._positions[chunk.partition] = chunk.next
-        return records
 
     def arrow(self) -> Iterator[pa.RecordBatch]:
         """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
@@ -198,14 +212,18 @@ class Reader:
 
     @property
     def positions(self) -> Mapping[TopicPartition, Offset]:
-        """Where each partition goes on: behind what `poll`, `arrow` or the iteration has fetched for the caller."""
-        return dict(self._positions)
+        """Where each partition goes on: behind the last record that was handed out."""
+        positions = dict(self._positions)
+        if self._given is not None:
+            given = self._given
+            positions[TopicPartition(given.topic, given.partition)] = Offset(given.offset + 1)
+        return positions
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Stores where this reader is (or the given offsets) in its group."""
         if self._group is None:
             raise ConfigError("a reader without a group has nowhere to store offsets")
-        store = self._positions if offsets is None else offsets
+        store = self.positions if offsets is None else offsets
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for partition, offset in store.items():
             entry = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}

@@ -122,6 +122,12 @@ class Replaced(Fenced):
         self.by = by
 
 
+class Poisoned(FencepostError):
+    """What is to be published is not what was frozen: a lost block was computed anew and came out otherwise."""
+
+    retriable = True
+
+
 class StepFailed(Exception):
     """Thrown into the generator: the step did not come to a good end, and may or may not have taken effect."""
 

@@ -110,8 +110,9 @@ class Transaction:
         return ErrorCode.NONE
 
     def is_repeated_init(self, expected: Identity) -> bool:
-        """The epoch is there already for who asks: its answer was lost, or a timeout has bumped it."""
-        return expected != NOBODY and expected == self.last and expected != self.identity
+        """The epoch is there already for who asks: its answer was lost, or a timeout has bumped it. Not if that was the
+        bump kept for a fence: nobody gets that epoch, as there would be none left to fence it with."""
+        return expected != NOBODY and expected == self.last and self.epoch <= MAX_EPOCH
 
     @property
     def epochs_exhausted(self) -> bool:

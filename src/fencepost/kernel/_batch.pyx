@@ -1,19 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, compiled. `batch_py.py` says the same in plain Python, with the layouts; read that first.
 
-Rules of this file:
-- Bytes from outside are read through a pair (at, end) only, by functions that check before they read and answer NULL when
-  the bytes are wrong. Each length is read once, checked, then used: a buffer that another thread scribbles over may give
-  nonsense, never an over-read.
-- Memory is allocated for what the input can hold, not for what it claims.
-- While a builder's memory is in use without the GIL, or lent out, `lent` is above zero and whoever wants to change it
-  gets a BufferError.
+One module of three files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
+`_columns.pxi` is about records as columns, and here are the batches.
+
+While a builder's memory is in use without the GIL, or lent out, `lent` is above zero, and whoever wants to change the
+builder gets a BufferError.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject, PyTypeObject
+from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
@@ -52,202 +50,32 @@ cdef enum:
     LOG_APPEND_TIME = 0x08
     TRANSACTIONAL = 0x10
     CONTROL = 0x20
-    LONGEST_VARINT = 10
     NONE = 0
     LZ4 = 3
     LZ4_BLOCK = 65536
     LZ4_FIRST_SLOW_LEVEL = 3
     WORTH_LETTING_GO = 32768    # bytes; below it, getting the GIL back takes longer than the work
 
-# What goes wrong without the GIL is answered as one of these and raised once the GIL is back.
-cdef enum Outcome:
-    DONE = 0
-    NO_MEMORY = 1
-    TOO_LARGE = 2
-    MALFORMED = 3
-    FULL = 4
-
-
 cdef object RecordType = _Record
 cdef tuple NO_HEADERS = ()
 cdef const char* LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"    # independent blocks of 64 KiB, no checksums
-cdef uint8_t[1] NOTHING
+
+include "_bytes.pxi"
+include "_columns.pxi"
 
 
-# --- memory that grows ---
+# --- encoding ---
 
-cdef struct Memory:
-    uint8_t* data
-    Py_ssize_t used
-    Py_ssize_t capacity
-
-
-cdef Outcome grow(Memory* memory, Py_ssize_t more) noexcept nogil:
-    cdef Py_ssize_t needed = memory.used + more
-    cdef Py_ssize_t capacity = memory.capacity * 2
-    if capacity < needed:
-        capacity = needed
-    cdef uint8_t* moved = <uint8_t*> realloc(memory.data, capacity)
-    if moved == NULL:
-        return NO_MEMORY
-    memory.data = moved
-    memory.capacity = capacity
-    return DONE
-
-
-cdef inline Outcome reserve(Memory* memory, Py_ssize_t more) noexcept nogil:
-    """Room for `more` bytes behind what is used."""
-    return DONE if memory.capacity - memory.used >= more else grow(memory, more)
-
-
-cdef int lend_memory(Py_buffer* view, object owner, Memory* memory, int flags) except -1:
-    """A read-only buffer. Nothing yet allocated is lent as no bytes at some address: Arrow aborts on NULL."""
-    return PyBuffer_FillInfo(view, owner, memory.data if memory.data != NULL else NOTHING, memory.used, 1, flags)
-
-
-cdef int raise_outcome(Outcome outcome) except -1:
-    if outcome == NO_MEMORY:
-        raise MemoryError
-    if outcome == TOO_LARGE or outcome == FULL:
-        raise ValueError("the record does not fit into a batch")
-    raise CorruptBatch("a record's lengths do not fit its bytes")
-
-
-# --- varints and big-endian fields ---
-
-cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
-    return (<uint64_t> number << 1) ^ <uint64_t> (number >> 63)
-
-
-cdef inline int varint_size(int64_t number) noexcept nogil:
-    cdef uint64_t rest = zigzag(number)
-    cdef int size = 1
-    while rest > 0x7F:
-        rest >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
-    cdef uint64_t rest = zigzag(number)
-    while rest > 0x7F:
-        at[0] = <uint8_t> (rest | 0x80)
-        at += 1
-        rest >>= 7
-    at[0] = <uint8_t> rest
-    return at + 1
-
-
-cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* end, int32_t* number) noexcept nogil:
-    """Reads a number of 32 bits; where it ends, or NULL if it is cut off or has more bits."""
-    cdef uint32_t raw = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while at < end:
-        byte = at[0]
-        at += 1
-        if shift == 28 and byte > 0x0F:
-            return NULL
-        raw |= <uint32_t> (byte & 0x7F) << shift
-        if byte < 0x80:
-            number[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
-            return at
-        shift += 7
-    return NULL
-
-
-cdef inline const uint8_t* get_varlong(const uint8_t* at, const uint8_t* end, int64_t* number) noexcept nogil:
-    """Reads a number of 64 bits; where it ends, or NULL if it is cut off or has more bits."""
-    cdef uint64_t raw = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while at < end:
-        byte = at[0]
-        at += 1
-        if shift == 63 and byte > 0x01:
-            return NULL
-        raw |= <uint64_t> (byte & 0x7F) << shift
-        if byte < 0x80:
-            number[0] = <int64_t> (raw >> 1) ^ -<int64_t> (raw & 1)
-            return at
-        shift += 7
-    return NULL
-
-
-cdef inline uint8_t* put_big_endian(uint8_t* at, uint64_t number, int size) noexcept nogil:
-    cdef int i
-    for i in range(size):
-        at[i] = <uint8_t> (number >> (8 * (size - 1 - i)))
-    return at + size
-
-
-cdef inline void put_little_endian32(uint8_t* at, uint32_t number) noexcept nogil:
-    cdef int i
-    for i in range(4):
-        at[i] = <uint8_t> (number >> (8 * i))
-
-
-cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
-    return <int64_t> (<uint64_t> a + <uint64_t> b)
-
-
-cdef inline int64_t wrapping_subtract(int64_t a, int64_t b) noexcept nogil:
-    return <int64_t> (<uint64_t> a - <uint64_t> b)
-
-
-# --- spans: bytes that belong to somebody else ---
-
-cdef struct Span:
-    const uint8_t* data
-    Py_ssize_t size     # −1: null
-
-
-cdef inline bint is_plain(object data) noexcept:
-    """Bytes and text lend their memory without a release; other buffers need one."""
-    return data is None or PyBytes_CheckExact(data) or PyUnicode_Check(data)
-
-
-cdef inline int span_of_plain(object data, Span* span) except -1:
-    if data is None:
-        span.data = NULL
-        span.size = -1
-    elif PyBytes_CheckExact(data):
-        span.data = <const uint8_t*> PyBytes_AS_STRING(data)
-        span.size = PyBytes_GET_SIZE(data)
-    else:
-        span.data = <const uint8_t*> PyUnicode_AsUTF8AndSize(data, &span.size)
-    return 0
-
-
-cdef inline uint8_t* put_span(uint8_t* at, Span span) noexcept nogil:
-    at = put_varint(at, span.size)
-    if span.size > 0:
-        memcpy(at, span.data, span.size)
-        at += span.size
-    return at
-
-
-cdef inline Py_ssize_t span_size(Span span) noexcept nogil:
-    return varint_size(span.size) + (span.size if span.size > 0 else 0)
-
-
-cdef int append_span(Memory* memory, object data) except -1:
-    """Length and bytes of a key, value or header part at the end of `memory`."""
+cdef int append_object(Memory* memory, object data) except -1:
+    """A key, value or header part at the end of `memory`."""
     cdef Span span
-    cdef Py_buffer view
-    cdef bint held = False
+    cdef Lent lent
     if is_plain(data):
         span_of_plain(data, &span)
     else:
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        held = True
-        span.data = <const uint8_t*> view.buf
-        span.size = view.len
-    cdef Outcome outcome = reserve(memory, LONGEST_VARINT + (span.size if span.size > 0 else 0))
-    if outcome == DONE:
-        memory.used = put_span(memory.data + memory.used, span) - memory.data
-    if held:
-        PyBuffer_Release(&view)
+        lent = Lent(data)
+        span.data, span.size = <const uint8_t*> lent.view.buf, lent.view.len
+    cdef Outcome outcome = append_span(memory, span)
     if outcome != DONE:
         raise_outcome(outcome)
     return 0
@@ -259,193 +87,11 @@ cdef int32_t encode_headers(Memory* memory, object headers) except -1:
     for name, value in headers:
         if not PyUnicode_Check(name):
             raise TypeError(f"the name of a header is text, not {type(name).__name__}")
-        append_span(memory, name)
-        append_span(memory, value)
-        if memory.used > INT32_MAX:
-            raise_outcome(TOO_LARGE)
+        append_object(memory, name)
+        append_object(memory, value)
         number += 1
     return number
 
-
-# --- columns to encode from ---
-#
-# Arrow's buffers are trusted to be as long as they say, and nothing else: offsets and row numbers are checked where they
-# are used.
-
-cdef struct BytesIn:
-    const uint8_t* offsets      # NULL: the column is missing, every row is null
-    const uint8_t* data
-    const uint8_t* validity
-    Py_ssize_t rows
-    Py_ssize_t first
-    Py_ssize_t data_size
-    bint wide
-
-
-cdef struct NumbersIn:
-    const uint8_t* data
-    const uint8_t* validity
-    Py_ssize_t first
-
-
-cdef struct HeadersIn:
-    const uint8_t* offsets
-    const uint8_t* validity
-    Py_ssize_t first
-    BytesIn names
-    BytesIn values
-
-
-# Arrow does not promise alignment; the compiler makes a plain load of it.
-cdef inline int64_t load32(const uint8_t* numbers, Py_ssize_t i) noexcept nogil:
-    cdef int32_t number
-    memcpy(&number, numbers + 4 * i, 4)
-    return number
-
-
-cdef inline int64_t load64(const uint8_t* numbers, Py_ssize_t i) noexcept nogil:
-    cdef int64_t number
-    memcpy(&number, numbers + 8 * i, 8)
-    return number
-
-
-cdef inline bint is_valid(const uint8_t* validity, Py_ssize_t i) noexcept nogil:
-    return validity == NULL or validity[i >> 3] >> (i & 7) & 1
-
-
-cdef inline bint bytes_at(BytesIn* column, Py_ssize_t row, Span* span) noexcept nogil:
-    """Row `row`, which must exist; False if its offsets point outside."""
-    cdef Py_ssize_t i = column.first + row
-    cdef int64_t start, stop
-    if column.offsets == NULL or not is_valid(column.validity, i):
-        span.data = NULL
-        span.size = -1
-        return True
-    if column.wide:
-        start, stop = load64(column.offsets, i), load64(column.offsets, i + 1)
-    else:
-        start, stop = load32(column.offsets, i), load32(column.offsets, i + 1)
-    if start < 0 or stop < start or stop > column.data_size:
-        return False
-    span.data = column.data + start
-    span.size = stop - start
-    return True
-
-
-cdef int32_t headers_at(ColumnSource source, Py_ssize_t row, Memory* memory) noexcept nogil:
-    """The row's headers, without their number, at the end of `memory`; their number, or an outcome, negated."""
-    cdef HeadersIn* column = &source.headers
-    cdef Py_ssize_t i = column.first + row
-    cdef int64_t start, stop, at
-    cdef Span name, value
-    cdef Outcome outcome
-    if not is_valid(column.validity, i):
-        return 0
-    start, stop = load32(column.offsets, i), load32(column.offsets, i + 1)
-    if start < 0 or stop < start or stop > column.names.rows or stop > column.values.rows:
-        return -MALFORMED
-    for at in range(start, stop):
-        if not bytes_at(&column.names, at, &name) or not bytes_at(&column.values, at, &value) or name.size < 0:
-            return -MALFORMED
-        outcome = put_into(memory, name)
-        if outcome == DONE:
-            outcome = put_into(memory, value)
-        if outcome != DONE:
-            return -outcome
-    return <int32_t> (stop - start)
-
-
-cdef Outcome put_into(Memory* memory, Span span) noexcept nogil:
-    if span.size > INT32_MAX or memory.used > INT32_MAX:
-        return TOO_LARGE
-    if reserve(memory, LONGEST_VARINT + max(span.size, 0)) != DONE:
-        return NO_MEMORY
-    memory.used = put_span(memory.data + memory.used, span) - memory.data
-    return DONE
-
-
-cdef class Lent:
-    """A buffer of somebody else's, kept for as long as this object lives."""
-
-    cdef Py_buffer view
-
-    def __cinit__(self, owner):
-        PyObject_GetBuffer(owner, &self.view, PyBUF_SIMPLE)
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
-
-cdef class ColumnSource:
-    """Columns to encode from; see `columns.py`."""
-
-    cdef readonly Py_ssize_t rows
-    cdef BytesIn key
-    cdef BytesIn value
-    cdef NumbersIn timestamp
-    cdef HeadersIn headers
-    cdef list lent
-
-    def __cinit__(self, columns):
-        self.lent = []
-        self.rows = columns.rows
-        if self.rows < 0:
-            raise ValueError("a negative number of rows")
-        if columns.key is not None:
-            self.lend_bytes(columns.key, &self.key)
-            self.expect_rows(self.key.rows)
-        if columns.value is not None:
-            self.lend_bytes(columns.value, &self.value)
-            self.expect_rows(self.value.rows)
-        if columns.timestamp is not None:
-            self.expect_rows(columns.timestamp.rows)
-            self.timestamp.first = columns.timestamp.first
-            self.timestamp.validity = self.lend_validity(columns.timestamp)
-            self.timestamp.data = self.lend(columns.timestamp.data, (self.timestamp.first + self.rows) * 8)
-        if columns.headers is not None:
-            self.expect_rows(columns.headers.rows)
-            self.headers.first = columns.headers.first
-            self.headers.validity = self.lend_validity(columns.headers)
-            self.lend_bytes(columns.headers.names, &self.headers.names)
-            self.lend_bytes(columns.headers.values, &self.headers.values)
-            if self.rows:
-                self.headers.offsets = self.lend(columns.headers.offsets, (self.headers.first + self.rows + 1) * 4)
-
-    cdef int expect_rows(self, Py_ssize_t rows) except -1:
-        if rows != self.rows:
-            raise ValueError(f"a column of {rows} rows among columns of {self.rows}")
-        return 0
-
-    cdef const uint8_t* lend(self, object owner, Py_ssize_t needed) except? NULL:
-        cdef Lent lent = Lent(owner)
-        if lent.view.len < needed:
-            raise ValueError(f"a buffer of {lent.view.len} bytes where {needed} are needed")
-        self.lent.append(lent)
-        return <const uint8_t*> lent.view.buf
-
-    cdef const uint8_t* lend_validity(self, object column) except? NULL:
-        cdef Py_ssize_t first = column.first
-        cdef Py_ssize_t rows = column.rows
-        if first < 0 or rows < 0 or first > PY_SSIZE_T_MAX // 16 or rows > PY_SSIZE_T_MAX // 16:
-            raise ValueError(f"a column of {rows} rows from {first}")
-        if column.validity is None:
-            return NULL
-        return self.lend(column.validity, (first + rows + 7) >> 3)
-
-    cdef int lend_bytes(self, object column, BytesIn* into) except -1:
-        cdef Py_ssize_t width = 8 if column.wide else 4
-        into.validity = self.lend_validity(column)
-        into.rows = column.rows
-        into.first = column.first
-        into.wide = column.wide
-        if into.rows:  # Arrow leaves the offsets of an empty column out
-            into.offsets = self.lend(column.offsets, (into.first + into.rows + 1) * width)
-            into.data = self.lend(column.data, 0)
-            into.data_size = (<Lent> self.lent[len(self.lent) - 1]).view.len
-        return 0
-
-
-# --- encoding ---
 
 # A batch as it stands, and what is to be said of it beyond its records.
 cdef struct Frozen:
@@ -704,10 +350,10 @@ cdef class BatchBuilder:
         rows=None,
         Py_ssize_t limit=INT32_MAX,
     ):
-        """Encodes rows start … stop−1 of the columns, without the GIL, until the batch would grow beyond `limit` bytes (it
-        takes its first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows
-        of the columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises,
-        nothing was added.
+        """Encodes rows start … stop−1 of the columns, without the GIL, until the batch would grow beyond `limit` bytes
+        (it takes its first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is
+        those rows of the columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it
+        raises, nothing was added.
         """
         cdef Outcome outcome = DONE
         cdef Py_ssize_t i = start
@@ -905,66 +551,6 @@ def build_batches(jobs, int codec=0, level=None, *, bint transactional=False):
 
 # --- decoding ---
 
-cdef struct RawRecord:
-    int64_t timestamp_delta
-    int32_t offset_delta
-    Span key
-    Span value
-    int32_t number_of_headers
-    const uint8_t* headers      # read with get_span, up to `end`
-    const uint8_t* end
-
-
-cdef inline const uint8_t* get_span(
-    const uint8_t* at, const uint8_t* end, int32_t smallest, Span* span
-) noexcept nogil:
-    """Length and bytes of a key, value or header part. `smallest` is −1 where null is allowed, otherwise 0."""
-    cdef int32_t size
-    at = get_varint(at, end, &size)
-    if at == NULL or size < smallest or size > end - at:
-        return NULL
-    span.data = at
-    span.size = size
-    return at + size if size > 0 else at
-
-
-cdef inline const uint8_t* get_header(const uint8_t* at, const uint8_t* end, Span* name, Span* value) noexcept nogil:
-    at = get_span(at, end, 0, name)
-    return at if at == NULL else get_span(at, end, -1, value)
-
-
-cdef const uint8_t* get_record(const uint8_t* at, const uint8_t* end, RawRecord* record) noexcept nogil:
-    """The record at `at`, every length in it verified; where it ends, or NULL."""
-    cdef int32_t size, i
-    cdef Span name, value
-    at = get_varint(at, end, &size)
-    if at == NULL or size < 1 or size > end - at:
-        return NULL
-    end = at + size
-    at = get_varlong(at + 1, end, &record.timestamp_delta)  # behind the attributes, of which none are defined
-    if at == NULL:
-        return NULL
-    at = get_varint(at, end, &record.offset_delta)
-    if at == NULL:
-        return NULL
-    at = get_span(at, end, -1, &record.key)
-    if at == NULL:
-        return NULL
-    at = get_span(at, end, -1, &record.value)
-    if at == NULL:
-        return NULL
-    at = get_varint(at, end, &record.number_of_headers)
-    if at == NULL or record.number_of_headers < 0:
-        return NULL
-    record.headers = at
-    record.end = end
-    for i in range(record.number_of_headers):
-        at = get_header(at, end, &name, &value)
-        if at == NULL:
-            return NULL
-    return at if at == end else NULL
-
-
 cdef inline object bytes_of(Span span):
     return None if span.size < 0 else PyBytes_FromStringAndSize(<const char*> span.data, span.size)
 
@@ -983,15 +569,14 @@ cdef tuple headers_of(RawRecord* record):
     return tuple(headers)
 
 
-cdef inline object record_of(int64_t offset, int64_t timestamp, object key, object value, object headers):
+cdef inline object record_of(int64_t offset, object timestamp, object key, object value, object headers):
     """A `Record`, made as tuple.__new__ makes it, without the detour over a tuple of its fields."""
     cdef object record = tuple_alloc(<PyTypeObject*> RecordType, 5)
     cdef object number = offset
     Py_INCREF(number)
     PyTuple_SET_ITEM(record, 0, number)
-    number = timestamp
-    Py_INCREF(number)
-    PyTuple_SET_ITEM(record, 1, number)
+    Py_INCREF(timestamp)
+    PyTuple_SET_ITEM(record, 1, timestamp)
     Py_INCREF(key)
     PyTuple_SET_ITEM(record, 2, key)
     Py_INCREF(value)
@@ -1009,7 +594,8 @@ def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_byt
     cdef int32_t last_offset_delta = header.last_offset_delta
     cdef int64_t base_offset = header.base_offset
     cdef int64_t base_timestamp = header.base_timestamp
-    cdef int64_t max_timestamp = header.max_timestamp
+    cdef int64_t time = header.max_timestamp
+    cdef object timestamp = time  # made anew only when it changes: most records share theirs with a neighbour
     cdef bint log_append_time = header.attributes & LOG_APPEND_TIME
     cdef int32_t i, last_delta = -1
     cdef const uint8_t* here
@@ -1030,10 +616,13 @@ def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_byt
                     f"offset delta {record.offset_delta} comes after {last_delta}, the last is {last_offset_delta}"
                 )
             last_delta = record.offset_delta
+            if not log_append_time and wrapping_add(base_timestamp, record.timestamp_delta) != time:
+                time = wrapping_add(base_timestamp, record.timestamp_delta)
+                timestamp = time
             records.append(
                 record_of(
                     base_offset + last_delta,
-                    max_timestamp if log_append_time else wrapping_add(base_timestamp, record.timestamp_delta),
+                    timestamp,
                     bytes_of(record.key),
                     bytes_of(record.value),
                     headers_of(&record) if record.number_of_headers else NO_HEADERS,
@@ -1046,340 +635,7 @@ def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_byt
     return records
 
 
-# --- decoding into columns ---
-
-cdef class Block:
-    """Memory that was filled here and belongs to whoever holds this object: a read-only buffer."""
-
-    cdef Memory memory
-
-    def __dealloc__(self):
-        free(self.memory.data)
-
-    def __len__(self):
-        return self.memory.used
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        lend_memory(view, self, &self.memory, flags)
-
-
-cdef Block block_of(Memory* memory):
-    cdef Block block = Block.__new__(Block)
-    block.memory = memory[0]
-    memory.data = NULL
-    memory.used = memory.capacity = 0
-    return block
-
-
-cdef struct BytesOut:
-    Memory offsets
-    Memory data
-    Memory validity
-    Py_ssize_t rows
-    Py_ssize_t nulls
-
-
-cdef inline Outcome push32(Memory* memory, int32_t number) noexcept nogil:
-    if reserve(memory, 4) != DONE:
-        return NO_MEMORY
-    memcpy(memory.data + memory.used, &number, 4)
-    memory.used += 4
-    return DONE
-
-
-cdef inline Outcome push64(Memory* memory, int64_t number) noexcept nogil:
-    if reserve(memory, 8) != DONE:
-        return NO_MEMORY
-    memcpy(memory.data + memory.used, &number, 8)
-    memory.used += 8
-    return DONE
-
-
-cdef inline Outcome push_bytes(BytesOut* column, Span span) noexcept nogil:
-    """One row."""
-    cdef uint8_t bit = <uint8_t> (1 << (column.rows & 7))
-    if span.size > INT32_MAX - column.data.used:
-        return TOO_LARGE
-    if column.rows & 7 == 0:
-        if reserve(&column.validity, 1) != DONE:
-            return NO_MEMORY
-        column.validity.data[column.validity.used] = 0
-        column.validity.used += 1
-    if span.size < 0:
-        column.nulls += 1
-    else:
-        column.validity.data[column.rows >> 3] |= bit
-        if reserve(&column.data, span.size) != DONE:
-            return NO_MEMORY
-        if span.size:
-            memcpy(column.data.data + column.data.used, span.data, span.size)
-            column.data.used += span.size
-    column.rows += 1
-    return push32(&column.offsets, <int32_t> column.data.used)
-
-
-cdef inline Outcome push_name(BytesOut* column, Span name) noexcept nogil:
-    """A header's name. Arrow's text must be UTF-8, so what is not becomes it, as in `headers_of`."""
-    cdef Py_ssize_t i
-    for i in range(name.size):
-        if name.data[i] > 0x7F:
-            return push_foreign_name(column, name)
-    return push_bytes(column, name)
-
-
-cdef Outcome push_foreign_name(BytesOut* column, Span name) noexcept with gil:
-    cdef Span clean
-    try:
-        text = PyUnicode_DecodeUTF8(<const char*> name.data, name.size, "replace")
-        span_of_plain(text, &clean)
-        return push_bytes(column, clean)
-    except MemoryError:
-        return NO_MEMORY
-
-
-cdef inline void truncate_bytes(BytesOut* column, BytesOut* to) noexcept nogil:
-    """Back to the row count and sizes that `to` remembers; the memory may have moved since and stays."""
-    column.offsets.used = to.offsets.used
-    column.data.used = to.data.used
-    column.validity.used = to.validity.used
-    column.rows = to.rows
-    column.nulls = to.nulls
-    if column.rows & 7:
-        column.validity.data[column.rows >> 3] &= <uint8_t> ((1 << (column.rows & 7)) - 1)
-
-
-cdef Outcome begin_bytes(BytesOut* column) noexcept nogil:
-    column.rows = column.nulls = 0
-    return push32(&column.offsets, 0)
-
-
-cdef void free_bytes(BytesOut* column) noexcept nogil:
-    free(column.offsets.data)
-    free(column.data.data)
-    free(column.validity.data)
-
-
-cdef object column_of(BytesOut* column):
-    """The column, whose memory is no longer `column`'s."""
-    validity = block_of(&column.validity)
-    return BytesColumn(
-        column.rows, block_of(&column.offsets), block_of(&column.data), validity if column.nulls else None
-    )
-
-
-cdef struct BatchFields:
-    int64_t base_offset
-    int64_t base_timestamp
-    int64_t max_timestamp
-    int32_t count
-    int32_t last_offset_delta
-    bint log_append_time
-
-
-cdef class ColumnDecoder:
-    """Decodes batch after batch into columns; `take` hands them over and begins anew."""
-
-    cdef BytesOut key
-    cdef BytesOut value
-    cdef BytesOut names
-    cdef BytesOut values
-    cdef Memory header_offsets
-    cdef Memory offset
-    cdef Memory timestamp
-    cdef Memory timestamp_type
-    cdef bint with_headers
-    cdef bint busy
-    cdef readonly Py_ssize_t rows
-
-    def __cinit__(self, *, bint headers=False):
-        self.with_headers = headers
-        self.begin()
-
-    def __dealloc__(self):
-        free_bytes(&self.key)
-        free_bytes(&self.value)
-        free_bytes(&self.names)
-        free_bytes(&self.values)
-        free(self.header_offsets.data)
-        free(self.offset.data)
-        free(self.timestamp.data)
-        free(self.timestamp_type.data)
-
-    cdef int begin(self) except -1:
-        """Offsets have a number more than there are rows: the first is 0."""
-        self.rows = 0
-        if (
-            begin_bytes(&self.key) != DONE or begin_bytes(&self.value) != DONE
-            or begin_bytes(&self.names) != DONE or begin_bytes(&self.values) != DONE
-            or push32(&self.header_offsets, 0) != DONE
-        ):
-            raise MemoryError
-        return 0
-
-    @property
-    def size(self):
-        """Bytes of keys, values and headers so far."""
-        return self.key.data.used + self.value.data.used + self.names.data.used + self.values.data.used
-
-    def add(
-        self,
-        buffer,
-        Py_ssize_t at=0,
-        *,
-        int64_t start=INT64_MIN,
-        int64_t stop=INT64_MAX,
-        bint check=True,
-        Py_ssize_t max_bytes=_MAX_DECOMPRESSED,
-    ):
-        """Adds the records of the batch at `at` whose offsets are in start … stop−1, and says how many. A control batch
-        has none. If it raises, nothing was added.
-        """
-        header, payload = open_batch(buffer, at, check, max_bytes)
-        cdef Outcome outcome
-        cdef Py_ssize_t rows = self.rows
-        cdef Py_buffer view
-        cdef BatchFields fields
-        if header.attributes & CONTROL:
-            return 0
-        fields.count = header.count
-        fields.last_offset_delta = header.last_offset_delta
-        fields.base_offset = header.base_offset
-        fields.base_timestamp = header.base_timestamp
-        fields.max_timestamp = header.max_timestamp
-        fields.log_append_time = header.attributes & LOG_APPEND_TIME
-        if self.busy:
-            raise BufferError("another thread is decoding into these columns")
-        self.busy = True
-        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-        try:
-            with nogil:
-                outcome = self.decode(<const uint8_t*> view.buf, view.len, &fields, start, stop)
-        finally:
-            PyBuffer_Release(&view)
-            self.busy = False
-        if outcome == TOO_LARGE:
-            raise OverflowError("a column of bytes holds at most 2 GiB; take what is there first")
-        if outcome != DONE:
-            raise_outcome(outcome)
-        return self.rows - rows
-
-    cdef Outcome decode(
-        self, const uint8_t* payload, Py_ssize_t size, BatchFields* fields, int64_t start, int64_t stop
-    ) noexcept nogil:
-        """All of a batch or nothing."""
-        cdef BytesOut key = self.key, value = self.value, names = self.names, values = self.values
-        cdef Py_ssize_t rows = self.rows, header_offsets = self.header_offsets.used
-        cdef Outcome outcome = self.decode_records(payload, payload + size, fields, start, stop)
-        if outcome != DONE:
-            truncate_bytes(&self.key, &key)
-            truncate_bytes(&self.value, &value)
-            truncate_bytes(&self.names, &names)
-            truncate_bytes(&self.values, &values)
-            self.rows = rows
-            self.header_offsets.used = header_offsets
-            self.offset.used = self.timestamp.used = 8 * rows
-            self.timestamp_type.used = 4 * rows
-        return outcome
-
-    cdef Outcome decode_records(
-        self, const uint8_t* at, const uint8_t* end, BatchFields* fields, int64_t start, int64_t stop
-    ) noexcept nogil:
-        cdef RawRecord record
-        cdef int32_t i, last_delta = -1
-        cdef int64_t offset, timestamp
-        cdef Outcome outcome
-        for i in range(fields.count):
-            at = get_record(at, end, &record)
-            if at == NULL or not last_delta < record.offset_delta <= fields.last_offset_delta:
-                return MALFORMED
-            last_delta = record.offset_delta
-            offset = fields.base_offset + record.offset_delta
-            if not start <= offset < stop:
-                continue
-            timestamp = wrapping_add(fields.base_timestamp, record.timestamp_delta)
-            outcome = push_bytes(&self.key, record.key)
-            if outcome == DONE:
-                outcome = push_bytes(&self.value, record.value)
-            if outcome == DONE:
-                outcome = push64(&self.offset, offset)
-            if outcome == DONE:
-                outcome = push64(&self.timestamp, fields.max_timestamp if fields.log_append_time else timestamp)
-            if outcome == DONE:
-                outcome = push32(&self.timestamp_type, 1 if fields.log_append_time else 0)
-            if outcome == DONE and self.with_headers:
-                outcome = self.push_headers(&record)
-            if outcome != DONE:
-                return outcome
-            self.rows += 1
-        return DONE if at == end else MALFORMED
-
-    cdef Outcome push_headers(self, RawRecord* record) noexcept nogil:
-        cdef const uint8_t* at = record.headers
-        cdef Span name, value
-        cdef int32_t i
-        cdef Outcome outcome
-        if self.names.rows > INT32_MAX - record.number_of_headers:
-            return TOO_LARGE
-        for i in range(record.number_of_headers):
-            at = get_header(at, record.end, &name, &value)
-            if at == NULL:
-                return MALFORMED
-            outcome = push_name(&self.names, name)
-            if outcome == DONE:
-                outcome = push_bytes(&self.values, value)
-            if outcome != DONE:
-                return outcome
-        return push32(&self.header_offsets, <int32_t> self.names.rows)
-
-    def take(self):
-        """The columns so far, which now belong to the caller."""
-        if self.busy:
-            raise BufferError("another thread is decoding into these columns")
-        rows = self.rows
-        key, value = column_of(&self.key), column_of(&self.value)
-        headers = None
-        if self.with_headers:
-            names, values = column_of(&self.names), column_of(&self.values)
-            headers = HeaderColumn(rows, block_of(&self.header_offsets), names, values)
-        else:
-            self.names.offsets.used = self.values.offsets.used = self.header_offsets.used = 0
-        columns = RecordColumns(
-            rows,
-            key,
-            value,
-            NumberColumn(rows, block_of(&self.timestamp)),
-            headers,
-            NumberColumn(rows, block_of(&self.offset)),
-            block_of(&self.timestamp_type),
-        )
-        self.begin()
-        return columns
-
-
 # --- partitioning ---
-
-cdef int32_t hash_key(const uint8_t* key, Py_ssize_t size) noexcept nogil:
-    cdef uint32_t mix = 0x5BD1E995
-    cdef uint32_t hashed = <uint32_t> 0x9747B28C ^ <uint32_t> size
-    cdef uint32_t word
-    while size >= 4:
-        word = key[0] | <uint32_t> key[1] << 8 | <uint32_t> key[2] << 16 | <uint32_t> key[3] << 24
-        word *= mix
-        word ^= word >> 24
-        hashed = hashed * mix ^ word * mix
-        key += 4
-        size -= 4
-    if size == 3:
-        hashed ^= <uint32_t> key[2] << 16
-    if size >= 2:
-        hashed ^= <uint32_t> key[1] << 8
-    if size >= 1:
-        hashed = (hashed ^ key[0]) * mix
-    hashed ^= hashed >> 13
-    hashed *= mix
-    hashed ^= hashed >> 15
-    return <int32_t> hashed
-
 
 cdef int32_t hash_object(object key) except? -1:
     cdef Py_buffer view
@@ -1402,86 +658,6 @@ def partition_for_key(key, int32_t partitions):
     if partitions <= 0:
         raise ValueError("a topic has at least one partition")
     return (hash_object(key) & 0x7FFFFFFF) % partitions
-
-
-def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t keyless=-1):
-    """The partition of every row by its key, as `partition_for_key` gives it, in numbers of 32 bits. Rows without a
-    key get `keyless`.
-    """
-    cdef Memory memory
-    cdef Outcome outcome = DONE
-    cdef Py_ssize_t row
-    cdef Span key
-    if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
-    memory.data = NULL
-    memory.used = memory.capacity = 0
-    with nogil:
-        outcome = reserve(&memory, 4 * source.rows)
-        for row in range(source.rows if outcome == DONE else 0):
-            if not bytes_at(&source.key, row, &key):
-                outcome = MALFORMED
-                break
-            push32(
-                &memory, keyless if key.size < 0 else (hash_key(key.data, key.size) & 0x7FFFFFFF) % partitions
-            )
-    if outcome != DONE:
-        free(memory.data)
-        if outcome == MALFORMED:
-            raise ValueError(f"row {row}: the columns' buffers do not fit together")
-        raise_outcome(outcome)
-    return block_of(&memory)
-
-
-def group_rows(chosen, int32_t partitions):
-    """Row numbers, of 32 bits, ordered by partition and within one as they were, and where each partition's begin; the
-    list has a number more than there are partitions. `chosen` is a partition per row, of 32 bits.
-    """
-    cdef Lent lent = Lent(chosen)
-    cdef const uint8_t* given = <const uint8_t*> lent.view.buf
-    cdef Py_ssize_t rows = lent.view.len // 4
-    cdef Py_ssize_t row, place, total = 0
-    cdef int64_t partition
-    cdef bint outside = False
-    cdef Block order = Block.__new__(Block)
-    cdef Block starts = Block.__new__(Block)
-    cdef Py_ssize_t* start
-    if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
-    if rows > INT32_MAX:
-        raise ValueError("row numbers have 32 bits")
-    cdef Py_ssize_t table = (<Py_ssize_t> partitions + 1) * sizeof(Py_ssize_t)
-    if reserve(&order.memory, 4 * rows) != DONE or reserve(&starts.memory, table) != DONE:
-        raise MemoryError
-    start = <Py_ssize_t*> starts.memory.data
-    with nogil:
-        # A counting sort: how many of each, where each begins, then every row to its place. Partitions that another
-        # thread changes between the two passes give nonsense, not an overrun.
-        memset(start, 0, table)
-        for row in range(rows):
-            partition = load32(given, row)
-            if not 0 <= partition < partitions:
-                outside = True
-                break
-            start[partition] += 1
-        if not outside:
-            for partition in range(partitions + 1):
-                place = start[partition]
-                start[partition] = total
-                total += place
-            for row in range(rows):
-                partition = load32(given, row)
-                if not 0 <= partition < partitions or start[partition] >= rows:
-                    outside = True
-                    break
-                place = start[partition]
-                start[partition] += 1
-                (<int32_t*> order.memory.data)[place] = <int32_t> row
-    if outside:
-        raise ValueError(f"row {row} is for partition {partition} of {partitions}")
-    order.memory.used = 4 * rows
-    # Every beginning has moved to its end, which is where the next partition begins.
-    return order, [0] + [start[partition] for partition in range(partitions)]
 
 
 # --- for the tests ---

@@ -1,4 +1,4 @@
-"""Records as columns in plain Python: the readable twin of the second half of `_batch.pyx`; see `columns.py`."""
+"""Records as columns in plain Python: the readable twin of `_columns.pxi`; see `columns.py`."""
 
 from __future__ import annotations
 

@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import compress, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from fencepost.core.aborted import AbortedTransaction
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
+from fencepost.kernel.record import Record
 from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
 from fencepost.log.cleaned import Cleaned
@@ -39,7 +40,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.rewriting import RawRecord, delete_horizon, rebuild, split
+from fencepost.log.rewriting import delete_horizon, rebuild, records_of, split
 from fencepost.log.segment import Segment, walk_batches
 from fencepost.types import Milliseconds, Offset, Pid
 
@@ -152,30 +153,30 @@ class BatchFilter:
             return self._keep_marker(header, buffer, at, same)
         if header.count == 0:
             return same if header.last_offset in self.last_offsets else None
-        if self.aborted.cover(header):
-            kept: list[RawRecord] = []
-            records = None
-        else:
+        records: list[Record] = []
+        if not self.aborted.cover(header):
             if header.is_transactional:
                 self._with_records.add(header.pid)
-            records = split(buffer, at, header)
-            horizon_passed = self._horizon_passed(header)
-            kept = [record for record in records if self._stays(header, record, horizon_passed)]
-        if not kept:
+            records = records_of(buffer, at, header)
+        horizon_passed = self._horizon_passed(header)
+        stays = [self._stays(record, horizon_passed) for record in records]
+        if not any(stays):
             if header.is_idempotent and header.last_offset in self.last_offsets:
                 # Nothing is left to be committed, and its marker may go before it does.
-                return rebuild(header, (), transactional=False)
+                return rebuild(header, (), header.max_timestamp, transactional=False)
             return None
-        new_horizon = self._new_horizon(header, any(record.is_tombstone for record in kept))
-        if records is not None and len(kept) == len(records) and new_horizon is None:
+        kept = list(compress(records, stays))
+        new_horizon = self._new_horizon(header, any(record.value is None for record in kept))
+        if len(kept) == len(records) and new_horizon is None:
             return same
-        return rebuild(header, kept, horizon=new_horizon)
+        highest = max(record.timestamp for record in kept)
+        return rebuild(header, list(compress(split(buffer, at, header), stays)), highest, horizon=new_horizon)
 
-    def _stays(self, header: BatchHeader, record: RawRecord, horizon_passed: bool) -> bool:
-        offset = header.base_offset + record.offset_delta
-        if record.key is None or offset < self.start_offset or self.keys.is_replaced(record.key, offset):
+    def _stays(self, record: Record, horizon_passed: bool) -> bool:
+        key, offset = record.key, record.offset
+        if key is None or offset < self.start_offset or self.keys.is_replaced(key, offset):
             return False
-        return not (record.is_tombstone and horizon_passed)
+        return not (horizon_passed and record.value is None)
 
     def _keep_marker(self, header: BatchHeader, buffer: Buffer, at: int, same: memoryview) -> Buffer | None:
         if header.pid in self._with_records:
@@ -184,7 +185,9 @@ class BatchFilter:
         if self._horizon_passed(header):
             return None
         new_horizon = self._new_horizon(header, True)
-        return same if new_horizon is None else rebuild(header, split(buffer, at, header), horizon=new_horizon)
+        if new_horizon is None:
+            return same
+        return rebuild(header, split(buffer, at, header), header.max_timestamp, horizon=new_horizon)
 
     def _horizon_passed(self, header: BatchHeader) -> bool:
         horizon = delete_horizon(header)
@@ -219,6 +222,7 @@ class CompactionJob:
         self._last_offsets = frozenset(entry.last_offset for _, entry in log.producers)
         self._cleaned_from = log.cleaned_offset
         self._replacements: list[_Replacement] = []
+        self._token = swap.new_token()
         self.upto = self._cleaned_from
         """The log is compacted up to here, once the job is through."""
         self.is_complete = False
@@ -248,10 +252,11 @@ class CompactionJob:
                 replacement = self._rewrite(group, batch_filter, pause)
                 if replacement is not None:
                     self._replacements.append(replacement)
-            gaps_upto = self.upto
             if self._replacements:
-                cleaned.write(files, directory, Cleaned(self._cleaned_from, gaps_upto))
-                swap.commit(files, directory, self._exchanges())
+                with log.swap_lock:
+                    self._refuse_if_abandoned()
+                    cleaned.write(files, directory, Cleaned(self._cleaned_from, self.upto))
+                    swap.commit(files, directory, self._token, self._exchanges())
         except BaseException as error:
             self._clear_away()
             log.compaction_ended()
@@ -261,6 +266,8 @@ class CompactionJob:
 
     def install(self) -> None:
         """The log uses the new segments from now on. To be called after `write`, by the log's owner."""
+        if self._log.abandoned:
+            return
         replaced = {
             original.base_offset: replacement
             for replacement in self._replacements
@@ -276,19 +283,27 @@ class CompactionJob:
         news = [replacement.new.handle for replacement in self._replacements if replacement.new is not None]
         handle_of = {handle.path: handle for handle in news}
         try:
-            if self._replacements:
-                swap.complete(
-                    handles.files,
-                    log.directory,
-                    self._exchanges(),
-                    lambda old, new: handles.rename(handle_of[old], new),
-                )
-            cleaned.write(handles.files, log.directory, Cleaned(self.upto, self.upto))
+            with log.swap_lock:
+                if log.abandoned:
+                    return  # whoever opened the log anew has done it
+                if self._replacements:
+                    swap.complete(
+                        handles.files,
+                        log.directory,
+                        self._token,
+                        self._exchanges(),
+                        lambda old, new: handles.rename(handle_of[old], new),
+                    )
+                cleaned.write(handles.files, log.directory, Cleaned(self.upto, self.upto))
         except OSError as error:
             raise StorageError(f"cannot remove compacted segments of {log.directory}: {error}") from error
         log.compaction_ended()
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _refuse_if_abandoned(self) -> None:
+        if self._log.abandoned:
+            raise StorageError(f"{self._log.directory} was closed while it was compacted")
 
     def _note_keys(self, pause: Callable[[], None] | None) -> KeyOffsets:
         """Reads what was not compacted yet; says how far the memory reached in `upto`."""
@@ -297,10 +312,10 @@ class CompactionJob:
             if keys.is_full:
                 self.upto = header.base_offset
                 return keys
-            if header.count and not header.is_control and not self._aborted.cover(header):
-                for record in split(buffer, at, header):
+            if not header.is_control and not self._aborted.cover(header):
+                for record in records_of(buffer, at, header):
                     if record.key is not None:
-                        keys.note(record.key, header.base_offset + record.offset_delta)
+                        keys.note(record.key, record.offset)
         self.upto = self._end
         self.is_complete = True
         return keys
@@ -317,9 +332,11 @@ class CompactionJob:
             with handles.using(segment.handle) as fd:
                 for placed, buffer, at in walk_batches(handles.files, fd, 0, segment.size):
                     end = placed.position + placed.header.size
-                    if buffer is not chunk and pause is not None:
-                        pause()
-                    chunk = buffer
+                    if buffer is not chunk:
+                        self._refuse_if_abandoned()
+                        if pause is not None:
+                            pause()
+                        chunk = buffer
                     if placed.header.base_offset >= start:
                         yield placed.header, buffer, at
             if end != segment.size:
@@ -348,7 +365,7 @@ class CompactionJob:
         """The segment that takes the place of these; None if there is nothing to gain."""
         first = group[0]
         new = Segment(self._log.directory, first.base_offset, group[-1].created_ms)
-        new.handle = FileHandle(new.path(swap.CLEANED_SUFFIX))
+        new.handle = FileHandle(new.path(swap.cleaned_suffix(self._token)))
         new.index = SegmentIndex(first.base_offset)
         changed = len(group) > 1
         out = _Output(self._log.handles, new, self._config.index_interval_bytes)
@@ -380,7 +397,7 @@ class CompactionJob:
         handles = self._log.handles
         with suppress(OSError):
             for name in handles.files.listdir(self._log.directory):
-                if name.endswith(swap.CLEANED_SUFFIX):
+                if name.endswith(swap.cleaned_suffix(self._token)):
                     handles.files.remove(f"{self._log.directory}/{name}")
 
 

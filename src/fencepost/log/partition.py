@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import attrgetter
@@ -82,6 +81,7 @@ class PartitionLog:
         "_sync_lock",
         "_synced_offset",
         "_torn",
+        "abandoned",
         "cleaned_offset",
         "config",
         "directory",
@@ -95,6 +95,7 @@ class PartitionLog:
         "recovered",
         "snapshot_lock",
         "start_offset",
+        "swap_lock",
     )
 
     def __init__(self, directory: str, config: LogConfig, handles: Handles, recovered: Recovered) -> None:
@@ -132,11 +133,15 @@ class PartitionLog:
         """Held by the thread that writes a snapshot; guards `newest_snapshot` and `_snapshots_ended`."""
         self.newest_snapshot = 0
         """Number of the newest snapshot that was written, counted from 1 since the log was opened."""
-        self.doomed: deque[Segment] = deque()
-        """Segments that were taken out of the log; their files go with the next snapshot."""
+        self.doomed: list[Segment] = []
+        """Segments that were taken out of the log; their files go with the next snapshot. The owner appends, whoever
+        writes a snapshot removes."""
         self.cleaned_offset = recovered.cleaned_offset
         """Before this offset the log is compacted."""
         self._compacting = False
+        self.swap_lock = threading.Lock()
+        """Held while a compaction is committed and while its originals are removed; guards `abandoned`."""
+        self.abandoned = False
 
     @classmethod
     def open(
@@ -305,10 +310,11 @@ class PartitionLog:
             else:
                 self._begin_segment(now_ms)
         if count:
-            expired, self._segments = self._segments[:count], self._segments[count:]
+            expired, kept = self._segments[:count], self._segments[count:]
+            self._move_start(max(self.start_offset, kept[0].base_offset))
+            self._segments = kept
             self._let_go(expired)
             self.doomed.extend(expired)
-            self._move_start(max(self.start_offset, self._segments[0].base_offset))
         return count
 
     def wants_compaction(self, now_ms: Milliseconds) -> bool:
@@ -334,9 +340,9 @@ class PartitionLog:
 
     def replace_segments(self, segments: tuple[Segment, ...], cleaned_offset: Offset) -> None:
         """Compaction has made others of some segments: the log uses those from now on."""
-        kept = set(segments)
-        self._let_go(segment for segment in self._segments if segment not in kept)
+        replaced = set(self._segments).difference(segments)
         self._segments = segments
+        self._let_go(replaced)
         # The records of aborted transactions are gone from what was compacted, so nobody has to leave them out. But a
         # reader may still have them in hand: only those are forgotten that were gone the time before.
         self.producers.aborted.forget(self.cleaned_offset)
@@ -399,7 +405,10 @@ class PartitionLog:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the files and leaves everything as it is."""
+        """Closes the files and leaves everything as it is. Jobs that are under way in other threads change nothing any
+        more, so that the log can be opened anew; only a compaction that is just being committed is waited for."""
+        with self.swap_lock:
+            self.abandoned = True
         for segment in self._segments:
             self.handles.discard(segment.handle)
             self.handles.indexes.forget(segment)
@@ -415,6 +424,8 @@ class PartitionLog:
         self._snapshot_due = True
 
     def _let_go(self, segments: Iterable[Segment]) -> None:
+        """For segments that are not in the log any more, and only after that: who finds one closed looks for the new
+        ones, and who finds those must find the new start offset, too."""
         for segment in segments:
             self.handles.retire(segment.handle)
             self.handles.indexes.forget(segment)
@@ -527,8 +538,12 @@ class PartitionLog:
                 break
         handles = self.handles
         for segment, size in reversed(waiting):
-            with handles.using(segment.handle) as fd:
-                handles.files.sync(fd)
+            try:
+                with handles.using(segment.handle) as fd:
+                    handles.files.sync(fd)
+            except FileNotFoundError:
+                if not segment.handle.retired:  # else retention took it out of the log this moment: nobody needs it
+                    raise
             segment.synced_size = size
 
     def _sync_directories(self) -> None:

@@ -13,24 +13,24 @@ it in the attributes, the base timestamp is that horizon (KIP-534), and the reco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from fencepost.errors import CorruptBatch
+from fencepost.kernel import decode_batch
 from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.header import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER_SIZE,
     LENGTH_PREFIX,
-    LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
     checksum,
 )
-from fencepost.kernel.record import MAX_DECOMPRESSED
+from fencepost.kernel.record import MAX_DECOMPRESSED, Record
 from fencepost.types import Milliseconds
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -38,48 +38,53 @@ _CRC: Final = Struct(">I")
 _CRC_AT: Final = 17
 
 
-class RawRecord(NamedTuple):
-    """One record, as bytes, and what compaction has to know of it."""
-
-    data: memoryview
-    offset_delta: int
-    timestamp_delta: int
-    key: bytes | None
-    is_tombstone: bool
-
-
 def delete_horizon(header: BatchHeader) -> Milliseconds | None:
     """From when on the tombstones of this batch may go; None if compaction has not met them yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
-def split(buffer: Buffer, at: int, header: BatchHeader) -> list[RawRecord]:
-    """The records of the batch at `at`. CorruptBatch if they are not what the header says."""
+def records_of(buffer: Buffer, at: int, header: BatchHeader) -> list[Record]:
+    """The records of the batch at `at`, whose checksum was verified before. CorruptBatch if the header says otherwise."""
+    return decode_batch(buffer, at, check=False) if header.count else []
+
+
+def split(buffer: Buffer, at: int, header: BatchHeader) -> list[memoryview]:
+    """The bytes of each record of the batch at `at`. CorruptBatch if they are not as many as the header says."""
     compressed = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
     data = memoryview(decompress(header.codec, compressed, MAX_DECOMPRESSED)) if header.count else memoryview(b"")
+    slices = []
+    here = 0
     try:
-        records = list(_records(data, header.count))
+        for _ in range(header.count):
+            length, body = _varint(data, here)
+            if length < 0 or body + length > len(data):
+                raise IndexError
+            slices.append(data[here : body + length])
+            here = body + length
     except IndexError:
         raise CorruptBatch(f"the records of the batch at offset {header.base_offset} are cut off") from None
-    if sum(len(record.data) for record in records) != len(data):
+    if here != len(data):
         raise CorruptBatch(f"the batch at offset {header.base_offset} has more bytes than records")
-    return records
+    return slices
 
 
 def rebuild(
     header: BatchHeader,
-    records: Sequence[RawRecord],
+    records: Sequence[memoryview],
+    max_timestamp: Milliseconds,
     *,
     horizon: Milliseconds | None = None,
     transactional: bool | None = None,
 ) -> bytes:
-    """The batch with only these of its records. `horizon`: the time from which on its tombstones may go, if that is to
-    be written into it; `transactional`: what to make of that bit, if it is to change."""
+    """The batch with only these of its records, of which `max_timestamp` is the highest time.
+
+    `horizon`: the time from which on its tombstones may go, if that is to be written into it; `transactional`: what to
+    make of that bit, if it is to change."""
     attributes = header.attributes
     base_timestamp = header.base_timestamp
     if transactional is not None:
         attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
-    parts: list[Buffer] = [record.data for record in records]
+    parts: list[Buffer] = list(records)
     if horizon is not None:
         shift = base_timestamp - horizon
         parts = [_shifted(record, shift) for record in records]
@@ -90,9 +95,6 @@ def rebuild(
     else:
         payload = b""
         attributes &= ~CODEC_MASK  # nothing to decompress; some readers would stumble over an empty stream
-    max_timestamp = header.max_timestamp
-    if records and not attributes & LOG_APPEND_TIME:
-        max_timestamp = header.base_timestamp + max(record.timestamp_delta for record in records)
     batch = bytearray(
         _HEADER.pack(
             header.base_offset,
@@ -115,32 +117,13 @@ def rebuild(
     return bytes(batch)
 
 
-def _records(data: memoryview, count: int) -> Iterator[RawRecord]:
-    at = 0
-    for _ in range(count):
-        length, body = _varint(data, at)
-        end = body + length
-        if length < 0 or end > len(data):
-            raise IndexError
-        timestamp_delta, here = _varint(data, body + 1)
-        offset_delta, here = _varint(data, here)
-        key_length, here = _varint(data, here)
-        key = bytes(data[here : here + key_length]) if key_length >= 0 else None
-        value_length, here = _varint(data, here + max(key_length, 0))
-        if here + max(value_length, 0) > end:
-            raise IndexError
-        yield RawRecord(data[at:end], offset_delta, timestamp_delta, key, value_length < 0)
-        at = end
-
-
-def _shifted(record: RawRecord, shift: int) -> bytes:
+def _shifted(record: memoryview, shift: int) -> bytes:
     """The record with `shift` added to its timestamp delta."""
-    data = record.data
-    _, body = _varint(data, 0)
-    _, behind = _varint(data, body + 1)
-    delta = _encode_varint(record.timestamp_delta + shift)
-    rest = bytes(data[behind:])
-    return _encode_varint(1 + len(delta) + len(rest)) + bytes(data[body : body + 1]) + delta + rest
+    _, body = _varint(record, 0)
+    delta, behind = _varint(record, body + 1)
+    new_delta = _encode_varint(delta + shift)
+    rest = record[behind:]
+    return _encode_varint(1 + len(new_delta) + len(rest)) + bytes(record[body : body + 1]) + new_delta + bytes(rest)
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

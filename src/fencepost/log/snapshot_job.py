@@ -51,7 +51,7 @@ class SnapshotJob:
         self._producers = snapshots.copy_producers(log.producers)
         self._aborted = tuple(log.producers.aborted)
         self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
-        self._doomed = len(log.doomed)
+        self._doomed = tuple(log.doomed)
 
     def write(self) -> None:
         """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
@@ -59,7 +59,8 @@ class SnapshotJob:
         with log.snapshot_lock:
             try:
                 # One that was taken later and written earlier says all that this one says, and more.
-                if log.newest_snapshot < self._number and log.handles.files.exists(log.directory):
+                late = self._number < log.newest_snapshot or log.abandoned
+                if not late and log.handles.files.exists(log.directory):
                     self._write()
                     log.newest_snapshot = self._number
                     self._remove_doomed()
@@ -121,8 +122,10 @@ class SnapshotJob:
         """Removes the segments that had been taken out of the log before this snapshot was. One that cannot be removed
         is found at the next start, and goes then."""
         files = self._log.handles.files
-        for _ in range(self._doomed):
-            segment = self._log.doomed.popleft()
+        for segment in self._doomed:
+            if segment not in self._log.doomed:
+                continue  # an earlier job was faster
+            self._log.doomed.remove(segment)
             try:
                 files.remove(segment.path(LOG_SUFFIX))
                 for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):

@@ -1,17 +1,18 @@
 """Compacted segments take the place of their originals, all at once.
 
-Compaction writes its results beside the originals (`….log.cleaned`). When all are written and synced, one file, `swap`,
-says which of them replace which originals. The moment it is there, durably, decides: a crash before it leaves the
-originals, and what was cleaned is thrown away; after it the exchange is completed, now or by the next start, as often
-as it takes.
+Compaction writes its results beside the originals, as `….log.TOKEN.cleaned`, where the token is the job's own. When all
+are written and synced, one file, `swap`, says which of them replace which originals. The moment it is there, durably,
+decides: a crash before it leaves the originals, and what was cleaned is thrown away; after it the exchange is
+completed, now or by the next start, as often as it takes.
 
-    swap    4 bytes  CRC-32C of what follows        4 bytes  number of exchanges, then for each
+    swap    4 bytes  CRC-32C of what follows        8 bytes  token        4 bytes  number of exchanges, then for each
             8 bytes  base offset of the new segment, or −1 if nothing was left
             4 bytes  number of originals, then the base offset of each (8 bytes)
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,12 +27,22 @@ from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, f
 from fencepost.types import Offset
 
 NAME: Final = "swap"
-CLEANED_SUFFIX: Final = LOG_SUFFIX + ".cleaned"
+_CLEANED: Final = ".cleaned"
 
 _CHECKSUM: Final = Struct(">I")
 _COUNT: Final = Struct(">I")
 _OFFSET: Final = Struct(">q")
 _NOTHING: Final = -1
+_TOKEN_SIZE: Final = 8
+
+
+def new_token() -> bytes:
+    """Tells the files of one job from those of another, which may still be writing after its log was abandoned."""
+    return secrets.token_hex(4).encode()
+
+
+def cleaned_suffix(token: bytes) -> str:
+    return f"{LOG_SUFFIX}.{token.decode()}{_CLEANED}"
 
 
 class Exchange(NamedTuple):
@@ -40,9 +51,9 @@ class Exchange(NamedTuple):
     """In the order of their offsets."""
 
 
-def commit(files: Files, directory: str, exchanges: Sequence[Exchange]) -> None:
+def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
     """From now on the exchanges count; durable when this returns."""
-    parts = [_COUNT.pack(len(exchanges))]
+    parts = [token, _COUNT.pack(len(exchanges))]
     for exchange in exchanges:
         parts.append(_OFFSET.pack(_NOTHING if exchange.new is None else exchange.new))
         parts.append(_COUNT.pack(len(exchange.originals)))
@@ -54,6 +65,7 @@ def commit(files: Files, directory: str, exchanges: Sequence[Exchange]) -> None:
 def complete(
     files: Files,
     directory: str,
+    token: bytes,
     exchanges: Sequence[Exchange],
     put_in_place: Callable[[str, str], None],
 ) -> None:
@@ -69,7 +81,7 @@ def complete(
                 with suppress(FileNotFoundError):
                     files.remove(f"{directory}/{file_name(base, suffix)}")
         if exchange.new is not None:
-            cleaned = f"{directory}/{file_name(exchange.new, CLEANED_SUFFIX)}"
+            cleaned = f"{directory}/{file_name(exchange.new, cleaned_suffix(token))}"
             if files.exists(cleaned):
                 put_in_place(cleaned, f"{directory}/{file_name(exchange.new, LOG_SUFFIX)}")
     files.sync_directory(directory)
@@ -80,22 +92,25 @@ def complete(
 def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
     """After a crash: completes an exchange that was committed, or clears away one that was not. True if files changed.
     StorageError if the `swap` file is damaged: nobody could say which segments count."""
+    changed = False
     if NAME in names:
-        complete(files, directory, _read(files, directory), files.rename)
-        return True
-    leftovers = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+        token, exchanges = _read(files, directory)
+        complete(files, directory, token, exchanges, files.rename)
+        names = files.listdir(directory)
+        changed = True
+    leftovers = [name for name in names if name.endswith(_CLEANED)]
     for name in leftovers:
         files.remove(f"{directory}/{name}")
-    return bool(leftovers)
+    return changed or bool(leftovers)
 
 
-def _read(files: Files, directory: str) -> list[Exchange]:
+def _read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
     data = read_file(files, f"{directory}/{NAME}")
     body = data[_CHECKSUM.size :]
     if data[: _CHECKSUM.size] != _CHECKSUM.pack(crc32c(body)):
         raise StorageError(f"{directory}/{NAME} is damaged: it cannot be said which segments count")
     try:
-        return _decode(body)
+        return body[:_TOKEN_SIZE], _decode(body[_TOKEN_SIZE:])
     except struct.error as error:
         raise StorageError(f"{directory}/{NAME} was written by another version") from error
 

@@ -18,6 +18,7 @@ from fencepost.server import group_rows, owners, transactions
 from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.datadir import DataDirectory
 from fencepost.server.groups import Coordinator
+from fencepost.server.housekeeping import Housekeeping
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.pids import PidAllocator
 from fencepost.server.settings import ServerConfig
@@ -76,6 +77,7 @@ class Broker:
         )
         await self.groups.start()
         self.transactions.start()
+        self.spawn(Housekeeping(self).run(), "housekeeping")
         self.spawn(self._sweep_folders(), "remove folders of deleted topics")
 
     async def close(self) -> None:

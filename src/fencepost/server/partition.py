@@ -142,9 +142,17 @@ class Partition:
         if self._snapshotting:
             return
         self._snapshotting = True
-        job = log.snapshot(self._disk.clock.now_ms())
-        writing = asyncio.get_running_loop().run_in_executor(self._disk.threads, job.write)
+        writing = asyncio.ensure_future(self._save(log))
         writing.add_done_callback(self._snapshot_written)
+
+    async def save_snapshot(self) -> None:
+        """A snapshot of the log as it is now, durable when this returns."""
+        if self.log is not None:
+            await self._save(self.log)
+
+    async def _save(self, log: PartitionLog) -> None:
+        job = log.snapshot(self._disk.clock.now_ms())
+        await asyncio.get_running_loop().run_in_executor(self._disk.threads, job.write)
 
     def _snapshot_written(self, writing: asyncio.Future[None]) -> None:
         self._snapshotting = False

@@ -152,6 +152,8 @@ def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConf
         append_time=values.get("message.timestamp.type") == "LogAppendTime",
         delete_retention_ms=number("delete.retention.ms"),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_dirty_ratio=float(values.get("min.cleanable.dirty.ratio", KNOWN["min.cleanable.dirty.ratio"].default)),
         producer_expiry_ms=producer_expiry_ms,
     )
 

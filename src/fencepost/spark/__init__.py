@@ -7,13 +7,16 @@
 Theory of operation. Everything that decides stands in `core/commit.py` and is tested there without a JVM. Here is what
 carries it out, one question per file:
 
-    options.py   what a user may say to the source           sink.py      the steps of a micro-batch, on the driver
-    offsets.py   which offsets a micro-batch covers          targets.py   what the target topics allow
-    fetch.py     record batches of a range of offsets        freeze.py    rows → record batches, and their manifest
-    arrow.py     record batches ↔ Spark's columns            publish.py   record batches → one partition, exactly once
-    source.py    Spark's data source                         progress.py  the sink's progress topic
-    copy.py      topic to topic without decoding             write.py     a batch DataFrame, once per job name
-                                                             check.py     is everything in place, on every executor?
+    sink.py      the sink of foreachBatch                    source.py    Spark's data source
+    write.py     a batch DataFrame, once per job name        options.py   what a user may say to it
+    copy.py      topic to topic without decoding             offsets.py   which offsets a micro-batch covers
+    check.py     is everything in place, everywhere?         fetch.py     record batches of a range of offsets
+    runner.py    the protocol's steps, against a cluster     arrow.py     record batches → Spark's columns
+    columns.py   a DataFrame's columns, as the sink takes them
+    targets.py   what the target topics allow
+    freeze.py    rows → record batches, and their manifest
+    publishing.py, publish.py   who publishes; one partition, exactly once
+    progress.py  the sink's progress topic
 """
 
 from __future__ import annotations
@@ -22,10 +25,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.core.commit import Replaced, SinkNameInUse
+    from fencepost.core.commit import Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.check import check
     from fencepost.spark.copy import Copy
-    from fencepost.spark.freeze import Poisoned
     from fencepost.spark.sink import BatchReport, Sink
     from fencepost.spark.source import register
     from fencepost.spark.write import write
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
     "Copy": "fencepost.spark.copy",
-    "Poisoned": "fencepost.spark.freeze",
+    "Poisoned": "fencepost.core.commit",
     "Replaced": "fencepost.core.commit",
     "Sink": "fencepost.spark.sink",
     "SinkNameInUse": "fencepost.core.commit",

@@ -43,18 +43,22 @@ class ProgressTopic:
 
     def ensure(self) -> None:
         """Creates it if it is not there."""
-        try:
-            self._admin.describe_topic(self.where.topic)
-        except ServerError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-        else:
+        if self._exists():
             return
         try:
             self._admin.create_topic(self.where.topic, 1, configs={"cleanup.policy": "compact"})
         except ServerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
                 raise
+
+    def _exists(self) -> bool:
+        try:
+            self._admin.describe_topic(self.where.topic)
+        except ServerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return False
+        return True
 
     def last(self, *, settled: bool = True) -> Progress | None:
         """The last committed record. `settled`: after a fence, when nothing can be open any more, so that the end is

@@ -1,12 +1,12 @@
 """Record batches into one partition of a transaction, each exactly once, by however many attempts of a task.
 
-The content is frozen: the n-th batch of a partition is the same bytes whoever sends it, so its sequence is the number of
-records before it. A second attempt, a speculative or a zombie task therefore asks the partition what it has of this
-(pid, epoch), DescribeProducers, and goes on behind it: it can repeat, but never add. A newer epoch refuses all of them.
+The content is frozen: the n-th batch of a partition is the same bytes whoever sends it, so its sequence is the number
+of records before it. A second attempt, a speculative or a zombie task therefore asks the partition what it has of this
+(pid, epoch), DescribeProducers, and goes on behind it: it can repeat, but never add. A newer epoch refuses them all.
 
-The first batch goes alone. While a broker verifies a partition's place in the transaction it answers NOT_ENOUGH_REPLICAS
-to others of the same transactional id (KIP-890), and with no state for a pid it would take any sequence. Behind it five
-may be under way: a broker knows a producer's last five batches again.
+The first batch goes alone. While a broker verifies a partition's place in the transaction it answers
+NOT_ENOUGH_REPLICAS to others of the same transactional id (KIP-890), and with no state for a pid it would take any
+sequence. Behind it five may be under way: a broker knows a producer's last five batches again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.kernel import Buffer, read_header, stamp_producer
+from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import TopicPartition
 
 IN_FLIGHT: Final = 5
@@ -104,7 +104,13 @@ class PartitionWriter:
     """`write` batch after batch, then `finish`."""
 
     def __init__(
-        self, links: Links, transaction: Transaction, where: TopicPartition, *, fresh: bool = False, patience: float = 60.0
+        self,
+        links: Links,
+        transaction: Transaction,
+        where: TopicPartition,
+        *,
+        fresh: bool = False,
+        patience: float = 60.0,
     ) -> None:
         """`fresh`: nobody else can have written under this identity yet, so the partition need not be asked."""
         self._links = links
@@ -148,50 +154,46 @@ class PartitionWriter:
 
     def _settle(self, upto: int) -> None:
         while len(self._unanswered) > upto:
-            assert self._link is not None
             try:
-                code = ErrorCode.of(self._link.receive_produced().error_code)
-                if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
-            except (Unreachable, ServerError) as error:
+                self._receive()
+            except FencepostError as error:
                 self._recover(error)
-            else:
-                self._confirmed = self._unanswered.popleft().last
+
+    def _receive(self) -> None:
+        assert self._link is not None
+        code = ErrorCode.of(self._link.receive_produced().error_code)
+        if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
+        self._confirmed = self._unanswered.popleft().last
 
     def _recover(self, error: FencepostError) -> None:
-        """Finds out what is there, and brings the rest there in order, each alone; raises what repeating cannot cure."""
+        """Finds out what is there and brings the rest there in order, one by one; raises what that cannot cure."""
         deadline = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
-        while True:
-            if not isinstance(error, Unreachable | TimedOut) and error.code not in _CURED_BY_REPEATING:
-                raise error
-            if time.monotonic() > deadline:
-                raise error
+        failure: FencepostError | None = error
+        while failure is not None:
+            known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
+            if not known or time.monotonic() > deadline:
+                raise failure
             if self._link is not None:
                 self._links.drop(self._link)  # with whatever answers are still under way on it
                 self._link = None
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            try:
-                self._confirmed = max(self._confirmed, self._ask())
-                while self._unanswered and self._unanswered[0].last <= self._confirmed:
-                    self._unanswered.popleft()
-                while self._unanswered:
-                    self._send(self._unanswered[0])
-                    assert self._link is not None
-                    code = ErrorCode.of(self._link.receive_produced().error_code)
-                    if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                        raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
-                    self._confirmed = self._unanswered.popleft().last
-                return
-            except FencepostError as again:
-                error = again
+            failure = self._bring_the_rest()
+
+    def _bring_the_rest(self) -> FencepostError | None:
+        try:
+            self._confirmed = max(self._confirmed, self._ask())
+            while self._unanswered and self._unanswered[0].last <= self._confirmed:
+                self._unanswered.popleft()
+            while self._unanswered:
+                self._send(self._unanswered[0])
+                self._receive()
+        except FencepostError as error:
+            return error
+        return None
 
     def _ask(self) -> int:
         topic, partition = self._where
         return last_sequences(self._links.admin, topic, [partition], self._transaction.identity).get(partition, -1)
-
-
-def stamped_copy(batch: Buffer) -> bytearray:
-    """A copy that can be stamped: what was frozen or fetched stays as it is."""
-    return bytearray(batch)

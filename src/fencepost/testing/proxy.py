@@ -5,8 +5,8 @@
         proxy.next(Api.PRODUCE, Fate.CUT)      # the server carries it out, the client never hears of it
 
 It understands the frames it passes on, so a fault can be aimed at one request of one API. Brokers that an answer to
-Metadata names are given listeners of their own and renamed in the answer, so that the client goes on through the proxy;
-this works with any number of brokers, also of an Apache Kafka.
+Metadata or FindCoordinator names are given listeners of their own and renamed in the answer, so that the client goes on
+through the proxy; this works with any number of brokers, also of an Apache Kafka.
 """
 
 from __future__ import annotations
@@ -129,15 +129,15 @@ class Proxy:
         scripts = self._scripts[key]
         return scripts.popleft() if scripts else self.choose(key)
 
-    async def renamed(self, version: int, frame: bytes) -> bytes:
-        """An answer to Metadata with every broker at its listener here."""
-        correlation_id, at = read_response_head(Api.METADATA, version, frame)
-        fields = dataclasses.asdict(messages.decode_response(Api.METADATA, version, frame, at))
-        for broker in fields["brokers"]:
-            here = await self._listen(Address(broker["host"], broker["port"]))
-            broker["host"], broker["port"] = here
-        head = response_head(Api.METADATA, version, correlation_id)
-        return head + messages.encode_response(Api.METADATA, version, fields)
+    async def renamed(self, key: int, version: int, frame: bytes) -> bytes:
+        """An answer to Metadata or FindCoordinator with every broker at its listener here."""
+        correlation_id, at = read_response_head(key, version, frame)
+        fields = dataclasses.asdict(messages.decode_response(key, version, frame, at))
+        for broker in fields.get("brokers") or fields.get("coordinators") or [fields]:
+            if broker.get("host"):  # else none is named: there is no coordinator yet
+                here = await self._listen(Address(broker["host"], broker["port"]))
+                broker["host"], broker["port"] = here
+        return response_head(key, version, correlation_id) + messages.encode_response(key, version, fields)
 
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -191,8 +191,8 @@ class Line:
                     continue
                 if isinstance(script, Delayed):
                     await asyncio.sleep(script.seconds)
-                if key == Api.METADATA:
-                    frame = await self._proxy.renamed(version, frame)
+                if key in (Api.METADATA, Api.FIND_COORDINATOR):
+                    frame = await self._proxy.renamed(key, version, frame)
                 await _write(self._client[1], frame)
 
 

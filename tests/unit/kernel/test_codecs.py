@@ -132,6 +132,10 @@ def test_the_limit_is_exact(codec: int) -> None:
         (LZ4, b"\x04\x22\x4d\x18\x60\x00\x73" + bytes(4)),
         (LZ4, b"\x04\x22\x4d\x18\x60\x40\x83" + b"\x01\x00\x00\x80x" + bytes(4)),
         (LZ4, b"\x04\x22\x4d"),
+        (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\x01\x00\x01\x80" + bytes(65_537) + bytes(4)),
+        (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\x05\x00\x00\x80abc"),
+        (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\x03\x00\x00\x00\xf0ab" + bytes(4)),
+        (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\x03\x00\x00\x80abc"),
         (ZSTD, b"\x28\xb5\x2f\xfd\xa0\xff\xff\xff\xff\x01\x00\x00"),
         (ZSTD, b"\x28\xb5\x2f\xfd\xe0\xff\xff\xff\xff\xff\xff\xff\xff"),
         (ZSTD, b"\x28\xb5\x2f\xfd\x00\x58\xfc\xff\xff"),
@@ -225,6 +229,7 @@ def test_lz4_frames_of_other_writers_are_read() -> None:
     checked = bytes(stream.finish())
     assert decompress(LZ4, checked, len(data)) == data
     assert decompress(LZ4, bytes(compress(LZ4, b"one")) + bytes(compress(LZ4, b"two")), 10) == b"onetwo"
+    assert decompress(LZ4, bytes(compress(LZ4, b"one")) + linked, 3 + len(data)) == b"one" + data
 
 
 def test_zstd_frames_without_a_content_size_are_read() -> None:

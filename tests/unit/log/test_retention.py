@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.log import LogConfig, OffsetOutOfRange, PartitionLog, TimedOffset, times
+from fencepost.log import Handles, LogConfig, OffsetOutOfRange, PartitionLog, TimedOffset, times
+from fencepost.log.handles import FileHandle
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
 
@@ -185,6 +186,22 @@ class TestFiles:
         assert bed.log.offset_for_time(NOW, upto=Offset(4)) == TimedOffset(Offset(3), NOW + 3 * HOUR)
         assert looks == [4, 1]
 
+    def test_a_sync_whose_segment_goes_under_its_hands_does_without_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bed = make_bed(tmp_path, retention_bytes=0)
+        fill_hours(bed, 4)
+        bed.handles.close()
+        acquire = Handles.acquire
+
+        def interrupted(handles: Handles, handle: FileHandle, *, create: bool = False) -> int:
+            bed.log.apply_retention(NOW)
+            return acquire(handles, handle, create=create)
+
+        monkeypatch.setattr(Handles, "acquire", interrupted)
+        assert bed.log.sync() == 4
+        assert bed.log.failed is None
+
     def test_a_segment_that_is_gone_without_reason_is_a_storage_error(self, tmp_path: Path) -> None:
         bed = make_bed(tmp_path)
         fill_hours(bed, 2)
@@ -192,6 +209,24 @@ class TestFiles:
         bed.path(".log", last=False).unlink()
         with pytest.raises(StorageError, match="gone"):
             bed.log.read(Offset(0), 100, upto=Offset(2), block=True)
+
+    def test_a_snapshot_removes_only_what_had_gone_when_it_was_taken(self, tmp_path: Path) -> None:
+        bed = make_bed(tmp_path)
+        fill_hours(bed, 6)
+        bed.log.sync()
+        jobs = []
+        for keep in (4000, 3000, 2000):
+            bed.log.config = dataclasses.replace(bed.config, retention_bytes=keep)
+            assert bed.log.apply_retention(NOW) == 1
+            if keep > 2000:
+                jobs.append(bed.log.snapshot(NOW))
+        for job in jobs:
+            job.write()
+        assert len(list(bed.directory.glob("*.log"))) == 4  # two are gone; the third waits for a snapshot of its own
+        bed.files.lose_power()
+        bed.reopen()
+        assert bed.log.start_offset == 2
+        assert [record.offset for record in read_all(bed.log)] == [2, 3, 4, 5]
 
     def test_segments_that_a_crash_left_behind_go_the_next_time(self, tmp_path: Path) -> None:
         bed = make_bed(tmp_path, retention_bytes=0)

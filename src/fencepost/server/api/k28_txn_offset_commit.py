@@ -1,7 +1,7 @@
 """TxnOffsetCommit (28): offsets of a group that count if, and only if, the transaction commits.
 
-Versions 0 to 4. v3 is flexible and names the member (KIP-447: one that its group has replaced is refused), v4 is the
-same for clients that know TRANSACTION_ABORTABLE. v2 adds the leader epoch.
+Versions 0 to 4. v2 adds the leader epoch, v3 is flexible and names the member (KIP-447: one that its group has replaced
+is refused), v4 answers TRANSACTION_ABORTABLE where older ones answer INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fencepost.server.router import Api, Fields, Request
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
 _NO_GENERATION: Final = -1
+_FIRST_VERSION_WITH_ABORTABLE: Final = 4
 _NEVER_FENCED: Final = 2**15
 """No version of this API answers PRODUCER_FENCED: it is INVALID_PRODUCER_EPOCH here."""
 
@@ -48,6 +49,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
             raise
         except FencepostError as error:
             whole = code_of(error, request.version, _NEVER_FENCED)
+            if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
+                whole = ErrorCode.TRANSACTION_ABORTABLE
     if whole is not ErrorCode.NONE:
         errors = dict.fromkeys(errors, whole)
     return {
@@ -86,7 +89,9 @@ def _check_member(broker: Broker, message: Any) -> ErrorCode:
     if generation == _NO_GENERATION and not member:
         return ErrorCode.NONE
     instance_id = getattr(message, "group_instance_id", None)
-    return broker.groups.check_commit(message.group_id, member, generation, instance_id, transactional=True)
+    error = broker.groups.check_commit(message.group_id, member, generation, instance_id, transactional=True)
+    # A member of a group that is gone is one of a generation that is gone, as far as this API knows.
+    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
 
 API = Api(key=28, name="TxnOffsetCommit", versions=(0, 4), handle=handle)

@@ -13,7 +13,6 @@ from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 
-
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 """Kafka has these states, too: asking for them is no mistake."""
 

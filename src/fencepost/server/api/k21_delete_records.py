@@ -1,0 +1,50 @@
+"""DeleteRecords (21): everything before an offset goes; −1 means everything that can be read.
+
+Versions 0 to 2; v2 is flexible. Answered when the new start is durable.
+"""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.broker import Broker
+from fencepost.server.guards import check_write
+from fencepost.server.router import Api, Fields, Request
+from fencepost.types import Offset
+
+_ALL = -1
+
+
+async def handle(broker: Broker, request: Request) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    await _delete(broker, request, topic.name, p.partition_index, p.offset) for p in topic.partitions
+                ],
+            }
+            for topic in request.message.topics
+        ]
+    }
+
+
+async def _delete(broker: Broker, request: Request, topic: str, index: int, before: int) -> Fields:
+    try:
+        partition = broker.partition(topic, index)
+        check_write(broker, request.connection, partition.topic, index)
+        log = await partition.open()
+        if partition.topic.is_compacted and not partition.topic.log_config.deletes:
+            raise ServerError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted")
+        offset = log.high_watermark if before == _ALL else Offset(before)
+        if not 0 <= offset <= log.high_watermark:
+            raise ServerError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        log.delete_records(offset)
+        await partition.save_snapshot()
+    except FencepostError as error:
+        return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
+    except OSError:
+        return {"partition_index": index, "low_watermark": -1, "error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    return {"partition_index": index, "low_watermark": log.start_offset, "error_code": ErrorCode.NONE}
+
+
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle)

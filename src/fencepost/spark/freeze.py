@@ -1,0 +1,343 @@
+"""Rows become record batches, once and for all: the content of a micro-batch is fixed before any of it is published.
+
+Spark retries and re-runs tasks without telling anyone, and recomputed rows may come out otherwise. So the rows are
+partitioned and encoded in one pass, the encoded batches stay in Spark's storage, and the driver collects the
+*manifest*: for every target partition the ordered list of (map partition, number, records, size, checksum). Whoever
+publishes compares each batch with it first; a difference is `Poisoned`, never a write.
+
+Within a map partition rows keep their order, and the batches of a target partition are published in the order (map
+partition, number): records of one key stay in the order of the DataFrame.
+
+Runs on executors, on Arrow columns; per record only the kernel does anything. A row that can never be written (too
+large for its topic, no such topic or partition, no key on a compacted topic) fails the batch, or goes to the
+`dead_letter` topic in the same transaction, with the reason in its headers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from fencepost.core.commit import Poisoned
+from fencepost.errors import FencepostError, RecordTooLarge
+from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
+from fencepost.kernel.arrow import column_source
+from fencepost.spark.targets import Target
+from fencepost.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA: Final = (
+    "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint, "
+    "small boolean, payload binary"
+)
+MANIFEST_COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small")
+
+REASON_HEADER: Final = "fencepost.reason"
+TOPIC_HEADER: Final = "fencepost.topic"
+
+_OUT_BYTES: Final = 4 << 20
+"""Encoded batches are handed to Spark so many bytes at a time."""
+
+ChoosePartitions: TypeAlias = "Callable[[pa.RecordBatch, int], pa.Array]"
+"""Rows and the number of partitions in, a partition (int32) for each row out; null leaves the choice to the sink."""
+
+
+class Unwritable(FencepostError):
+    """A row that can never be written, and no `dead_letter` to put it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How rows become batches; travels to the executors."""
+
+    targets: Mapping[str, Target]
+    topic: str | None
+    """Where rows go that name no topic."""
+    codec: int
+    level: int | None
+    batch_bytes: int
+    small_bytes: int
+    """A task whose batches are no more than this together sends them along to the driver."""
+    dead_letter: str | None
+    choose: ChoosePartitions | None
+
+
+class Frozen(NamedTuple):
+    """One encoded batch, not yet stamped."""
+
+    where: TopicPartition
+    number: int
+    records: int
+    size: int
+    checksum: int
+    payload: bytearray
+
+
+class Entry(NamedTuple):
+    """One batch of the manifest."""
+
+    map_partition: int
+    number: int
+    records: int
+    size: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is to be published: target partition → its batches in order."""
+
+    batches: Mapping[TopicPartition, tuple[Entry, ...]]
+    payloads: Mapping[TopicPartition, tuple[Buffer, ...]] | None
+    """The batches themselves, if they are few and the driver publishes them."""
+
+    @property
+    def records(self) -> int:
+        return sum(entry.records for entries in self.batches.values() for entry in entries)
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entries in self.batches.values() for entry in entries)
+
+    def records_of(self, where: TopicPartition) -> int:
+        return sum(entry.records for entry in self.batches[where])
+
+
+def compare(where: TopicPartition, expected: Entry | None, found: Entry, payload: Buffer) -> None:
+    """Raises Poisoned unless the batch is the one that the manifest names."""
+    if expected != found:
+        raise Poisoned(f"{where}: batch {found} where the manifest has {expected}")
+    header = check_batch(payload)
+    if header.crc != found.checksum or header.size != found.size or header.count != found.records:
+        raise Poisoned(f"{where}: the stored batch {found} is not what was frozen")
+
+
+@dataclass
+class Encoder:
+    """The batches of one map partition."""
+
+    encoding: Encoding
+    map_partition: int
+    _open: dict[TopicPartition, BatchBuilder] = field(default_factory=dict)
+    _number: int = 0
+    _turns: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
+        now_ms = time.time_ns() // 1_000_000
+        for topic, part in self._by_topic(rows):
+            target = self.encoding.targets.get(topic) if topic is not None else None
+            if target is None:
+                named = "no topic: neither the row nor the sink names one" if topic is None else f"no topic {topic!r}"
+                yield from self._unwritable(part, topic, named, now_ms)
+            else:
+                yield from self._add_to(target, part, now_ms)
+
+    def finish(self) -> Iterator[Frozen]:
+        for where in list(self._open):
+            yield from self._close(where)
+
+    def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        import pyarrow.compute as pc
+
+        if "topic" not in rows.schema.names:
+            yield self.encoding.topic, rows
+            return
+        topics = rows.column("topic")
+        for topic in topics.unique():
+            name = topic.as_py()
+            mask = pc.is_null(topics) if name is None else pc.equal(topics, topic)
+            yield name if name is not None else self.encoding.topic, rows.filter(mask)
+
+    def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[Frozen]:
+        import numpy as np
+
+        if target.compacted:
+            without_key = rows.column("key").is_null()
+            if without_key.true_count:
+                bad = rows.filter(without_key)
+                yield from self._unwritable(bad, target.topic, "no key, and the topic is compacted", now_ms)
+                rows = rows.filter(rows.column("key").is_valid())
+        source = column_source(rows)
+        # Rows without a key go to one partition per Arrow batch, in turn; tasks begin at different ones.
+        keyless = (self.map_partition + self._turns) % target.partitions
+        self._turns += 1
+        chosen = np.frombuffer(memoryview(partition_rows(source, target.partitions, keyless=keyless)), dtype=np.int32)
+        named = self._named(rows, target)
+        if named is not None:
+            chosen = np.where(named >= 0, named, chosen).astype(np.int32)
+            outside = (named >= target.partitions) | (named < -1)
+            if outside.any():
+                import pyarrow as pa
+
+                mask = pa.array(outside)
+                why = f"no such partition: {target.topic} has {target.partitions}"
+                yield from self._unwritable(rows.filter(mask), target.topic, why, now_ms)
+                rows = rows.filter(pa.array(~outside))
+                chosen = chosen[~outside]
+                source = column_source(rows)
+        if not len(chosen):
+            return
+        order, starts = group_rows(chosen.tobytes(), target.partitions)
+        limit = min(self.encoding.batch_bytes, target.max_bytes)
+        for partition in range(target.partitions):
+            at, stop = starts[partition], starts[partition + 1]
+            if at == stop:
+                continue
+            where = TopicPartition(target.topic, partition)
+            builder = self._open.get(where)
+            if builder is None:
+                builder = self._open[where] = BatchBuilder()
+            while True:
+                at = builder.append_columns(source, at, stop, timestamp=now_ms, rows=order, limit=limit)
+                if at == stop and builder.size <= limit:
+                    break
+                yield from self._close(where, rows, order, at)
+                if at == stop:
+                    break
+                builder = self._open[where] = BatchBuilder()
+
+    def _named(self, rows: pa.RecordBatch, target: Target) -> Any:
+        """The partition that a row names itself or the user's function chooses, −1 where neither does; or None."""
+        import numpy as np
+
+        named = _numbers(rows.column("partition")) if "partition" in rows.schema.names else None
+        if self.encoding.choose is None:
+            return named
+        chosen = _numbers(self.encoding.choose(rows, target.partitions))
+        return chosen if named is None else np.where(named != -1, named, chosen)
+
+    def _close(
+        self, where: TopicPartition, rows: pa.RecordBatch | None = None, order: Any = None, at: int = 0
+    ) -> Iterator[Frozen]:
+        builder = self._open.pop(where)
+        payload = builder.build(self.encoding.codec, self.encoding.level)
+        limit = self.encoding.targets[where.topic].max_bytes
+        if len(payload) > limit:
+            # A batch takes its first record however large; it is alone in it, and was the last one taken.
+            why = f"a record of {builder.size} bytes is more than {where.topic} takes ({limit} bytes in all)"
+            if self.encoding.dead_letter is None or rows is None:
+                raise RecordTooLarge(
+                    f"{why}; raise the topic's max.message.bytes, or give the sink a dead_letter topic"
+                )
+            import numpy as np
+
+            row = int(np.frombuffer(order, dtype=np.int32)[at - 1])
+            yield from self._unwritable(rows.slice(row, 1), where.topic, why, time.time_ns() // 1_000_000)
+            return
+        yield self._frozen(where, builder.count, payload)
+
+    def _frozen(self, where: TopicPartition, records: int, payload: bytearray) -> Frozen:
+        self._number += 1
+        return Frozen(where, self._number, records, len(payload), read_header(payload).crc, payload)
+
+    def _unwritable(self, rows: pa.RecordBatch, topic: str | None, why: str, now_ms: int) -> Iterator[Frozen]:
+        dead_letter = self.encoding.dead_letter
+        if dead_letter is None:
+            raise Unwritable(
+                f"{rows.num_rows} rows cannot be written: {why}. Give the sink a dead_letter topic to keep them apart"
+            )
+        target = self.encoding.targets[dead_letter]
+        where = TopicPartition(dead_letter, (self.map_partition + self._turns) % target.partitions)
+        for at in range(rows.num_rows):
+            row = {name: rows.column(i)[at].as_py() for i, name in enumerate(rows.schema.names)}
+            headers = [(header["key"], header["value"]) for header in row.get("headers") or ()]
+            headers += [(REASON_HEADER, why.encode()), (TOPIC_HEADER, (topic or "").encode())]
+            # What does not fit there either is cut: the reason and the beginning are worth more than nothing.
+            room = min(target.max_bytes, self.encoding.batch_bytes) - 1024
+            room -= sum(len(str(name)) + len(content or b"") + 16 for name, content in headers)
+            if room < 0:
+                headers, room = headers[-2:], min(target.max_bytes, self.encoding.batch_bytes) - 4096
+            key, value = row.get("key"), row.get("value")
+            key = None if key is None else key[: room // 2]
+            value = None if value is None else value[: room - len(key or b"")]
+            builder = self._open.get(where)
+            if builder is None or builder.size + len(key or b"") + len(value or b"") + 4096 > target.max_bytes:
+                if builder is not None:
+                    yield from self._close(where)
+                builder = self._open[where] = BatchBuilder()
+            builder.append(key, value, now_ms, headers)
+
+
+def _numbers(partitions: pa.Array) -> Any:
+    """As numpy sees them, −1 for null."""
+    import pyarrow as pa
+
+    return partitions.cast(pa.int32()).fill_null(pa.scalar(-1, pa.int32())).to_numpy(zero_copy_only=False)
+
+
+def freeze_rows(encoding: Encoding) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark maps over the rows' Arrow batches; answers in the columns of SCHEMA."""
+
+    def freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        map_partition = context.partitionId() if context is not None else 0
+        yield from _rows_of(encoded_batches(encoding, map_partition, batches), map_partition, encoding.small_bytes)
+
+    return freeze
+
+
+def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Frozen]:
+    encoder = Encoder(encoding, map_partition)
+    for rows in batches:
+        yield from encoder.add(rows)
+    yield from encoder.finish()
+
+
+def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Encoded batches as rows. They are held back until it is known whether all of them together are small."""
+    held: list[Frozen] = []
+    size = 0
+    small = True
+    for batch in frozen:
+        held.append(batch)
+        size += batch.size
+        small = small and size <= small_bytes
+        if not small and size >= _OUT_BYTES:
+            yield _as_rows(held, map_partition, small=False)
+            held, size = [], 0
+    if held:
+        yield _as_rows(held, map_partition, small=small)
+
+
+def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    rows = len(frozen)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([batch.where.topic for batch in frozen], pa.string()),
+            pa.array([batch.where.partition for batch in frozen], pa.int32()),
+            pa.repeat(pa.scalar(map_partition, pa.int32()), rows),
+            pa.array([batch.number for batch in frozen], pa.int32()),
+            pa.array([batch.records for batch in frozen], pa.int32()),
+            pa.array([batch.size for batch in frozen], pa.int32()),
+            pa.array([batch.checksum for batch in frozen], pa.int64()),
+            pa.repeat(pa.scalar(small, pa.bool_()), rows),
+            pa.array([bytes(batch.payload) for batch in frozen], pa.binary()),
+        ],
+        names=[*MANIFEST_COLUMNS, "payload"],
+    )
+
+
+def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
+    """The manifest from the collected rows (MANIFEST_COLUMNS and `payload`, null where a task had much)."""
+    rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
+    by_target: dict[TopicPartition, list[Any]] = {}
+    for row in rows:
+        by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    small = all(row.small for row in rows) and sum(row.size for row in rows) <= driver_bytes
+    return Manifest(
+        {
+            where: tuple(
+                Entry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF) for row in found
+            )
+            for where, found in by_target.items()
+        },
+        {where: tuple(row.payload for row in found) for where, found in by_target.items()} if small else None,
+    )

@@ -1,0 +1,103 @@
+"""Which offsets a micro-batch covers: pure planning over positions, topic → partition → offset.
+
+The form in checkpoints is that of Spark's Kafka source, `{"topic": {"0": 23}}`; JSON's keys are text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from fencepost.spark.fetch import DataLost, Range
+
+Position: TypeAlias = Mapping[str, Mapping[int, int]]
+
+
+def to_json(position: Position) -> dict[str, dict[str, int]]:
+    return {
+        topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
+        for topic, partitions in sorted(position.items())
+    }
+
+
+def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in stored.items()}
+
+
+def count(start: Position, stop: Position) -> int:
+    """Offsets between the two; a partition that `start` does not know counts from 0."""
+    return sum(
+        max(0, at - start.get(topic, {}).get(partition, 0))
+        for topic, partitions in stop.items()
+        for partition, at in partitions.items()
+    )
+
+
+def limited(start: Position, stop: Position, most: int) -> dict[str, dict[int, int]]:
+    """`stop`, drawn in so that at most about `most` offsets lie before it; each partition gives way in proportion to
+    what it has, and each that has something gets at least one, so that none starves."""
+    total = count(start, stop)
+    if total <= most:
+        return {topic: dict(partitions) for topic, partitions in stop.items()}
+    drawn: dict[str, dict[int, int]] = {}
+    for topic, partitions in stop.items():
+        for partition, at in partitions.items():
+            begin = start.get(topic, {}).get(partition, 0)
+            size = max(0, at - begin)
+            share = max(1, size * most // total) if size else 0
+            drawn.setdefault(topic, {})[partition] = max(begin, min(at, begin + share))
+    return drawn
+
+
+def ranges(start: Position, stop: Position, *, at_least: int | None = None) -> list[Range]:
+    """A range per partition that has something; the larger ones are cut until there are at least so many."""
+    whole = [
+        Range(topic, partition, start.get(topic, {}).get(partition, 0), at)
+        for topic, partitions in sorted(stop.items())
+        for partition, at in sorted(partitions.items())
+        if at > start.get(topic, {}).get(partition, 0)
+    ]
+    if at_least is None or len(whole) >= at_least or not whole:
+        return whole
+    total = sum(wanted.stop - wanted.start for wanted in whole)
+    return [part for wanted in whole for part in _cut(wanted, round(at_least * (wanted.stop - wanted.start) / total))]
+
+
+def _cut(wanted: Range, parts: int) -> Iterable[Range]:
+    size = wanted.stop - wanted.start
+    parts = max(1, min(parts, size))
+    edges = [wanted.start + size * part // parts for part in range(parts + 1)]
+    return [Range(wanted.topic, wanted.partition, start, stop) for start, stop in pairwise(edges)]
+
+
+def check_nothing_lost(start: Position, earliest: Position, latest: Position) -> None:
+    """Raises DataLost if a stream would go on at an offset that is gone, or that the topic has not reached."""
+    for topic, partitions in start.items():
+        for partition, at in partitions.items():
+            first = earliest.get(topic, {}).get(partition)
+            if first is None:
+                why = "the partition is not there any more"
+            elif at < first:
+                why = f"the log starts at {first} now: retention was faster"
+            elif at > latest[topic][partition]:
+                why = f"the log ends at {latest[topic][partition]}: was the topic made anew?"
+            else:
+                continue
+            raise DataLost(
+                f"{topic}-{partition}: the stream goes on at offset {at}, but {why}. failOnDataLoss=false goes on with "
+                "what is left"
+            )
+
+
+def clamped(start: Position, earliest: Position, latest: Position) -> dict[str, dict[int, int]]:
+    """What is left of `start` where data is lost: within the log as it is now."""
+    return {
+        topic: {
+            partition: min(max(at, earliest[topic][partition]), latest[topic][partition])
+            for partition, at in partitions.items()
+            if partition in earliest.get(topic, {})
+        }
+        for topic, partitions in start.items()
+        if topic in earliest
+    }

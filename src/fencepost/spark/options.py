@@ -1,0 +1,234 @@
+"""What a user may say to the source: the options of Spark's own Kafka source, parsed in one place.
+
+Spark hands options over with names in lower case. An option that does not exist is an error which names the nearest one
+that does; one that only tunes Kafka's Java consumer (`kafka.fetch.min.bytes` …) has nothing to tune here and is passed
+over with a warning, so that moving over stays a change of the format's name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencepost.client.settings import ClientSettings, nearest
+from fencepost.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What Spark's JSON writes for the two ends of a partition."""
+
+_NAMES: Final = {
+    name.lower(): name
+    for name in (
+        "subscribe",
+        "subscribePattern",
+        "assign",
+        "startingOffsets",
+        "endingOffsets",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minPartitions",
+        "failOnDataLoss",
+        "includeHeaders",
+        "isolation",
+        "commitGroup",
+        "path",
+    )
+}
+_IGNORED: Final = frozenset(
+    {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
+)
+_TUNES_JAVA: Final = re.compile(
+    r"(auto|check|exclude|fetch|group|heartbeat|interceptor|key|max|metadata|metrics|partition|receive|reconnect|send|"
+    r"session|value|enable|allow|client\.(dns|rack)|connections|default|isolation)\..*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where to start or end: one of the two ends, a time for all, or something for each partition."""
+
+    end: int | None = None
+    """EARLIEST or LATEST, where nothing else is said."""
+    by_partition: Mapping[str, Mapping[int, int]] | None = None
+    timestamp: int | None = None
+    timestamps: Mapping[str, Mapping[int, int]] | None = None
+    strict: bool = True
+    """No record that new: an error; otherwise the latest offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    settings: ClientSettings
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    starting: Offsets = Offsets(LATEST)
+    ending: Offsets = Offsets(LATEST)
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay: float = 15 * 60.0
+    """Seconds after which `min_offsets` waits no longer."""
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    headers: bool = False
+    committed: bool = True
+    commit_group: str | None = None
+    """A group that the offsets of finished micro-batches are committed to, for tools that show lag."""
+
+
+def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of `readStream` or `read`, checked. The defaults are Spark's: a stream starts at the latest offset, a
+    batch at the earliest."""
+    given: dict[str, str] = {}
+    kafka: dict[str, str] = {}
+    for key, value in options.items():
+        name = key.lower()
+        if name.startswith("kafka."):
+            kafka[name.removeprefix("kafka.")] = value
+        elif name in _NAMES:
+            given[_NAMES[name]] = value
+        elif name in _IGNORED:
+            logger.warning("option %s has no meaning here and is passed over", key)
+        else:
+            known = dict.fromkeys((*_NAMES.values(), "kafka.bootstrap.servers"))
+            raise ConfigError(f"unknown option {key!r}{nearest(key, known)}")
+    topics, pattern, assigned = _what(given)
+    starting = _offsets(given, "starting", Offsets(LATEST if streaming else EARLIEST))
+    ending = _offsets(given, "ending", Offsets(LATEST))
+    if streaming:
+        for name in given:
+            if name.startswith("ending"):
+                raise ConfigError(f"{name} is for batch reads: a stream has no end")
+    elif starting.end == LATEST:
+        raise ConfigError("startingOffsets=latest reads nothing in a batch: earliest, or offsets in JSON")
+    if ending.end == EARLIEST:
+        raise ConfigError("endingOffsets=earliest reads nothing: latest, or offsets in JSON")
+    isolation = given.get("isolation") or kafka.pop("isolation.level", None) or "read_committed"
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(f"isolation={isolation!r}: read_committed or read_uncommitted")
+    return SourceOptions(
+        settings=_settings(kafka),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending,
+        max_offsets=_number(given, "maxOffsetsPerTrigger"),
+        min_offsets=_number(given, "minOffsetsPerTrigger"),
+        max_delay=_span(given.get("maxTriggerDelay", "15m")),
+        min_partitions=_number(given, "minPartitions"),
+        fail_on_data_loss=_truth(given, "failOnDataLoss", default=True),
+        headers=_truth(given, "includeHeaders", default=False),
+        committed=isolation == "read_committed",
+        commit_group=given.get("commitGroup"),
+    )
+
+
+def _settings(kafka: dict[str, str]) -> ClientSettings:
+    if "bootstrap.servers" not in kafka:
+        raise ConfigError("kafka.bootstrap.servers is missing: HOST:PORT of the cluster")
+    heeded = {}
+    for name, value in kafka.items():
+        if _TUNES_JAVA.fullmatch(name) and name != "default.api.timeout.ms":
+            logger.warning("option kafka.%s tunes Kafka's Java consumer and is passed over", name)
+        else:
+            heeded[name] = value
+    return ClientSettings.from_config(heeded)
+
+
+def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
+    named = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name, "").strip()]
+    if len(named) != 1:
+        what = f"{' and '.join(named)} are given" if named else "none is given"
+        raise ConfigError(f"one of subscribe, subscribePattern and assign is needed: {what}")
+    if named == ["subscribe"]:
+        topics = tuple(topic.strip() for topic in given["subscribe"].split(",") if topic.strip())
+        return topics, None, None
+    if named == ["subscribePattern"]:
+        try:
+            re.compile(given["subscribePattern"])
+        except re.error as error:
+            raise ConfigError(f"subscribePattern: {error}") from error
+        return (), given["subscribePattern"], None
+    assigned = _json(given["assign"], "assign")
+    if not all(isinstance(partitions, list) for partitions in assigned.values()):
+        raise ConfigError('assign is JSON as {"topic": [0, 1]}')
+    return (), None, {topic: tuple(int(p) for p in partitions) for topic, partitions in assigned.items()}
+
+
+def _offsets(given: Mapping[str, str], side: str, default: Offsets) -> Offsets:
+    """Spark's order: timestamps by partition, then one timestamp, then offsets."""
+    strict = given.get("startingOffsetsByTimestampStrategy", "error").lower() != "latest" and side == "starting"
+    by_timestamp = given.get(f"{side}OffsetsByTimestamp")
+    if by_timestamp is not None:
+        return Offsets(timestamps=_by_partition(by_timestamp, f"{side}OffsetsByTimestamp"), strict=strict)
+    timestamp = given.get(f"{side}Timestamp")
+    if timestamp is not None:
+        return Offsets(timestamp=_whole(timestamp, f"{side}Timestamp"), strict=strict)
+    text = given.get(f"{side}Offsets")
+    if text is None:
+        return default
+    if text.strip().lower() in ("earliest", "latest"):
+        return Offsets(EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    return Offsets(by_partition=_by_partition(text, f"{side}Offsets"))
+
+
+def _by_partition(text: str, name: str) -> dict[str, dict[int, int]]:
+    found = _json(text, name)
+    try:
+        return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f'{name} is earliest, latest or JSON as {{"topic": {{"0": 23, "1": -2}}}}') from None
+
+
+def _json(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name}: a JSON object is needed")
+    return found
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r}: a whole number is needed") from None
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    number = _whole(given[name], name)
+    if number <= 0:
+        raise ConfigError(f"{name}={number}: a positive number is needed")
+    return number
+
+
+def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}={given[name]!r}: true or false")
+    return text == "true"
+
+
+def _span(text: str) -> float:
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", text.strip())
+    if found is None:
+        raise ConfigError(f"maxTriggerDelay={text!r}: a span as 15m, 30s or 1h")
+    return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2] or "ms"]

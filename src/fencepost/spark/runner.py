@@ -1,0 +1,289 @@
+"""Carries out what `core/commit.py` decides: the steps of a micro-batch, from fence to commit, against a cluster.
+
+No Spark in here. What a micro-batch contains, and who publishes it, its subclasses know: rows of a DataFrame
+(`sink.py`) or ranges of a source topic (`copy.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final
+
+from fencepost.client.admin import Admin
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
+from fencepost.client.transactional import Transactional
+from fencepost.core.commit import (
+    Announce,
+    Commit,
+    Fence,
+    Freeze,
+    Look,
+    Outcome,
+    Peek,
+    Poisoned,
+    Progress,
+    Protocol,
+    Publish,
+    Step,
+    StepFailed,
+    Who,
+)
+from fencepost.core.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX, ProgressTopic, check_name, record_batch
+from fencepost.spark.publish import Links, PartitionWriter, Transaction, last_sequences
+from fencepost.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_ADD_PARTITIONS_TO_TXN: Final = 24
+_VERIFIES_FROM: Final = 4
+"""The version of it that came with Kafka 3.6, whose brokers verify that a partition belongs to the transaction."""
+_OWN: Final = 10_000
+"""Offered by fencepost's server alone."""
+
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_CONFIG,
+    }
+)
+"""What another attempt would only be answered with again."""
+
+
+class Runner:
+    """A sink's name at its cluster, for as long as this process writes under it."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        name: str,
+        *,
+        adopt: bool = False,
+        attempts: int = 3,
+        transaction_timeout: float = 300.0,
+        on_step: Callable[[str], object] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.name = check_name(name)
+        self.transaction_timeout = transaction_timeout
+        self.on_step = on_step or (lambda _step: None)
+        """Told every step before it is taken, by its name."""
+        self.routes = Routes(settings)
+        self.admin = Admin(settings)
+        self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name)
+        self.progress = ProgressTopic(self.routes, self.admin, name)
+        who = Who(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+        self._protocol = Protocol(name, who, adopt=adopt, attempts=attempts)
+        self._ready = False
+
+    def carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
+        """Takes the protocol's steps for one batch until it is in the log, or raises why it is not."""
+        self._prepare()
+        try:
+            outcome = _drive(self._protocol.micro_batch(query, batch, time.time_ns() // 1_000_000), work)
+        except BaseException:
+            work.abort()
+            raise
+        finally:
+            work.forget()
+        self.on_step("done")
+        return outcome
+
+    def close(self) -> None:
+        self.routes.close()
+        self.admin.close()
+
+    def _prepare(self) -> None:
+        if self._ready:
+            return
+        offered = self.routes.any().versions()
+        if _OWN not in offered and offered.get(_ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
+            raise ServerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "this Apache Kafka is older than 3.6: it does not verify that a write belongs to its transaction, so "
+                "exactly once cannot be promised",
+            )
+        self.progress.ensure()
+        self._ready = True
+
+
+def _drive(steps: Generator[Step, Any, Outcome], work: MicroBatch) -> Outcome:
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = work.perform(step)
+            except StepFailed as failure:
+                step = steps.throw(failure)
+            else:
+                step = steps.send(answer)
+    except StopIteration as finished:
+        outcome: Outcome = finished.value
+        return outcome
+
+
+class MicroBatch:
+    """Carries out the steps of one micro-batch; what its content is, subclasses know."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._links: Links | None = None
+        self._open: Identity | None = None
+        """Whose transaction may be open."""
+        self._fenced = False
+        self._manifest: Any = None
+        self.took: dict[str, float] = {}
+
+    # -- what subclasses say ----------------------------------------------------------------------------------
+
+    def freeze(self, position: str) -> Any:
+        raise NotImplementedError
+
+    def publish(self, transaction: Transaction, manifest: Any) -> None:
+        raise NotImplementedError
+
+    def records(self, manifest: Any) -> Mapping[TopicPartition, int]:
+        """Target partition → how many records it must have at the end."""
+        raise NotImplementedError
+
+    # -- the steps --------------------------------------------------------------------------------------------
+
+    def perform(self, step: Step) -> Any:
+        name = type(step).__name__.lower()
+        self.runner.on_step(name)
+        began = time.perf_counter()
+        try:
+            return self._perform(step)
+        finally:
+            self.took[name] = self.took.get(name, 0.0) + (time.perf_counter() - began) * 1000
+
+    def _perform(self, step: Step) -> Any:
+        runner = self.runner
+        match step:
+            case Peek():
+                self._fenced = False
+                state = runner.transactional.describe()
+                return None if state is None else state.identity
+            case Fence():
+                identity = runner.transactional.init(int(runner.transaction_timeout * 1000))
+                self._open, self._fenced = None, True
+                return identity
+            case Look():
+                return runner.progress.last(settled=self._fenced)
+            case Freeze(fresh=fresh, position=position):
+                return self._freeze(fresh, position)
+            case Announce(identity=identity, progress=progress):
+                return self._attempt(lambda: self._announce(identity, progress))
+            case Publish(identity=identity, manifest=manifest):
+                return self._attempt(lambda: self._publish(identity, manifest))
+            case Commit(identity=identity, manifest=manifest, progress=progress):
+                return self._attempt(lambda: self._commit(identity, manifest, progress))
+            case _:
+                time.sleep(runner.settings.retry_backoff * 5)
+                return None
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Whatever goes wrong is a failed step; what no further attempt can cure ends the batch."""
+        try:
+            act()
+        except FencepostError as error:
+            if error.code in _FINAL:
+                raise
+            raise StepFailed(self._explained(error), thaw=isinstance(error, Poisoned)) from error
+        except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
+            raise StepFailed(error, thaw=True) from error
+
+    def _explained(self, error: FencepostError) -> FencepostError:
+        took = (self.took.get("publish", 0.0) + self.took.get("commit", 0.0)) / 1000
+        timeout = self.runner.transaction_timeout
+        if error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED) and took >= timeout:
+            return ServerError(
+                error.code,
+                f"publishing took longer than transaction_timeout={timeout:g} s, and the server gave it up: "
+                "make micro-batches smaller (maxOffsetsPerTrigger), or the timeout longer",
+            )
+        return error
+
+    def _freeze(self, fresh: bool, position: str) -> Any:
+        if fresh or self._manifest is None:
+            self._manifest = self.freeze(position)
+        return self._manifest
+
+    def _announce(self, identity: Identity, progress: Progress) -> None:
+        self._begin(identity, [])
+        self._write_record(identity, progress)
+        self._end(identity)
+
+    def _publish(self, identity: Identity, manifest: Any) -> None:
+        self._begin(identity, list(self.records(manifest)))
+        self.publish(self._transaction(identity), manifest)
+
+    def _commit(self, identity: Identity, manifest: Any, progress: Progress) -> None:
+        self.runner.on_step("verify")
+        expected = self.records(manifest)
+        for topic in {where.topic for where in expected}:
+            partitions = [where.partition for where in expected if where.topic == topic]
+            found = last_sequences(self.runner.admin, topic, partitions, identity)
+            for partition in partitions:
+                there, wanted = found.get(partition, -1) + 1, expected[TopicPartition(topic, partition)]
+                if there != wanted:
+                    raise FencepostError(f"{topic}-{partition} has {there} records of the transaction, not {wanted}")
+        self.runner.on_step("record")
+        self._write_record(identity, progress)
+        self.runner.on_step("end")
+        self._end(identity)
+
+    def _begin(self, identity: Identity, partitions: list[TopicPartition]) -> None:
+        self._open = identity
+        self.runner.transactional.add_partitions(identity, [*partitions, self.runner.progress.where])
+
+    def _write_record(self, identity: Identity, progress: Progress) -> None:
+        writer = PartitionWriter(self.links(), self._transaction(identity), self.runner.progress.where, fresh=True)
+        writer.write(record_batch(progress, time.time_ns() // 1_000_000))
+        writer.finish()
+
+    def _end(self, identity: Identity) -> None:
+        transactional = self.runner.transactional
+        transactional.end(identity, commit=True)
+        self.runner.on_step("ended")
+        # The answer comes before the markers are in the logs; asked again, it comes after them. What is committed is
+        # then readable when foreachBatch returns.
+        transactional.end(identity, commit=True)
+        self._open = None
+
+    def abort(self) -> None:
+        """What is open holds readers up: ends it, as far as that is possible at the moment."""
+        if self._open is None:
+            return
+        quickly = Transactional(self.runner.routes, self.runner.transactional.name, patience=1.0)
+        try:
+            quickly.end(self._open, commit=False)
+        except FencepostError as error:
+            logger.info("sink %s: the transaction could not be aborted, it will time out: %s", self.runner.name, error)
+
+    def forget(self) -> None:
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def _transaction(self, identity: Identity) -> Transaction:
+        return Transaction(self.runner.transactional.name, identity)
+
+    def links(self) -> Links:
+        if self._links is None:
+            self._links = Links(self.runner.routes)
+        return self._links

@@ -1,0 +1,271 @@
+"""The exactly-once sink: `df.writeStream.foreachBatch(Sink(servers, topic="b", name="enrich"))`.
+
+One transaction per micro-batch, shared by all tasks. What is to be done next is decided in `core/commit.py`; here it is
+done: fence, look, freeze, publish, commit. The transaction is open only while publishing.
+
+Small micro-batches come back to the driver with their manifest and are published from there: a second Spark job would
+cost more than it saves. Large ones are shuffled by target partition, and each target partition belongs to one task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.client.options import Compression
+from fencepost.client.settings import ClientSettings
+from fencepost.core.commit import Outcome
+from fencepost.errors import ConfigError
+from fencepost.kernel import CODECS
+from fencepost.spark import columns, publishing
+from fencepost.spark.freeze import (
+    MANIFEST_COLUMNS,
+    SCHEMA,
+    ChoosePartitions,
+    Encoding,
+    Manifest,
+    freeze_rows,
+    manifest_of,
+)
+from fencepost.spark.publish import Transaction
+from fencepost.spark.runner import MicroBatch, Runner
+from fencepost.spark.targets import describe, describe_all
+from fencepost.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Spark's local property: the query's id, stable per checkpoint, visible inside foreachBatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What became of one micro-batch; Spark itself reports nothing for foreachBatch."""
+
+    sink: str
+    query: str
+    batch: int
+    skipped: bool
+    """It was in the log already, from before a restart."""
+    rows: int
+    bytes: int
+    partitions: int
+    attempts: int
+    epoch: int
+    published_by: str
+    """`driver`, `tasks`, or `nobody` where there was nothing to publish."""
+    milliseconds: Mapping[str, float] = field(default_factory=dict)
+    """Step → how long it took, over all attempts."""
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"sink {self.sink}: batch {self.batch} was in the log already, skipped"
+        steps = ", ".join(f"{step} {took:.0f}" for step, took in self.milliseconds.items())
+        again = f", {self.attempts} attempts" if self.attempts > 1 else ""
+        return (
+            f"sink {self.sink}: batch {self.batch}, {self.rows} rows, {self.bytes} bytes, {self.partitions} partitions "
+            f"by {self.published_by}, epoch {self.epoch}{again}; ms: {steps}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a sink can be told. Times are seconds, sizes bytes."""
+
+    topic: str | None = None
+    """The target of all rows; without it the column `topic` says."""
+    topics: tuple[str, ...] = ()
+    """Topics that the column `topic` may name."""
+    adopt: bool = False
+    """Take the name over from another query, a rolled-back checkpoint or another sink; heeded at the first batch."""
+    create: int | None = None
+    """Partitions of a target that is made if it does not exist; None: it must."""
+    compression: Compression = "none"
+    compression_level: int | None = None
+    batch_bytes: int = 512 << 10
+    """Bytes of a record batch before compression."""
+    dead_letter: str | None = None
+    """Topic for rows that can never be written; without it they fail the batch."""
+    partitioner: ChoosePartitions | None = None
+    keep_timestamps: bool = False
+    """Records' times from the column `timestamp`; otherwise the time of writing, as with Spark's own sink."""
+    transaction_timeout: float = 300.0
+    """How long publishing may take before the server gives the batch up and lets readers go on."""
+    attempts: int = 3
+    driver_bytes: int = 1 << 20
+    """Micro-batches up to this size are published by the driver; 0: never."""
+
+    def __post_init__(self) -> None:
+        if self.compression not in CODECS:
+            raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+        if self.batch_bytes <= 0 or self.driver_bytes < 0:
+            raise ConfigError("batch_bytes and driver_bytes are numbers of bytes")
+        if self.attempts < 1:
+            raise ConfigError(f"attempts={self.attempts}: at least one is needed")
+        if self.transaction_timeout <= 0:
+            raise ConfigError(f"transaction_timeout={self.transaction_timeout}: a positive number of seconds is needed")
+
+
+class Sink:
+    """Give it to `foreachBatch`. `name` is the sink's identity across restarts: one query, one name.
+
+    `report` is the last micro-batch's `BatchReport`, `reports` the last hundred. `on_report` is told each, `on_step`
+    each step before it is taken.
+    """
+
+    def __init__(
+        self,
+        servers: str | ClientSettings,
+        *,
+        name: str,
+        topic: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        on_step: Callable[[str], object] | None = None,
+        on_report: Callable[[BatchReport], object] | None = None,
+        **options: Any,
+    ) -> None:
+        """`settings`: Kafka's names for how to reach the cluster. `options`: the fields of `SinkOptions`."""
+        try:
+            self.options = SinkOptions(topic=topic, **options)
+        except TypeError as error:
+            known = ", ".join(SinkOptions.__slots__)
+            raise ConfigError(f"{error}; a sink can be told {known}") from error
+        self.name = name
+        if isinstance(servers, ClientSettings):
+            how = servers
+        else:
+            how = ClientSettings.from_config({**(settings or {}), "bootstrap.servers": servers})
+        self.reports: deque[BatchReport] = deque(maxlen=100)
+        self._on_report = on_report or (lambda _report: None)
+        self.runner = Runner(
+            how,
+            name,
+            adopt=self.options.adopt,
+            attempts=self.options.attempts,
+            transaction_timeout=self.options.transaction_timeout,
+            on_step=on_step,
+        )
+
+    @property
+    def report(self) -> BatchReport | None:
+        """Of the last micro-batch."""
+        return self.reports[-1] if self.reports else None
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """What foreachBatch calls."""
+        columns.refuse_connect(df)
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
+        self.run(df, query, batch_id)
+
+    def run(self, df: DataFrame, query: str, batch: int) -> BatchReport:
+        """One micro-batch, from fence to commit."""
+        work = _DataFrameBatch(self, df)
+        report = work.report(query, self.runner.carry_out(work, query, batch))
+        self.reports.append(report)
+        logger.info("%s", report)
+        self._on_report(report)
+        return report
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+class _DataFrameBatch(MicroBatch):
+    """The content is a DataFrame's rows."""
+
+    def __init__(self, sink: Sink, df: DataFrame) -> None:
+        super().__init__(sink.runner)
+        self.sink = sink
+        self._df = df
+        self._frozen: DataFrame | None = None
+
+    def freeze(self, position: str) -> Manifest:
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+        options = self.sink.options
+        rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
+        self._thaw()
+        mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
+        self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
+        payload = F.when(F.col("small"), F.col("payload")).alias("payload")
+        collected = self._frozen.select(*MANIFEST_COLUMNS, payload).collect()
+        return manifest_of(collected, driver_bytes=options.driver_bytes)
+
+    def _encoding(self, rows: DataFrame) -> Encoding:
+        options = self.sink.options
+        named = [options.topic] if options.topic else list(options.topics)
+        if "topic" in rows.columns and not named:
+            named = [row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None]
+        if not named and "topic" not in rows.columns:
+            raise ConfigError("no target: give the sink a topic, or the DataFrame a column topic")
+        create = options.create
+        if options.dead_letter is not None:
+            named.append(options.dead_letter)
+        return Encoding(
+            targets=self._targets(named, create),
+            topic=options.topic,
+            codec=CODECS[options.compression],
+            level=options.compression_level,
+            batch_bytes=options.batch_bytes,
+            small_bytes=min(options.driver_bytes, 256 << 10),
+            dead_letter=options.dead_letter,
+            choose=options.partitioner,
+        )
+
+    def _targets(self, names: list[str], create: int | None) -> Any:
+        if self.sink.options.dead_letter is None:
+            return describe_all(self.runner.admin, names, create=create)
+        found = {}
+        for name in names:  # a topic that a row names and that does not exist is the row's fault, not the batch's
+            try:
+                found[name] = describe(self.runner.admin, name, create=create)
+            except ConfigError:
+                if name in (self.sink.options.topic, self.sink.options.dead_letter):
+                    raise
+        return found
+
+    def publish(self, transaction: Transaction, manifest: Manifest) -> None:
+        if manifest.payloads is not None:
+            publishing.by_driver(self.links(), transaction, manifest)
+        elif self._frozen is not None:
+            publishing.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
+
+    def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
+        return {where: manifest.records_of(where) for where in manifest.batches}
+
+    def report(self, query: str, outcome: Outcome) -> BatchReport:
+        manifest: Manifest | None = None if outcome.skipped else outcome.manifest
+        by = "nobody"
+        if manifest is not None and manifest.batches:
+            by = "tasks" if manifest.payloads is None else "driver"
+        return BatchReport(
+            sink=self.sink.name,
+            query=query,
+            batch=outcome.batch,
+            skipped=outcome.skipped,
+            rows=manifest.records if manifest else 0,
+            bytes=manifest.size if manifest else 0,
+            partitions=len(manifest.batches) if manifest else 0,
+            attempts=outcome.attempts,
+            epoch=outcome.identity.epoch,
+            published_by=by,
+            milliseconds=dict(self.took),
+        )
+
+    def forget(self) -> None:
+        super().forget()
+        self._thaw()
+
+    def _thaw(self) -> None:
+        if self._frozen is not None:
+            self._frozen.unpersist()
+            self._frozen = None

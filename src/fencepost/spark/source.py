@@ -1,0 +1,300 @@
+"""`spark.read.format("fencepost")` and `spark.readStream`: a Python data source, no jar (PIPE-1).
+
+Columns and options are those of Spark's own Kafka source, so that moving over is changing the format's name. The latest
+offset is the last *stable* one: what an open transaction may still take back is not read.
+
+From Spark 4.2 on the source takes part in admission control: rate limits, and `availableNow` with a target that is
+fixed when the query starts. Before that Spark asks for the latest offset alone; limits are refused there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.routing import Routes
+from fencepost.errors import ConfigError, ErrorCode, ServerError
+from fencepost.spark import arrow, offsets
+from fencepost.spark.fetch import Range, fetch
+from fencepost.spark.options import Offsets, SourceOptions, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark 4.0 and 4.1
+    ADMISSION_CONTROL = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Not known to this Spark."""
+else:
+    ADMISSION_CONTROL = True
+
+NAME: Final = "fencepost"
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("fencepost")` known to the session."""
+    spark.dataSource.register(FencepostSource)
+
+
+class Partition(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(str(wanted))
+        self.wanted = wanted
+
+
+class FencepostSource(DataSource):  # type: ignore[misc]
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return arrow.schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(parse(dict(self.options), streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = parse(dict(self.options), streaming=True)
+        if ADMISSION_CONTROL:
+            return StreamReader(options)
+        if options.max_offsets is not None or options.min_offsets is not None:
+            raise ConfigError(
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, whose Python sources can be limited; "
+                "with this one a micro-batch takes all that is there"
+            )
+        return UnlimitedStreamReader(options)
+
+
+class Topics:
+    """What the cluster says about the subscribed partitions. Asked anew every time: topics come, and grow."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def names(self, admin: Admin) -> list[str]:
+        options = self._options
+        if options.assigned is not None:
+            return sorted(options.assigned)
+        if options.pattern is not None:
+            return sorted(t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
+        return sorted(options.topics)
+
+    def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
+        """EARLIEST, or LATEST: the last stable offset, unless uncommitted records are wanted too."""
+        options = self._options
+        found: dict[str, dict[int, int]] = {}
+        for topic in self.names(admin):
+            wanted = None if options.assigned is None else options.assigned[topic]
+            try:
+                known = admin.offsets(topic, end, partitions=wanted, read_committed=options.committed)
+            except ServerError as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not options.fail_on_data_loss:
+                    continue
+                raise
+            found[topic] = {partition: at.offset for partition, at in known.items()}
+        return found
+
+    def resolved(self, admin: Admin, offsets: Offsets) -> dict[str, dict[int, int]]:
+        """Offsets as they were given, as numbers."""
+        if offsets.end is not None:
+            return self.at(admin, EARLIEST if offsets.end == EARLIEST else LATEST)
+        latest = self.at(admin, LATEST)
+        if offsets.timestamp is not None:
+            given = {topic: dict.fromkeys(partitions, offsets.timestamp) for topic, partitions in latest.items()}
+            return self._by_time(admin, given, latest, offsets.strict)
+        if offsets.timestamps is not None:
+            return self._by_time(admin, _complete(offsets.timestamps, latest, "timestamps"), latest, offsets.strict)
+        assert offsets.by_partition is not None
+        wanted = _complete(offsets.by_partition, latest, "offsets")
+        earliest = self.at(admin, EARLIEST) if any(-2 in at.values() for at in wanted.values()) else {}
+        return {
+            topic: {
+                partition: earliest[topic][partition] if at == -2 else latest[topic][partition] if at == -1 else at
+                for partition, at in partitions.items()
+            }
+            for topic, partitions in wanted.items()
+        }
+
+    def _by_time(
+        self, admin: Admin, times: dict[str, dict[int, int]], latest: dict[str, dict[int, int]], strict: bool
+    ) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for topic, partitions in times.items():
+            for partition, moment in partitions.items():
+                at: int = admin.offsets(topic, moment, partitions=[partition])[partition].offset
+                if at < 0:
+                    if strict:
+                        raise ConfigError(
+                            f"{topic}-{partition} has no record at or after {moment}; "
+                            "startingOffsetsByTimestampStrategy=latest starts at its end"
+                        )
+                    at = latest[topic][partition]
+                found.setdefault(topic, {})[partition] = at
+        return found
+
+
+def _complete(given: Any, latest: dict[str, dict[int, int]], what: str) -> dict[str, dict[int, int]]:
+    """As in Spark, JSON must name every partition: a forgotten one would be read from who knows where."""
+    for topic, partitions in latest.items():
+        absent = sorted(set(partitions) - set(given.get(topic, {})))
+        if absent:
+            raise ConfigError(f"the JSON of {what} must name all partitions of {topic}; {absent} are missing")
+    return {topic: {p: int(given[topic][p]) for p in partitions} for topic, partitions in latest.items()}
+
+
+def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """What a task does."""
+    with Routes(options.settings) as routes:
+        fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=options.fail_on_data_loss)
+        yield from arrow.rows(wanted, fetched, headers=options.headers)
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        topics = Topics(options)
+        with Admin(options.settings) as admin:
+            start = topics.resolved(admin, options.starting)
+            stop = topics.resolved(admin, options.ending)
+            if not options.fail_on_data_loss:
+                start = offsets.clamped(start, topics.at(admin, EARLIEST), topics.at(admin, LATEST))
+        return [Partition(wanted) for wanted in offsets.ranges(start, stop, at_least=options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Partition):  # Spark makes one up where there is nothing to read
+            yield from read_range(self._options, partition.wanted)
+
+
+class _Stream(DataSourceStreamReader):  # type: ignore[misc]
+    """What both kinds of stream readers share. Lives in one process for as long as the query does; `read` runs on
+    executors, in a copy that knows the options alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._topics = Topics(options)
+        self._admin: Admin | None = None
+        self._goal: dict[str, dict[int, int]] | None = None
+        """availableNow: where the query ends."""
+        self._waiting_since: float | None = None
+        """minOffsetsPerTrigger: when there was first something, but too little."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_admin": None}
+
+    @property
+    def admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self._options.settings)
+        return self._admin
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        return offsets.to_json(self._topics.resolved(self.admin, self._options.starting))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = offsets.from_json(start), offsets.from_json(end)
+        earliest = self._topics.at(self.admin, EARLIEST)
+        # Partitions that came later are read from their first record.
+        for topic, partitions in stop.items():
+            for partition in partitions:
+                if partition not in begin.get(topic, {}):
+                    begin.setdefault(topic, {})[partition] = earliest.get(topic, {}).get(partition, 0)
+        if self._options.fail_on_data_loss:
+            offsets.check_nothing_lost(begin, earliest, stop)
+        else:
+            begin = offsets.clamped(begin, earliest, stop)
+            stop = {topic: partitions for topic, partitions in stop.items() if topic in begin}
+        return [Partition(w) for w in offsets.ranges(begin, stop, at_least=self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Partition)
+        return read_range(self._options, partition.wanted)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        group = self._options.commit_group
+        if group is not None:
+            for topic, partitions in offsets.from_json(end).items():
+                self.admin.set_group_offsets(group, topic, partitions)
+
+    def stop(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _latest(self) -> dict[str, dict[int, int]]:
+        return self._topics.at(self.admin, LATEST)
+
+
+class UnlimitedStreamReader(_Stream):
+    """For Spark 4.0 and 4.1, which ask for the latest offset without saying from where."""
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return offsets.to_json(self._latest())
+
+
+class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """With admission control."""
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.min_offsets is not None:
+            return ReadMinRows(options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._goal = self._latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        begin = offsets.from_json(start)
+        stop = self._latest() if self._goal is None else {topic: dict(known) for topic, known in self._goal.items()}
+        # Never behind the start: a partition whose metadata is gone for a moment stays where it is.
+        for topic, partitions in begin.items():
+            for partition, at in partitions.items():
+                known = stop.setdefault(topic, {})
+                if self._options.fail_on_data_loss or partition in known:
+                    known[partition] = max(known.get(partition, at), at)
+        if self._goal is None and self._too_little(begin, stop):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            stop = offsets.limited(begin, stop, limit.max_rows)
+        return offsets.to_json(stop)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """For the lag in the query's progress."""
+        return offsets.to_json(self._latest() if self._goal is None else self._goal)
+
+    def _too_little(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> bool:
+        """minOffsetsPerTrigger: less than that is left for later, but not longer than maxTriggerDelay."""
+        least = self._options.min_offsets
+        found = offsets.count(begin, stop)
+        if least is None or found >= least or found == 0:
+            self._waiting_since = None
+            return False
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < self._options.max_delay:
+            return True
+        self._waiting_since = None
+        return False

@@ -1,0 +1,32 @@
+"""A batch DataFrame into the log, whole and once per job name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fencepost.client.settings import ClientSettings
+from fencepost.spark import columns
+from fencepost.spark.sink import BatchReport, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write(
+    df: DataFrame,
+    servers: str | ClientSettings,
+    *,
+    job: str,
+    topic: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    **options: Any,
+) -> BatchReport:
+    """Writes all rows, or none. A job of this name that was written before is skipped, and the answer says so; its name
+    is free again after `fencepost sink reset job.NAME`. Options are those of `Sink`."""
+    columns.refuse_connect(df)
+    sink = Sink(servers, name=f"job.{job}", topic=topic, settings=settings, **options)
+    try:
+        return sink.run(df, f"job {job} to {topic or 'topics of the rows'}", 0)
+    finally:
+        sink.close()

@@ -1,0 +1,40 @@
+"""Servers and Spark sessions for the tests of the pipeline."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import fencepost
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def _our_server() -> Iterator[str]:
+    with fencepost.Server() as running:
+        yield running.address
+
+
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
+def servers(request: pytest.FixtureRequest) -> str:
+    """The address of fencepost's server and of Apache Kafka, in turn."""
+    if request.param == "kafka":
+        address: str = request.getfixturevalue("kafka").address
+        return address
+    return str(request.getfixturevalue("_our_server"))
+
+
+@pytest.fixture
+def ours(_our_server: str) -> str:
+    return _our_server
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test of the session uses, for topics and sinks."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
+    return f"{test}-{next(_numbers)}"
