@@ -33,7 +33,7 @@ def settings(servers: str, **more: Any) -> dict[str, Any]:
         "reconnect.backoff.ms": 10,
         "reconnect.backoff.max.ms": 100,
         "socket.timeout.ms": 5_000,
-        "log_level": 0,
+        "log_level": 7, "debug": "eos,protocol,broker",
         **{name.replace("_", "."): value for name, value in more.items()},
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from fencepost._version import __version__
+from fencepost.cli.copy import copy
 from fencepost.cli.doctor import doctor
 from fencepost.cli.errors import OneLineErrors
 from fencepost.cli.group import group
@@ -15,6 +16,7 @@ from fencepost.cli.own import own, owners
 from fencepost.cli.ping import ping
 from fencepost.cli.producers import producers
 from fencepost.cli.serve import serve
+from fencepost.cli.sink import sink
 from fencepost.cli.topic import topic
 
 
@@ -33,5 +35,5 @@ def main() -> None:
     """
 
 
-for command in (serve, topic, producers, group, own, owners, ping, doctor):
+for command in (serve, topic, producers, group, own, owners, ping, doctor, copy, sink):
     main.add_command(command)

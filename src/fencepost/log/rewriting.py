@@ -44,7 +44,7 @@ def delete_horizon(header: BatchHeader) -> Milliseconds | None:
 
 
 def records_of(buffer: Buffer, at: int, header: BatchHeader) -> list[Record]:
-    """The records of the batch at `at`, whose checksum was verified before. CorruptBatch if the header says otherwise."""
+    """The records of the batch at `at`, whose checksum was verified before. CorruptBatch if the header disagrees."""
     return decode_batch(buffer, at, check=False) if header.count else []
 
 

@@ -125,13 +125,14 @@ class PartitionWriter:
         self.repeated = 0
         """Batches that were there already."""
 
-    def write(self, batch: bytearray) -> None:
+    def write(self, batch: bytearray) -> int:
+        """Stamps and sends it, unless it is there already; how many records it has."""
         header = read_header(batch)
         first, last = self._next, self._next + header.last_offset_delta
         self._next = last + 1
         if last <= self._confirmed:
             self.repeated += 1
-            return
+            return header.count
         identity = self._transaction.identity
         stamp_producer(batch, header, identity.pid, identity.epoch, first, transactional=True)
         self._unanswered.append(Sent(first, last, batch))
@@ -141,6 +142,7 @@ class PartitionWriter:
             self._recover(error)
         self._settle(0 if self._alone else IN_FLIGHT - 1)
         self._alone = False
+        return header.count
 
     def finish(self) -> int:
         """Waits for all answers; the last sequence that is there."""

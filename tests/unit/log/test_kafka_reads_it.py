@@ -60,3 +60,41 @@ def test_kafkas_dump_log_segments_reads_segments_and_indexes(tmp_path: Path, kaf
     assert said.count("timestamp: ") > 0
     for complaint in ("mismatch", "Mismatch", "Found ", "out of order", "not found"):
         assert complaint not in said, said
+
+
+def test_kafkas_dump_log_segments_reads_what_compaction_left(tmp_path: Path, kafka_jars: str) -> None:
+    """Batches with gaps, a tombstone with its horizon, and an empty batch that only carries a producer's ids."""
+    config = dataclasses.replace(SMALL, segment_bytes=3000, cleanup_policy="compact")
+    bed = LogBed(tmp_path, config)
+    append(bed.log, encode_batch([(b"a", b"1", NOW, ())], pid=77, epoch=3, base_sequence=0))
+    for number in range(30):
+        rows = [(b"a", b"%d" % number, NOW + number, ()), (b"b", b"%d" % number, NOW + number, ())]
+        append(bed.log, encode_batch(rows, codec=number % 5))
+    append(bed.log, encode_batch([(b"gone", None, NOW, ()), (b"a", b"last", NOW, ())]))
+    bed.log.config = dataclasses.replace(config, segment_bytes=1)
+    append(bed.log, encode_batch([(b"c", b"active", NOW, ())]))
+    bed.log.synced(bed.log.end_offset)
+    job = bed.log.compaction(NOW)
+    assert job is not None
+    job.write()
+    job.install()
+    job.finish()
+    bed.log.close(NOW)
+
+    said = dump(
+        kafka_jars,
+        *(path for suffix in ("log", "index", "timeindex") for path in sorted(bed.directory.glob(f"*.{suffix}"))),
+    )
+    assert re.findall(r"^\| offset: (\d+) .*payload: (\w*)", said, re.MULTILINE) == [
+        ("60", "29"),
+        ("61", ""),
+        ("62", "last"),
+        ("63", "active"),
+    ]
+    assert "isvalid: false" not in said
+    assert (
+        "baseOffset: 0 lastOffset: 0 count: 0 baseSequence: 0 lastSequence: 0 producerId: 77 producerEpoch: 3" in said
+    )
+    assert f"deleteHorizonMs: OptionalLong[{NOW + config.delete_retention_ms}]" in said
+    for complaint in ("mismatch", "Mismatch", "Found ", "out of order", "not found"):
+        assert complaint not in said, said

@@ -1,0 +1,95 @@
+"""`fencepost sink`: the names under which Spark jobs write exactly once, and what each has written last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fencepost.cli.options import Target, client_command
+from fencepost.cli.output import Column, when
+from fencepost.errors import ErrorCode, ServerError
+
+if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
+    from fencepost.client.settings import ClientSettings
+    from fencepost.core.commit import Progress
+
+
+@click.group()
+def sink() -> None:
+    """List and reset the sinks of Spark jobs.
+
+    \b
+    Examples:
+      fencepost sink list
+      fencepost sink reset enrich
+    """
+
+
+@sink.command("list")
+@client_command
+def list_sinks(target: Target) -> None:
+    """List the sinks, with the micro-batch that each has committed last.
+
+    Jobs of fencepost.spark.write are called job.NAME, copies copy.CLUSTER.SOURCE.TARGET.
+    """
+    from fencepost.spark.progress import TOPIC_PREFIX
+
+    settings = target.settings()
+    with target.admin() as admin:
+        names = [t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics() if t.name.startswith(TOPIC_PREFIX)]
+        found = {name: _last(settings, admin, name) for name in names}
+    columns = [Column("sink"), Column("query"), Column("batch", True), Column("run by"), Column("since")]
+    rows = (
+        (
+            name,
+            progress.query if progress and progress.wrote_something else None,
+            progress.batch if progress and progress.wrote_something else None,
+            f"process {progress.process} on {progress.host}" if progress else None,
+            when(progress.time_ms) if progress else None,
+        )
+        for name, progress in found.items()
+    )
+    target.show(found, columns, rows, empty="no sink has written here")
+
+
+@sink.command()
+@click.argument("name")
+@client_command
+def reset(target: Target, name: str) -> None:
+    """Forget what sink NAME has written, so that a new query may use the name from its batch 0.
+
+    Whoever writes under the name at the moment is fenced and stops. The records that were written stay where they are:
+    a query that starts anew writes its rows again.
+
+    \b
+    Examples:
+      fencepost sink reset enrich
+      fencepost sink reset job.2026-11-15
+    """
+    from fencepost.client.routing import Routes
+    from fencepost.client.transactional import Transactional
+    from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+
+    topic = TOPIC_PREFIX + check_name(name)
+    settings = target.settings()
+    with target.admin() as admin, Routes(settings) as routes:
+        progress = _last(settings, admin, name)
+        # In this order: what a running driver has open is aborted before its record of progress goes.
+        Transactional(routes, TRANSACTIONAL_ID_PREFIX + name).init(60_000)
+        admin.delete_topic(topic)
+    target.done(f"reset {name}: it had written {progress or 'nothing yet'}", {"reset": name, "found": progress})
+
+
+def _last(settings: ClientSettings, admin: Admin, name: str) -> Progress | None:
+    from fencepost.client.routing import Routes
+    from fencepost.spark.progress import TOPIC_PREFIX, ProgressTopic
+
+    with Routes(settings) as routes:
+        try:
+            return ProgressTopic(routes, admin, name).last(settled=False)
+        except ServerError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ServerError(error.code, f"there is no sink {name!r} (no topic {TOPIC_PREFIX}{name})") from error
+            raise

@@ -1,0 +1,287 @@
+"""Topic to topic, partition to partition, exactly once, without decoding (PIPE-3).
+
+Copy is frozen by nature: one task per source partition, and an immutable range of offsets. So there is no freeze and no
+shuffle; otherwise it is the same protocol as the sink's, one transaction per round. Where it goes on is part of the
+progress record, in the same transaction as the data: nothing is kept beside the target, and a copy that was killed goes
+on wherever it is started again.
+
+Whole record batches are handed over as they are, with a new stamp (offset, pid, epoch, sequence, transactional bit,
+checksum). Decoded and encoded again are only those that cannot be taken whole: a range that starts or ends inside, a
+compacted batch (its count is not its range of offsets), LogAppendTime or a delete horizon in its attributes, one larger
+than the target takes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
+from fencepost.errors import ConfigError, ErrorCode, RecordTooLarge, ServerError
+from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
+from fencepost.kernel.header import DELETE_HORIZON
+from fencepost.spark import offsets
+from fencepost.spark.fetch import Fetched, Range, fetch
+from fencepost.spark.publish import Links, PartitionWriter, Transaction
+from fencepost.spark.runner import MicroBatch, Runner
+from fencepost.spark.targets import describe
+from fencepost.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OFFSETS_PER_ROUND: Final = 4_000_000
+_FETCH_BYTES: Final = 8 << 20
+_CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
+"""What a topic is told about its place in its cluster, not about its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one transaction has copied."""
+
+    number: int
+    records: int
+    bytes: int
+    whole: int
+    """Record batches handed over undecoded, of …"""
+    batches: int
+    lag: int
+    """Offsets that were still to be copied when it ended."""
+    seconds: float
+
+
+@dataclass
+class Plan:
+    """The ranges of one round; what came of them is known once it is published."""
+
+    ranges: list[Range]
+    position: str
+    copied: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    """Partition → records, bytes, whole batches, batches."""
+
+
+class Copy:
+    """One source topic to one target topic. `rounds` copies what is there, or with `follow` what comes, too."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: ClientSettings,
+        topic: str,
+        target: ClientSettings,
+        target_topic: str,
+        *,
+        name: str | None = None,
+        adopt: bool = False,
+        offsets_per_round: int = OFFSETS_PER_ROUND,
+        transaction_timeout: float = 300.0,
+        attempts: int = 3,
+        on_step: Callable[[str], object] | None = None,
+    ) -> None:
+        self.source, self.topic, self.target, self.target_topic = source, topic, target, target_topic
+        self.offsets_per_round = offsets_per_round
+        self._spark = spark
+        self.admin = Admin(source)
+        cluster = self.admin.cluster().cluster_id
+        self.query = f"copy of {topic} from cluster {cluster}"
+        self.name = name or re.sub(r"[^A-Za-z0-9._-]", "-", f"copy.{cluster}.{topic}.{target_topic}")[:200]
+        self.runner = Runner(
+            target,
+            self.name,
+            adopt=adopt,
+            attempts=attempts,
+            transaction_timeout=transaction_timeout,
+            on_step=on_step,
+        )
+        self.position: dict[int, int] | None = None
+        """Where it goes on, as far as this process knows."""
+        self.max_bytes = 0
+
+    def close(self) -> None:
+        self.admin.close()
+        self.runner.close()
+
+    def prepare(self) -> None:
+        """Makes the target like the source, if it is not there; refuses one that has too few partitions."""
+        partitions = len(self.admin.describe_topic(self.topic).partitions)
+        configs = {
+            entry.name: entry.value
+            for entry in self.admin.topic_configs(self.topic)
+            if entry.source == "topic" and entry.value is not None and not _CONFIGS_OF_ITS_OWN.fullmatch(entry.name)
+        }
+        admin = self.runner.admin
+        try:
+            admin.create_topic(self.target_topic, partitions, configs=configs)
+        except ServerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        target = describe(admin, self.target_topic)
+        if target.partitions < partitions:
+            raise ConfigError(
+                f"{self.topic} has {partitions} partitions, the target {self.target_topic} only {target.partitions}: a "
+                "copy goes from partition to partition"
+            )
+        self.max_bytes = target.max_bytes
+
+    def latest(self) -> dict[int, int]:
+        """The source's last stable offsets."""
+        found = self.admin.offsets(self.topic, LATEST, read_committed=True)
+        return {partition: at.offset for partition, at in found.items()}
+
+    def lag(self, goal: Mapping[int, int] | None = None) -> int:
+        position = self.position or {}
+        goal = self.latest() if goal is None else goal
+        return sum(max(0, at - position.get(partition, 0)) for partition, at in goal.items())
+
+    def rounds(self, *, follow: bool = False, pause: float = 0.5) -> Iterator[Round]:
+        """Copies up to the end that the source has now; with `follow`, on and on."""
+        self.prepare()
+        goal = None if follow else self.latest()
+        while True:
+            upto = goal if goal is not None else self.latest()
+            if self.position is not None and not self.lag(upto):
+                if goal is not None:
+                    return
+                time.sleep(pause)
+                continue
+            yield self._round(upto)
+
+    def _round(self, upto: Mapping[int, int]) -> Round:
+        began = time.monotonic()
+        work = _CopyRound(self, upto)
+        outcome = self.runner.carry_out(work, self.query, None)
+        plan: Plan = outcome.manifest
+        self.position = {int(partition): at for partition, at in json.loads(plan.position).items()}
+        records, size, whole, batches = (
+            sum(column) for column in zip((0, 0, 0, 0), *plan.copied.values(), strict=True)
+        )
+        return Round(outcome.batch, records, size, whole, batches, self.lag(upto), time.monotonic() - began)
+
+    def plan(self, stored: str, upto: Mapping[int, int]) -> Plan:
+        """From where the progress record says, up to `upto`, but no more than fits one round."""
+        known = {int(partition): at for partition, at in json.loads(stored).items()} if stored else {}
+        earliest = {p: at.offset for p, at in self.admin.offsets(self.topic, EARLIEST).items()}
+        start = {self.topic: {partition: known.get(partition, earliest[partition]) for partition in upto}}
+        stop = {self.topic: {partition: max(at, start[self.topic][partition]) for partition, at in upto.items()}}
+        offsets.check_nothing_lost(start, {self.topic: earliest}, stop)
+        reached = offsets.limited(start, stop, self.offsets_per_round)
+        return Plan(offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()}))
+
+    def carry(self, transaction: Transaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+        """One task per range, on Spark."""
+        task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction)
+        found: list[Any] = self._spark.sparkContext.parallelize(ranges, len(ranges)).map(task).collect()
+        return found
+
+
+class _CopyRound(MicroBatch):
+    def __init__(self, copy: Copy, upto: Mapping[int, int]) -> None:
+        super().__init__(copy.runner)
+        self._copy = copy
+        self._upto = upto
+
+    def freeze(self, position: str) -> Plan:
+        return self._copy.plan(position, self._upto)
+
+    def publish(self, transaction: Transaction, manifest: Plan) -> None:
+        if not manifest.ranges:
+            return
+        for partition, last, records, size, whole, batches in self._copy.carry(transaction, manifest.ranges):
+            if last != records - 1:
+                raise ServerError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"{self._copy.target_topic}-{partition}: {records} records copied, but sequence {last} is the last",
+                )
+            manifest.copied[partition] = (records, size, whole, batches)
+
+    def records(self, manifest: Plan) -> Mapping[TopicPartition, int]:
+        return {
+            TopicPartition(self._copy.target_topic, wanted.partition): manifest.copied.get(
+                wanted.partition, (0, 0, 0, 0)
+            )[0]
+            for wanted in manifest.ranges
+        }
+
+
+def _task(
+    source: ClientSettings, target: ClientSettings, topic: str, max_bytes: int, transaction: Transaction
+) -> Callable[[Range], tuple[int, int, int, int, int, int]]:
+    """The function that Spark maps over the ranges: partition, last sequence, records, bytes, whole, batches."""
+
+    def task(wanted: Range) -> tuple[int, int, int, int, int, int]:
+        records = size = whole = batches = 0
+        with Routes(source) as reading, Routes(target) as writing:
+            links = Links(writing)
+            try:
+                writer = PartitionWriter(links, transaction, TopicPartition(topic, wanted.partition))
+                for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):
+                    for batch in fetched:
+                        batches += 1
+                        taken = _whole(batch, wanted, max_bytes)
+                        whole += taken is not None
+                        for copied in (taken,) if taken is not None else _encoded_again(batch, wanted, max_bytes):
+                            size += len(copied)
+                            records += writer.write(copied)
+                return wanted.partition, writer.finish(), records, size, whole, batches
+            finally:
+                links.close()
+
+    return task
+
+
+def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> bytearray | None:
+    """The batch as a producer would send it; None if it has to be taken apart."""
+    header = batch.header
+    if (
+        header.base_offset < wanted.start
+        or header.next_offset > wanted.stop
+        or header.count != header.last_offset_delta + 1
+        or header.is_log_append_time
+        or header.attributes & DELETE_HORIZON
+        or header.size > max_bytes
+    ):
+        return None
+    check_batch(batch.data)  # before it gets a new checksum, which would hide the damage
+    copied = bytearray(batch.data)
+    stamp_offset(copied, 0, -1)
+    return copied
+
+
+def _encoded_again(batch: Fetched, wanted: Range, max_bytes: int) -> Iterable[bytearray]:
+    """The records of the range, in the codec they had. The same range always comes out as the same bytes, so that a
+    second attempt repeats the first."""
+    codec = batch.header.codec
+    builder = BatchBuilder()
+    for record in decode_batch(batch.data):
+        if not wanted.start <= record.offset < wanted.stop:
+            continue
+        before = builder.size
+        if builder.count and before + _size(record) > max_bytes:
+            yield _built(builder, codec, max_bytes, wanted)
+            builder = BatchBuilder()
+        builder.append(record.key, record.value, record.timestamp, record.headers)
+    if builder.count:
+        yield _built(builder, codec, max_bytes, wanted)
+
+
+def _size(record: Any) -> int:
+    """No less than the record takes, encoded."""
+    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + 40
+
+
+def _built(builder: BatchBuilder, codec: int, max_bytes: int, wanted: Range) -> bytearray:
+    built = builder.build(codec)
+    if len(built) > max_bytes:
+        raise RecordTooLarge(
+            f"{wanted}: a record of {len(built)} bytes is more than the target takes ({max_bytes}): raise its "
+            "max.message.bytes"
+        )
+    return built
