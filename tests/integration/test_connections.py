@@ -23,6 +23,7 @@ from tests.support.raw import (
     METADATA,
     PRODUCE,
     RawClient,
+    new_topic,
 )
 
 pytestmark = pytest.mark.integration
@@ -240,3 +241,16 @@ def test_pipelined_batches_are_stored_in_the_order_sent(client: RawClient, topic
 def test_a_client_without_a_name_is_served(server: TestedServer) -> None:
     with server.connect(client_id=None) as nameless:
         assert is_well(nameless)
+
+
+def test_a_change_is_carried_to_its_end_although_its_client_hung_up(ours: TestedServer, name: str) -> None:
+    """A creation that was begun must not end up in the store alone, where nobody sees it until a restart."""
+    names = [f"{name}-{number}" for number in range(50)]
+    for topic in names:
+        with ours.connect() as leaving:
+            leaving.send(CREATE_TOPICS, 7, topics=[new_topic(topic)], timeout=10_000, validate_only=False)
+    with ours.connect() as client:
+        for topic in names:
+            answer = client.call(CREATE_TOPICS, 7, topics=[new_topic(topic)], timeout=10_000, validate_only=False)
+            assert answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            assert client.produce(topic, batch([b"x"])).error is ErrorCode.NONE

@@ -5,10 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 import fencepost
+from tests.support.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
 
@@ -38,3 +43,11 @@ def name(request: pytest.FixtureRequest) -> str:
     """A name that no other test of the session uses, for topics and sinks."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
     return f"{test}-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests that do not kill it."""
+    running = session()
+    yield running
+    running.stop()

@@ -99,7 +99,9 @@ class HistoryRun:
         with RawClient(self._server.address) as client:
             for partition in range(COPIERS):
                 values = [f"{partition}:{number}".encode() for number in range(self._written, self._written + count)]
-                assert client.produce("in", batch(values), partition=partition).error is ErrorCode.NONE
+                now = [int(time.time() * 1000)] * count  # retention would take older records away
+                whole = batch(values, timestamps=now)
+                assert client.produce("in", whole, partition=partition).error is ErrorCode.NONE
         self._written += count
 
     # --- faults ---

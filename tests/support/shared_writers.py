@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,8 @@ def write(job: Job, partition: int) -> dict[str, Any]:
 
     def one(number: int, epoch: int = job.epoch) -> bytes:
         values = [value(job, partition, number)]
-        return batch(values, pid=job.pid, epoch=epoch, sequence=number, attributes=TRANSACTIONAL)
+        now = int(time.time() * 1000)
+        return batch(values, pid=job.pid, epoch=epoch, sequence=number, timestamps=[now], attributes=TRANSACTIONAL)
 
     with TransactionClient(job.address, timeout=120) as client:
         answers = [client.write(producer, job.topic, [value(job, partition, 0)], partition=partition, sequence=0)]

@@ -28,7 +28,9 @@ class SteppedProducer:
         self.sender = Sender(settings, self.options, self.network, self.clock)
 
     def send(self, topic: str, value: Any, **more: Any) -> Ticket:
-        return self.sender.queues.send(topic, value, **more)
+        more.setdefault("timestamp", self.clock.now_ms())
+        ticket: Ticket = self.sender.queues.intake.send(topic, value, **more)
+        return ticket
 
     def step(self, turns: int = 1) -> None:
         for _ in range(turns):

@@ -258,12 +258,14 @@ class TransactionClient(RawClient):
         """One batch; without `sequence`, behind what was acknowledged so far in this epoch. `name=None` leaves the
         transactional id out."""
         values = list(values)
+        now = int(time.time() * 1000)  # not a fixed time: retention would take old records away under the test
         first = producer.sequences.get((topic, partition), 0) if sequence is None else sequence
         data = batch(
             values,
             pid=producer.pid,
             epoch=producer.epoch,
             sequence=first,
+            timestamps=[now] * len(values),
             attributes=TRANSACTIONAL if transactional else 0,
         )
 

@@ -18,6 +18,7 @@ from fencepost.cli.producers import producers
 from fencepost.cli.serve import serve
 from fencepost.cli.sink import sink
 from fencepost.cli.topic import topic
+from fencepost.cli.transactions import transactions
 
 
 @click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -35,5 +36,5 @@ def main() -> None:
     """
 
 
-for command in (serve, topic, producers, group, own, owners, ping, doctor, copy, sink):
+for command in (serve, topic, producers, group, transactions, own, owners, ping, doctor, copy, sink):
     main.add_command(command)

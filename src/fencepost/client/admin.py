@@ -35,10 +35,13 @@ from fencepost.client.results import (
     ProducerState,
     TopicDescription,
     TopicSummary,
+    TransactionDescription,
+    TransactionSummary,
     WaitingDescription,
 )
 from fencepost.client.routing import Routes, unknown_topic
 from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.transactions import Transactions
 from fencepost.errors import ErrorCode, ServerError, TimedOut
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
@@ -75,6 +78,7 @@ class Admin:
     def __init__(self, servers: str | Address | ClientSettings) -> None:
         self._routes = Routes(ClientSettings.of(servers))
         self._groups = Groups(self._routes, self.offsets)
+        self._transactions = Transactions(self._routes)
 
     def __enter__(self) -> Self:
         return self
@@ -349,6 +353,23 @@ class Admin:
     def delete_group(self, group: str) -> None:
         """Forgets a group that has no members, with its offsets."""
         self._groups.delete(group)
+
+    # --- transactions ---
+
+    def transactions(self, *, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
+        """The transactional ids, by name; with `states` only those that are in one of them."""
+        return self._transactions.listed(states)
+
+    def describe_transaction(self, name: str) -> TransactionDescription:
+        return self._transactions.describe(name)
+
+    def abort_transaction(self, name: str) -> TransactionDescription:
+        """Aborts what is open under a transactional id and fences its producer; says what it was."""
+        return self._transactions.abort(name)
+
+    def abort_hanging_transaction(self, topic: str, producer: ProducerState) -> None:
+        """Ends a transaction that is open in a partition (see `producers`) and that no coordinator knows."""
+        self._transactions.abort_hanging(topic, producer)
 
     # --- within ---
 

@@ -65,7 +65,12 @@ class Producer:
 
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
-        return Sender(self._settings, self._options, network, clock)
+        sender = Sender(self._settings, self._options, network, clock)
+        intake = sender.queues.intake
+        intake.slowly = self._send_slowly
+        if type(self).send is Producer.send:
+            self.send = intake.send  # type: ignore[method-assign]  # the native call itself, without a frame around it
+        return sender
 
     def _make_network(self) -> tuple[Network, Clock]:
         return SocketNetwork(), SystemClock()
@@ -86,6 +91,21 @@ class Producer:
 
         Blocks, or raises BufferFull, only while the producer's memory is full.
         """
+        ticket: Ticket = self._sender.queues.intake.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+        )
+        return ticket
+
+    def _send_slowly(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: Milliseconds | None,
+    ) -> Ticket:
+        """What the native call leaves to Python: a batch to open or close, an unknown topic, full memory, headers."""
         if self._thread is None:
             self._begin()
         return self._sender.queues.send(topic, value, key, headers, partition, timestamp)

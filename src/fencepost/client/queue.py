@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.clock import Clock
@@ -29,7 +29,18 @@ from fencepost.client.options import ProducerOptions
 from fencepost.client.ticket import UNKNOWN_OFFSET, Delivered, Settlement, Ticket, Unplaced
 from fencepost.core.inflight import Flight
 from fencepost.errors import BufferFull, Closed, FencepostError, RecordTooLarge, SendFailed
-from fencepost.kernel import HEADER_SIZE, BatchBuilder, Headers, Payload, decode_batch, partition_for_key
+from fencepost.kernel import (
+    HEADER_SIZE,
+    BatchBuilder,
+    Budget,
+    Headers,
+    Intake,
+    Lane,
+    Payload,
+    Slot,
+    decode_batch,
+    partition_for_key,
+)
 from fencepost.types import Milliseconds, TopicPartition
 
 UNDESIGNATED: Final = -1
@@ -46,12 +57,11 @@ class Batch(Settlement):
 
     __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
 
-    def __init__(
-        self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float, capacity: int
-    ) -> None:
+    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float) -> None:
         super().__init__(lock)
         self.queue = queue  # changes once, when an undesignated batch gets its partition
-        self.builder: BatchBuilder | None = BatchBuilder(capacity)
+        self.builder: BatchBuilder | None = None
+        """Once it is sealed and until it is encoded; an open batch's builder is its queue's."""
         self.encoded: bytearray | None = None
         """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
         self.count = 0
@@ -84,15 +94,15 @@ class Batch(Settlement):
         raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
-class PartitionQueue:
+class PartitionQueue(Slot):
     """Batches of one partition, oldest first; index −1 is a topic's undesignated queue."""
 
-    __slots__ = ("flight", "index", "last_size", "open", "sealed", "topic")
+    __slots__ = ("flight", "index", "last_size", "sealed", "topic")
 
     def __init__(self, topic: TopicQueues, index: int) -> None:
+        super().__init__()
         self.topic = topic
         self.index = index
-        self.open: Batch | None = None
         self.sealed: deque[Batch] = deque()
         self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: what the next one will probably need
         self.flight: Flight[Batch] | None = None
@@ -101,6 +111,11 @@ class PartitionQueue:
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic.name, self.index)
+
+    @property
+    def open(self) -> Batch | None:
+        batch: Batch | None = self.batch
+        return batch
 
     def __bool__(self) -> bool:
         return self.open is not None or bool(self.sealed)
@@ -119,10 +134,13 @@ class Waiting(NamedTuple):
     deadline: float
 
 
-class TopicQueues:
-    __slots__ = ("held", "name", "partition_count", "partitions", "undesignated", "unplaced", "waiting")
+class TopicQueues(Lane):
+    __slots__ = ("name", "partition_count", "partitions", "unplaced", "waiting")
 
-    def __init__(self, name: str) -> None:
+    undesignated: PartitionQueue
+
+    def __init__(self, name: str, budget: Budget) -> None:
+        super().__init__(budget)
         self.name = name
         self.partition_count = 0
         """0: not known yet."""
@@ -130,8 +148,18 @@ class TopicQueues:
         self.undesignated = PartitionQueue(self, UNDESIGNATED)
         self.waiting: deque[Waiting] = deque()
         self.unplaced: Unplaced | None = None
-        self.held = 0
-        """Bytes charged to this topic."""
+
+    def admit(self) -> None:
+        """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""
+        self.set_slots([self.partitions.get(index) for index in range(self.partition_count)])
+
+    def queue(self, partition: int) -> PartitionQueue:
+        queue = self.partitions.get(partition)
+        if queue is None:
+            queue = self.partitions[partition] = PartitionQueue(self, partition)
+            if partition < len(self.slots):
+                self.slots[partition] = queue
+        return queue
 
 
 class Queues:
@@ -145,7 +173,9 @@ class Queues:
         self._room = threading.Condition(self._lock)
         self._settling = threading.Lock()
         self._topics: dict[str, TopicQueues] = {}
-        self._held = 0
+        self._budget = Budget(options.buffer_memory)
+        self.intake = Intake(self._topics, Ticket, self.send, options.batch_size)
+        self.intake.is_open = not options.serializes and options.partitioner is None
         self._callers_blocked = 0
         self._unsettled: dict[Settlement, None] = {}
         self._all_settled = threading.Condition(self._lock)
@@ -186,8 +216,8 @@ class Queues:
                 raise self._broken
             topic = self._topics.get(topic_name)
             if topic is None:
-                topic = self._topics[topic_name] = TopicQueues(topic_name)
-            if topic.held + size > options.buffer_memory - self._held - size:
+                topic = self._topics[topic_name] = TopicQueues(topic_name, self._budget)
+            if not topic.has_room_for(size):
                 self._wait_for_room(topic, size)
             if not topic.partition_count or options.serializes:
                 return self._keep(topic, key, value, headers, partition, timestamp, size)
@@ -204,7 +234,7 @@ class Queues:
         deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
         self._callers_blocked += 1
         try:
-            while topic.held + size > options.buffer_memory - self._held - size:
+            while not topic.has_room_for(size):
                 left = None if deadline is None else deadline - self._clock.monotonic()
                 if left is not None and left <= 0:
                     raise self._full(topic)
@@ -218,7 +248,7 @@ class Queues:
     def _full(self, topic: TopicQueues) -> BufferFull:
         return BufferFull(
             f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged, "
-            f"and {self._options.buffer_memory - self._held} bytes are free"
+            f"and {self._options.buffer_memory - self._budget.held} bytes are free"
         )
 
     def _keep(
@@ -239,7 +269,7 @@ class Queues:
         ticket = Ticket(topic.unplaced, len(topic.waiting), timestamp)
         deadline = self._clock.monotonic() + self._options.delivery_timeout
         topic.waiting.append(Waiting(key, value, headers, partition, timestamp, ticket, size, deadline))
-        self._charge(topic, size)
+        topic.charge(size)
         return ticket
 
     def _queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
@@ -257,10 +287,7 @@ class Queues:
             raise SendFailed(
                 f"there is no partition {partition}, the topic has {count}", persisted="no", topic=topic.name
             )
-        queue = topic.partitions.get(partition)
-        if queue is None:
-            queue = topic.partitions[partition] = PartitionQueue(topic, partition)
-        return queue
+        return topic.queue(partition)
 
     def _append(
         self,
@@ -271,32 +298,25 @@ class Queues:
         timestamp: Milliseconds,
         size: int,
     ) -> Ticket:
-        batch = queue.open
-        if batch is None:
+        batch, builder = queue.open, queue.builder
+        if batch is None or builder is None:
             batch = self._open(queue)
-        elif batch.builder is not None and batch.builder.size + size > self._options.batch_size:
+        elif builder.size + size > self._options.batch_size:
             self._seal(queue)
             self._wake()
             batch = self._open(queue)
-        builder = batch.builder
-        assert builder is not None
-        before = builder.size if batch.count else 0
         try:
-            grown = builder.append(key, value, timestamp, headers) - before
+            index = queue.append(queue.topic, key, value, timestamp, headers)
         except BaseException:
-            if not batch.count:
-                self._unopen(queue)
+            self._unopen(queue)
             raise
-        index = batch.count
-        batch.count = index + 1
-        batch.charged += grown
-        self._charge(queue.topic, grown)
         return Ticket(batch, index, timestamp)
 
     def _open(self, queue: PartitionQueue) -> Batch:
         now = self._clock.monotonic()
-        batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout, queue.last_size)
-        queue.open = batch
+        batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout)
+        queue.begin(batch, BatchBuilder(queue.last_size))
+        queue.topic.charge(HEADER_SIZE)
         self._unsettled[batch] = None
         if queue not in self._active:
             self._active[queue] = None
@@ -306,21 +326,22 @@ class Queues:
 
     def _unopen(self, queue: PartitionQueue) -> None:
         """The first record could not be encoded: there is no batch after all."""
-        assert queue.open is not None
-        del self._unsettled[queue.open]
-        queue.open = None
+        if queue.builder is not None and not queue.builder.count:
+            assert queue.open is not None
+            del self._unsettled[queue.open]
+            queue.end()
+            queue.topic.charge(-HEADER_SIZE)
 
     def _seal(self, queue: PartitionQueue) -> None:
-        batch = queue.open
+        batch, builder = queue.open, queue.builder
         assert batch is not None
-        assert batch.builder is not None
-        queue.last_size = min(batch.builder.size, self._options.batch_size) + RECORD_OVERHEAD
+        assert builder is not None
+        queue.end()  # from here on nothing is appended
+        batch.builder = builder
+        batch.count = builder.count
+        batch.charged = builder.size
+        queue.last_size = min(builder.size, self._options.batch_size) + RECORD_OVERHEAD
         queue.sealed.append(batch)
-        queue.open = None
-
-    def _charge(self, topic: TopicQueues, size: int) -> None:
-        topic.held += size
-        self._held += size
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Everything accepted before this call is settled; False if the time was over first."""
@@ -330,13 +351,7 @@ class Queues:
             self.flushing += 1
             self._wake()
             try:
-                while targets:
-                    for target in [target for target in targets if target not in self._unsettled]:
-                        targets.discard(target)
-                        if isinstance(target, Unplaced):
-                            targets.update(target.moved_into)
-                    if not targets:
-                        break
+                while targets := self._still_unsettled(targets):
                     left = None if deadline is None else deadline - self._clock.monotonic()
                     if left is not None and left <= 0:
                         return False
@@ -345,11 +360,24 @@ class Queues:
                 self.flushing -= 1
         return True
 
+    def _still_unsettled(self, targets: Iterable[Settlement]) -> set[Settlement]:
+        """Those that are not settled yet; what was moved counts as what it was moved into, which may be settled too."""
+        left: set[Settlement] = set()
+        to_see = list(targets)
+        while to_see:
+            target = to_see.pop()
+            if target in self._unsettled:
+                left.add(target)
+            elif isinstance(target, Unplaced):
+                to_see.extend(target.moved_into)
+        return left
+
     def refuse_from_now(self, error: FencepostError) -> None:
         """`send` raises this from now on; blocked callers are woken to hear it."""
         with self._lock:
             if self._broken is None or not isinstance(error, Closed):
                 self._broken = error
+            self.intake.is_open = False
             self._room.notify_all()
 
     @property
@@ -392,10 +420,7 @@ class Queues:
         """An undesignated batch gets its partition and stands at the end of its queue."""
         with self._lock:
             topic = batch.queue.topic
-            queue = topic.partitions.get(partition)
-            if queue is None:
-                queue = topic.partitions[partition] = PartitionQueue(topic, partition)
-            batch.queue = queue
+            queue = batch.queue = topic.queue(partition)
             queue.sealed.append(batch)
             self._active[queue] = None
             return queue
@@ -410,9 +435,7 @@ class Queues:
             waiting, topic.waiting = topic.waiting, deque()
             unplaced, topic.unplaced = topic.unplaced, None
             self._to_place.pop(topic, None)
-            if options.serializes:
-                topic.partition_count = partition_count
-            else:
+            if not options.serializes:
                 self._place(topic, partition_count, waiting, unplaced)
         if options.serializes:
             # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
@@ -428,8 +451,7 @@ class Queues:
         topic.partition_count = partition_count
         into: dict[Settlement, None] = {}
         for record in waiting:
-            topic.held -= record.charged
-            self._held -= record.charged
+            topic.charge(-record.charged)
             try:
                 size = _size_of(record.key, record.value, record.headers)
                 queue = self._queue_for(topic, record.key, record.partition)
@@ -441,6 +463,7 @@ class Queues:
             placed.settlement.deadline = min(placed.settlement.deadline, record.deadline)
             record.ticket.settlement, record.ticket.index = placed.settlement, placed.index
             into[placed.settlement] = None
+        topic.admit()
         if unplaced is not None:
             unplaced.moved_into.extend(into)
             self._unsettled.pop(unplaced, None)
@@ -464,8 +487,7 @@ class Queues:
                 )
         except Exception as error:  # noqa: BLE001 - the serializer's: it belongs on the ticket
             with self._lock:
-                topic.held -= record.charged
-                self._held -= record.charged
+                topic.charge(-record.charged)
                 self._fail_one(topic, record.ticket, error)
             return None
         return record._replace(key=key, value=value)
@@ -492,8 +514,7 @@ class Queues:
                 if expired_at is not None and record.deadline > expired_at:
                     keep.append(record)
                     continue
-                topic.held -= record.charged
-                self._held -= record.charged
+                topic.charge(-record.charged)
                 lone = Lone(self._settling, topic.name)
                 record.ticket.settlement, record.ticket.index = lone, 0
                 lone.fail(error)
@@ -530,9 +551,7 @@ class Queues:
                 self.settled(whole)
             return
         with self._lock:
-            topic = batch.queue.topic
-            topic.held -= batch.charged
-            self._held -= batch.charged
+            batch.queue.topic.charge(-batch.charged)
             self._unsettled.pop(batch, None)
             if self._callers_blocked:
                 self._room.notify_all()
@@ -546,8 +565,8 @@ class Queues:
         middle = len(records) // 2
         parts = []
         for half in (records[:middle], records[middle:]):
-            part = Batch(self._settling, batch.queue, batch.opened, batch.deadline, _FIRST_CAPACITY)
-            assert part.builder is not None
+            part = Batch(self._settling, batch.queue, batch.opened, batch.deadline)
+            part.builder = BatchBuilder()
             for record in half:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
             part.count = len(half)
@@ -561,8 +580,9 @@ class Queues:
         """The topic has more partitions than before (or was made anew with fewer)."""
         with self._lock:
             topic = self._topics.get(topic_name)
-            if topic is not None and topic.partition_count:
+            if topic is not None and topic.partition_count not in (0, partition_count):
                 topic.partition_count = partition_count
+                topic.admit()
 
     @property
     def in_a_hurry(self) -> bool:
@@ -578,7 +598,7 @@ class Queues:
 
     @property
     def held(self) -> int:
-        return self._held
+        return self._budget.held
 
     @property
     def is_empty(self) -> bool:

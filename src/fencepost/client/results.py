@@ -186,3 +186,27 @@ class Owners:
     owners: tuple[OwnerDescription, ...]
     waiting: tuple[WaitingDescription, ...]
     """In order of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSummary:
+    """One line of a list of transactional ids."""
+
+    name: str
+    state: str
+    """Kafka's word: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
+    pid: Pid
+    started_ms: Milliseconds | None
+    """When the open transaction began; None if none is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    name: str
+    state: str
+    pid: Pid
+    epoch: Epoch
+    timeout_ms: Milliseconds
+    started_ms: Milliseconds | None
+    coordinator: Broker
+    partitions: tuple[TopicPartition, ...]

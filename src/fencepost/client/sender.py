@@ -200,6 +200,7 @@ class Sender:
         if self._options.idempotent:
             self._ask_for_pid(now)
         self._collate(now)
+        self._refresh_metadata(now)  # collating may have met a partition without a leader
         self._network.poll(self._patience(now, timeout))
         self.brokers.check_deadlines(self._clock.monotonic())
         self._note_early_failures()

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.errors import FencepostError, TimedOut
+from fencepost.kernel import Place
 from fencepost.types import NO_TIMESTAMP, Milliseconds
 
 log = logging.getLogger("fencepost.producer")
@@ -161,15 +162,12 @@ class Unplaced(Settlement):
                     future.get_loop().call_soon_threadsafe(_resolve_all, [(future, ticket)])
 
 
-class Ticket:
+class Ticket(Place):
     """One record that was accepted by `send`. Settled when the server has answered for it."""
 
-    __slots__ = ("index", "settlement", "timestamp")
+    __slots__ = ()
 
-    def __init__(self, settlement: Settlement, index: int, timestamp: Milliseconds) -> None:
-        self.settlement = settlement
-        self.index = index
-        self.timestamp = timestamp
+    settlement: Settlement
 
     def done(self) -> bool:
         settlement = self.settlement

@@ -11,7 +11,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Literal
 
-from fencepost.kernel import batch_py, columns_py
+from fencepost.kernel import batch_py, columns_py, intake_py
 from fencepost.kernel.codecs import CODECS, compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.control import Marker, MarkerType, encode_marker, read_marker
@@ -35,9 +35,9 @@ IMPLEMENTATION: Literal["cython", "python"]
 if TYPE_CHECKING:
     from fencepost.kernel import _batch
 
-    _batches = _columns = _batch
+    _batches = _columns = _intake = _batch
 else:
-    _batches, _columns = batch_py, columns_py
+    _batches, _columns, _intake = batch_py, columns_py, intake_py
     if os.environ.get("FENCEPOST_KERNEL", "") != "python":
         try:
             from fencepost.kernel import _batch
@@ -49,7 +49,7 @@ else:
                 stacklevel=2,
             )
         else:
-            _batches = _columns = _batch
+            _batches = _columns = _intake = _batch
 
 IMPLEMENTATION = "python" if _batches is batch_py else "cython"
 
@@ -63,6 +63,11 @@ ColumnDecoder = _columns.ColumnDecoder
 ColumnSource = _columns.ColumnSource
 partition_rows = _columns.partition_rows
 group_rows = _columns.group_rows
+Place = _intake.Place
+Budget = _intake.Budget
+Slot = _intake.Slot
+Lane = _intake.Lane
+Intake = _intake.Intake
 
 __all__ = [
     "CODECS",

@@ -1,4 +1,5 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from _typeshed import ReadableBuffer
 
@@ -92,3 +93,50 @@ def partition_rows(source: ColumnSource, partitions: int, *, keyless: int = -1) 
 def group_rows(chosen: ReadableBuffer, partitions: int) -> tuple[Block, list[int]]: ...
 def murmur2(key: Buffer) -> int: ...
 def partition_for_key(key: Buffer, partitions: int) -> int: ...
+
+class Place:
+    settlement: Any
+    index: int
+    timestamp: int
+    def __init__(self, settlement: Any, index: int, timestamp: int) -> None: ...
+
+class Budget:
+    limit: int
+    held: int
+    def __init__(self, limit: int) -> None: ...
+
+class Slot:
+    batch: Any
+    builder: BatchBuilder | None
+    def begin(self, batch: Any, builder: BatchBuilder) -> None: ...
+    def end(self) -> None: ...
+    def append(
+        self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None
+    ) -> int: ...
+
+class Lane:
+    held: int
+    slots: list[Any]
+    budget: Budget
+    undesignated: Any
+    def __init__(self, budget: Budget) -> None: ...
+    def set_slots(self, slots: list[Any]) -> None: ...
+    def charge(self, size: int) -> None: ...
+    def has_room_for(self, size: int) -> bool: ...
+
+class Intake:
+    is_open: bool
+    slowly: Callable[..., Any]
+    def __init__(
+        self, lanes: dict[str, Any], ticket_type: type[Any], slowly: Callable[..., Any], batch_size: int
+    ) -> None: ...
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Any: ...

@@ -11,7 +11,7 @@ builder gets a BufferError.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyTypeObject
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
@@ -666,3 +666,6 @@ def checksum_of(data, *, bint by_table=False):
     """CRC-32C, by the processor's instruction or by table."""
     cdef Lent lent = Lent(data)
     return crc32c_of(<const uint8_t*> lent.view.buf, lent.view.len, by_table)
+
+
+include "_intake.pxi"

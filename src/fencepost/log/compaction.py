@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from hashlib import blake2b
 from itertools import compress, pairwise
 from operator import attrgetter
@@ -205,6 +206,14 @@ class _Replacement:
     new: Segment | None
 
 
+class _Stage(Enum):
+    BEGUN = auto()
+    DECIDING = auto()
+    """The new segments are there; whether they count is about to be written down."""
+    COMMITTED = auto()
+    INSTALLED = auto()
+
+
 class CompactionJob:
     """One pass. `write` and `finish` may wait and run in any thread; `install` is the owner's."""
 
@@ -223,50 +232,43 @@ class CompactionJob:
         self._cleaned_from = log.cleaned_offset
         self._replacements: list[_Replacement] = []
         self._token = swap.new_token()
+        self._stage = _Stage.BEGUN
+        self._failed = False
         self.upto = self._cleaned_from
         """The log is compacted up to here, once the job is through."""
         self.is_complete = False
         """False, after `write`: the memory was full, and another pass has to follow."""
 
+    @property
+    def can_be_resumed(self) -> bool:
+        """Did a step after the decision fail? Then all three are to be called again: what was done is not repeated."""
+        return self._stage is not _Stage.BEGUN and self._failed
+
     def write(self, pause: Callable[[], None] | None = None) -> None:
-        """Makes the new segments and commits to them. On StorageError nothing has changed. `pause` is called now and
+        """Makes the new segments and commits to them. On StorageError the log goes on as it is, and nothing is left,
+        except if the decision itself could not be brought to its end (`can_be_resumed`). `pause` is called now and
         then, for a server that wants to breathe."""
-        log = self._log
-        files, directory = log.handles.files, log.directory
+        self._failed = False
         try:
-            # Snapshots from before point into segments that are about to change: the one taken with this job does not,
-            # for it was taken behind them.
-            self._snapshot.write()
-            snapshots.remove_older(files, directory, self._snapshot.end_offset)
-            keys = self._note_keys(pause)
-            batch_filter = BatchFilter(
-                keys,
-                self._aborted,
-                self._start_offset,
-                self.upto,
-                self._last_offsets,
-                self._now_ms,
-                self._config.delete_retention_ms,
-            )
-            for group in self._groups():
-                replacement = self._rewrite(group, batch_filter, pause)
-                if replacement is not None:
-                    self._replacements.append(replacement)
-            if self._replacements:
-                with log.swap_lock:
-                    self._refuse_if_abandoned()
-                    cleaned.write(files, directory, Cleaned(self._cleaned_from, self.upto))
-                    swap.commit(files, directory, self._token, self._exchanges())
+            if self._stage is _Stage.BEGUN:
+                self._make_segments(pause)
+                self._stage = _Stage.DECIDING
+            if self._stage is _Stage.DECIDING:
+                self._commit()
+                self._stage = _Stage.COMMITTED
         except BaseException as error:
-            self._clear_away()
-            log.compaction_ended()
+            self._failed = True
+            if self._stage is _Stage.BEGUN or not self._is_decided():
+                self._clear_away()
+                self._log.compaction_ended()
+                self._stage = _Stage.BEGUN
             if isinstance(error, (OSError, CorruptBatch, UnsupportedFormat)):
-                raise StorageError(f"cannot compact {directory}: {error}") from error
+                raise StorageError(f"cannot compact {self._log.directory}: {error}") from error
             raise
 
     def install(self) -> None:
         """The log uses the new segments from now on. To be called after `write`, by the log's owner."""
-        if self._log.abandoned:
+        if self._stage is not _Stage.COMMITTED or self._log.abandoned:
             return
         replaced = {
             original.base_offset: replacement
@@ -274,32 +276,76 @@ class CompactionJob:
             for original in replacement.originals
         }
         self._log.replace_segments(replaced_by(self._log.segments, replaced), self.upto)
+        self._stage = _Stage.INSTALLED
 
     def finish(self) -> None:
-        """Removes the originals. To be called after `install`; on StorageError it may be called again, and the next
-        start of the server would do it, too."""
+        """Removes the originals. To be called after `install`. If it fails, the next start of the server would do it,
+        too, but there is no other compaction and no retention of this log before it is done."""
         log = self._log
-        handles = log.handles
-        news = [replacement.new.handle for replacement in self._replacements if replacement.new is not None]
-        handle_of = {handle.path: handle for handle in news}
+        self._failed = False
         try:
             with log.swap_lock:
                 if log.abandoned:
                     return  # whoever opened the log anew has done it
-                if self._replacements:
-                    swap.complete(
-                        handles.files,
-                        log.directory,
-                        self._token,
-                        self._exchanges(),
-                        lambda old, new: handles.rename(handle_of[old], new),
-                    )
-                cleaned.write(handles.files, log.directory, Cleaned(self.upto, self.upto))
+                self._remove_originals()
         except OSError as error:
+            self._failed = True
             raise StorageError(f"cannot remove compacted segments of {log.directory}: {error}") from error
         log.compaction_ended()
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _make_segments(self, pause: Callable[[], None] | None) -> None:
+        log = self._log
+        # Snapshots from before point into segments that are about to change: the one taken with this job does not, for
+        # it was taken behind them.
+        self._snapshot.write()
+        snapshots.remove_older(log.handles.files, log.directory, self._snapshot.end_offset)
+        keys = self._note_keys(pause)
+        batch_filter = BatchFilter(
+            keys,
+            self._aborted,
+            self._start_offset,
+            self.upto,
+            self._last_offsets,
+            self._now_ms,
+            self._config.delete_retention_ms,
+        )
+        for group in self._groups():
+            replacement = self._rewrite(group, batch_filter, pause)
+            if replacement is not None:
+                self._replacements.append(replacement)
+
+    def _commit(self) -> None:
+        if not self._replacements:
+            return
+        log = self._log
+        with log.swap_lock:
+            self._refuse_if_abandoned()
+            cleaned.write(log.handles.files, log.directory, Cleaned(self._cleaned_from, self.upto))
+            swap.commit(log.handles.files, log.directory, self._token, self._exchanges())
+
+    def _is_decided(self) -> bool:
+        """After a failure: might the decision be on the disk nevertheless? Then the new segments must stay there, for
+        the next start would complete the exchange."""
+        try:
+            return self._log.handles.files.exists(f"{self._log.directory}/{swap.NAME}")
+        except OSError:
+            return True
+
+    def _remove_originals(self) -> None:
+        handles, directory = self._log.handles, self._log.directory
+        if self._replacements:
+            news = [replacement.new.handle for replacement in self._replacements if replacement.new is not None]
+            handle_of = {handle.path: handle for handle in news}
+            swap.complete(
+                handles.files,
+                directory,
+                self._token,
+                self._exchanges(),
+                lambda old, new: handles.rename(handle_of[old], new),
+            )
+        cleaned.write(handles.files, directory, Cleaned(self.upto, self.upto))
 
     def _refuse_if_abandoned(self) -> None:
         if self._log.abandoned:
@@ -387,6 +433,7 @@ class CompactionJob:
         return [
             swap.Exchange(
                 None if replacement.new is None else replacement.new.base_offset,
+                0 if replacement.new is None else replacement.new.size,
                 tuple(original.base_offset for original in replacement.originals),
             )
             for replacement in self._replacements
@@ -394,6 +441,7 @@ class CompactionJob:
 
     def _clear_away(self) -> None:
         """After a failure: what was written beside the log."""
+        self._replacements.clear()
         handles = self._log.handles
         with suppress(OSError):
             for name in handles.files.listdir(self._log.directory):

@@ -138,7 +138,7 @@ class PartitionLog:
         writes a snapshot removes."""
         self.cleaned_offset = recovered.cleaned_offset
         """Before this offset the log is compacted."""
-        self._compacting = False
+        self._compacting: CompactionJob | None = None
         self.swap_lock = threading.Lock()
         """Held while a compaction is committed and while its originals are removed; guards `abandoned`."""
         self.abandoned = False
@@ -293,7 +293,7 @@ class PartitionLog:
     def apply_retention(self, now_ms: Milliseconds) -> int:
         """Takes segments out of the log that have had their time, and says how many. Their files go with the next
         snapshot, which is then due at once."""
-        if self._compacting or self.failed is not None:
+        if self._compacting is not None or self.failed is not None:
             return 0
         segments = self._segments
         count = retention.count_expired(
@@ -319,7 +319,11 @@ class PartitionLog:
 
     def wants_compaction(self, now_ms: Milliseconds) -> bool:
         config = self.config
-        if not config.compacts or self._compacting or self.failed is not None:
+        if self.failed is not None:
+            return False
+        if self._compacting is not None:
+            return self._compacting.can_be_resumed
+        if not config.compacts:
             return False
         segments = self._cleanable(now_ms)
         if not segments:
@@ -328,15 +332,17 @@ class PartitionLog:
         return compaction.is_due(segments, self.cleaned_offset, end, config, now_ms)
 
     def compaction(self, now_ms: Milliseconds, *, max_keys: int = compaction.DEFAULT_MAX_KEYS) -> CompactionJob | None:
-        """A pass over what can be compacted now; None if that is nothing, or one is under way. While it is, nothing
-        else takes segments out of the log."""
-        if self._compacting or self.failed is not None:
+        """A pass over what can be compacted now, or the one that failed half-way; None if there is nothing to do, or
+        one is under way. While it is, nothing else takes segments out of the log."""
+        if self.failed is not None:
             return None
+        if self._compacting is not None:
+            return self._compacting if self._compacting.can_be_resumed else None
         segments = self._cleanable(now_ms)
         if not segments or self._segments[len(segments)].base_offset <= self.cleaned_offset:
             return None
-        self._compacting = True
-        return CompactionJob(self, segments, now_ms, max_keys)
+        self._compacting = CompactionJob(self, segments, now_ms, max_keys)
+        return self._compacting
 
     def replace_segments(self, segments: tuple[Segment, ...], cleaned_offset: Offset) -> None:
         """Compaction has made others of some segments: the log uses those from now on."""
@@ -350,7 +356,7 @@ class PartitionLog:
         self._snapshot_due = True
 
     def compaction_ended(self) -> None:
-        self._compacting = False
+        self._compacting = None
 
     def expire_producers(self, now_ms: Milliseconds) -> int:
         """Forgets producers that were idle for longer than they have to be remembered; says how many."""

@@ -6,7 +6,7 @@ decides: a crash before it leaves the originals, and what was cleaned is thrown 
 completed, now or by the next start, as often as it takes.
 
     swap    4 bytes  CRC-32C of what follows        8 bytes  token        4 bytes  number of exchanges, then for each
-            8 bytes  base offset of the new segment, or −1 if nothing was left
+            16 bytes base offset of the new segment, or −1 if nothing was left, and its size
             4 bytes  number of originals, then the base offset of each (8 bytes)
 """
 
@@ -32,6 +32,7 @@ _CLEANED: Final = ".cleaned"
 _CHECKSUM: Final = Struct(">I")
 _COUNT: Final = Struct(">I")
 _OFFSET: Final = Struct(">q")
+_NEW: Final = Struct(">qq")
 _NOTHING: Final = -1
 _TOKEN_SIZE: Final = 8
 
@@ -47,6 +48,7 @@ def cleaned_suffix(token: bytes) -> str:
 
 class Exchange(NamedTuple):
     new: Offset | None
+    new_size: int
     originals: tuple[Offset, ...]
     """In the order of their offsets."""
 
@@ -55,7 +57,7 @@ def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Excha
     """From now on the exchanges count; durable when this returns."""
     parts = [token, _COUNT.pack(len(exchanges))]
     for exchange in exchanges:
-        parts.append(_OFFSET.pack(_NOTHING if exchange.new is None else exchange.new))
+        parts.append(_NEW.pack(_NOTHING if exchange.new is None else exchange.new, exchange.new_size))
         parts.append(_COUNT.pack(len(exchange.originals)))
         parts += [_OFFSET.pack(base) for base in exchange.originals]
     body = b"".join(parts)
@@ -73,6 +75,8 @@ def complete(
 
     `put_in_place(old path, new path)` renames a new segment."""
     for exchange in exchanges:
+        _check_new_segment(files, directory, token, exchange)
+    for exchange in exchanges:
         # Ascending: should a start without the `swap` file ever find some of them, it finds the last ones, and a record
         # is never left without the later one that took its place.
         for base in exchange.originals:
@@ -85,8 +89,20 @@ def complete(
             if files.exists(cleaned):
                 put_in_place(cleaned, f"{directory}/{file_name(exchange.new, LOG_SUFFIX)}")
     files.sync_directory(directory)
-    files.remove(f"{directory}/{NAME}")
+    with suppress(FileNotFoundError):
+        files.remove(f"{directory}/{NAME}")
     files.sync_directory(directory)
+
+
+def _check_new_segment(files: Files, directory: str, token: bytes, exchange: Exchange) -> None:
+    """No original goes before it is certain that what replaces it is there, under its old name or its new one."""
+    if exchange.new is None:
+        return
+    for suffix in (cleaned_suffix(token), LOG_SUFFIX):
+        path = f"{directory}/{file_name(exchange.new, suffix)}"
+        if files.exists(path) and files.size(path) == exchange.new_size:
+            return
+    raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that is not there")
 
 
 def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
@@ -120,10 +136,10 @@ def _decode(body: bytes) -> list[Exchange]:
     at = _COUNT.size
     exchanges = []
     for _ in range(count):
-        (new,) = _OFFSET.unpack_from(body, at)
-        (originals,) = _COUNT.unpack_from(body, at + _OFFSET.size)
-        at += _OFFSET.size + _COUNT.size
+        new, new_size = _NEW.unpack_from(body, at)
+        (originals,) = _COUNT.unpack_from(body, at + _NEW.size)
+        at += _NEW.size + _COUNT.size
         bases = [_OFFSET.unpack_from(body, at + number * _OFFSET.size)[0] for number in range(originals)]
         at += originals * _OFFSET.size
-        exchanges.append(Exchange(None if new == _NOTHING else Offset(new), tuple(bases)))
+        exchanges.append(Exchange(None if new == _NOTHING else Offset(new), new_size, tuple(bases)))
     return exchanges

@@ -71,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         """A request is being worked on that later ones must not overtake."""
         self._task: asyncio.Task[None] | None = None
+        self._waits = False
+        """Whether that request only waits for something, and may be dropped when its client is gone."""
         self._write_paused = False
         self._unread = 0
         """Bytes of answers that this client has not taken yet, as counted by the broker."""
@@ -110,7 +112,11 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._forget_unread()
         if self._task is not None:
-            self._task.cancel()
+            if self._waits:
+                self._task.cancel()
+            else:
+                # Half-way through a change: it is carried to its end, only nobody is there to be told.
+                self._listener.adopt(self._task)
         if self._frame is not None:
             self._memory.release(len(self._frame))
             self._frame = None
@@ -294,6 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         answer_or_work = api.handle(self._listener.broker, request)
         if isinstance(answer_or_work, Awaitable):
             self._busy = True
+            self._waits = api.waits
             self._task = asyncio.ensure_future(self._await(answer_or_work, api, version, head.correlation_id, pending))
         else:
             self._take(answer_or_work, api, version, head.correlation_id, pending)

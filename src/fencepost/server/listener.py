@@ -31,6 +31,8 @@ class Listener:
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._numbers = itertools.count(1)
+        self._adopted: set[asyncio.Task[None]] = set()
+        """Requests whose clients are gone, on the way to their end."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -60,6 +62,12 @@ class Listener:
             for connection in list(self.connections):
                 connection.close()
             await self._all_closed.wait()
+        if self._adopted:
+            await asyncio.wait(self._adopted, timeout=self.broker.config.drain_ms / 1000)
+
+    def adopt(self, task: asyncio.Task[None]) -> None:
+        self._adopted.add(task)
+        task.add_done_callback(self._adopted.discard)
 
     def next_number(self) -> int:
         return next(self._numbers)

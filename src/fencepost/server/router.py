@@ -53,6 +53,8 @@ class Api:
     name: str
     versions: tuple[int, int]
     handle: Handler
+    waits: bool = False
+    """What it does when it takes long is wait, not change something: it is dropped when its client is gone."""
     raw: bool = False
     """The handler reads the frame and packs the answer itself (`wire.hot`)."""
     advertise_from: int | None = None

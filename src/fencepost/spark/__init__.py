@@ -8,9 +8,9 @@ Theory of operation. Everything that decides stands in `core/commit.py` and is t
 carries it out, one question per file:
 
     sink.py      the sink of foreachBatch                    source.py    Spark's data source
-    write.py     a batch DataFrame, once per job name        options.py   what a user may say to it
+    jobs.py      a batch DataFrame, once per job name        options.py   what a user may say to it
     copy.py      topic to topic without decoding             offsets.py   which offsets a micro-batch covers
-    check.py     is everything in place, everywhere?         fetch.py     record batches of a range of offsets
+    readiness.py is everything in place, everywhere?         fetch.py     record batches of a range of offsets
     runner.py    the protocol's steps, against a cluster     arrow.py     record batches → Spark's columns
     columns.py   a DataFrame's columns, as the sink takes them
     targets.py   what the target topics allow
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fencepost.core.commit import Poisoned, Replaced, SinkNameInUse
-    from fencepost.spark.check import check
     from fencepost.spark.copy import Copy
+    from fencepost.spark.jobs import write
+    from fencepost.spark.readiness import check
     from fencepost.spark.sink import BatchReport, Sink
     from fencepost.spark.source import register
-    from fencepost.spark.write import write
 
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
@@ -39,9 +39,9 @@ _HOME = {
     "Replaced": "fencepost.core.commit",
     "Sink": "fencepost.spark.sink",
     "SinkNameInUse": "fencepost.core.commit",
-    "check": "fencepost.spark.check",
+    "check": "fencepost.spark.readiness",
     "register": "fencepost.spark.source",
-    "write": "fencepost.spark.write",
+    "write": "fencepost.spark.jobs",
 }
 
 __all__ = ["BatchReport", "Copy", "Poisoned", "Replaced", "Sink", "SinkNameInUse", "check", "register", "write"]
@@ -50,8 +50,8 @@ __all__ = ["BatchReport", "Copy", "Poisoned", "Replaced", "Sink", "SinkNameInUse
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fencepost.spark' has no attribute {name!r}")
-    # Not kept in this module's namespace: `write` and `check` are also the names of the modules they live in.
-    return getattr(import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

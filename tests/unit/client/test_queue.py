@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,50 @@ def test_a_record_that_never_fits_the_memory_is_refused_at_once() -> None:
     producer = SteppedProducer(cluster(t=1), buffer_memory=4000)
     with pytest.raises(RecordTooLarge, match="buffer_memory"):
         producer.send("t", b"x" * 3000)
+
+
+def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PROD-5. The caller's thread sends between any two of the records that the send thread moves."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    for i in range(3):
+        producer.send("t", b"%d" % i)
+    queues = producer.sender.queues
+    append, delayed = queues._append, []
+
+    def send_meanwhile(*record: Any) -> Ticket:
+        ticket = append(*record)
+        queues.intake.send("t", b"later")
+        return ticket
+
+    monkeypatch.setattr(queues, "_append", send_meanwhile)
+    monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
+    producer.settle()
+    assert on.values("t", 0) == [b"0", b"1", b"2"]
+    assert len(delayed) == 3
+
+
+def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitions became known and the server answered before the caller's thread had its turn again."""
+    producer = SteppedProducer(cluster(t=1))
+    producer.send("t", b"v")
+    queues = producer.sender.queues
+    waits = 0
+
+    def wait(timeout: float | None = None) -> bool:
+        nonlocal waits
+        waits += 1
+        assert waits == 1, "waits for what has happened already"
+        queues._lock.release()
+        producer.step_until(lambda: queues.is_empty)
+        queues._lock.acquire()
+        return True
+
+    monkeypatch.setattr(queues._all_settled, "wait", wait)
+    assert queues.wait_until_settled(None)
+    assert waits == 1
 
 
 @pytest.mark.parametrize(("key", "value"), [(1, b"v"), (b"k", 2.0), (b"k", ["v"])])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from fencepost.kernel import _batch, batch_py, columns_py
+from fencepost.kernel import _batch, batch_py, columns_py, intake_py
 from fencepost.kernel.record import Row
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
@@ -23,11 +23,19 @@ class Kernel(NamedTuple):
     partition_for_key: Any
     partition_rows: Any
     group_rows: Any
+    Place: type[Any]
+    Budget: type[Any]
+    Slot: type[Any]
+    Lane: type[Any]
+    Intake: type[Any]
 
 
 COMPILED = Kernel(*(getattr(_batch, name) for name in Kernel._fields))
 TWIN = Kernel(
-    *(getattr(batch_py if hasattr(batch_py, name) else columns_py, name) for name in Kernel._fields),
+    *(
+        getattr(next(part for part in (batch_py, columns_py, intake_py) if hasattr(part, name)), name)
+        for name in Kernel._fields
+    )
 )
 
 NOW = 1_700_000_000_000

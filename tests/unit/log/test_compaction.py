@@ -398,10 +398,73 @@ class TestSegments:
         with pytest.raises(StorageError):
             job.finish()
         assert contents(bed.log) == [(1, b"a", b"2")]
-        assert bed.log.compaction(NOW) is None
+        assert bed.log.wants_compaction(NOW)
+        assert bed.log.compaction(NOW) is job
+        job.write()  # what was done is not done again
+        job.install()
         job.finish()
+        assert not bed.log.wants_compaction(NOW)
         assert not list(bed.directory.glob("*.cleaned"))
         assert contents(bed.log) == [(1, b"a", b"2")]
+
+    @pytest.mark.parametrize("skip", range(8))
+    def test_a_decision_that_may_or_may_not_be_on_the_disk_is_not_undone(self, bed: LogBed, skip: int) -> None:
+        """When the last sync of it fails, the `swap` file has its name already: the next start would complete the
+        exchange, so the new segments must not be thrown away."""
+        put(bed, (b"a", b"1"))
+        put(bed, (b"a", b"2"))
+        seal(bed)
+        bed.log.sync()
+        job = bed.log.compaction(NOW)
+        assert job is not None
+        bed.files.fail_next("sync_directory", errno.EIO, skip=skip)
+        try:
+            job.write()
+        except StorageError:
+            assert (bed.directory / "swap").exists() == bool(list(bed.directory.glob("*.cleaned")))
+        bed.files.heal()
+        bed.reopen()
+        assert contents(bed.log) in ([(0, b"a", b"1"), (1, b"a", b"2")], [(1, b"a", b"2")])
+        assert bed.log.recovered.cut_bytes == 0
+
+    def test_a_decision_that_could_not_be_synced_is_taken_up_again(self, bed: LogBed) -> None:
+        put(bed, (b"a", b"1"))
+        put(bed, (b"a", b"2"))
+        seal(bed)
+        bed.log.sync()
+        skip = 0
+        while True:
+            job = bed.log.compaction(NOW)
+            assert job is not None
+            bed.files.fail_next("sync_directory", errno.EIO, skip=skip)
+            with pytest.raises(StorageError):
+                job.write()
+            bed.files.heal()
+            if job.can_be_resumed:
+                break
+            skip += 1
+        assert bed.log.wants_compaction(NOW)
+        assert bed.log.compaction(NOW) is job
+        job.write()
+        job.install()
+        job.finish()
+        assert contents(bed.log) == [(1, b"a", b"2")]
+        assert not job.can_be_resumed
+
+    def test_an_original_does_not_go_if_what_replaces_it_is_not_there(self, bed: LogBed) -> None:
+        put(bed, (b"a", b"1"))
+        put(bed, (b"a", b"2"))
+        seal(bed)
+        job = bed.log.compaction(NOW)
+        assert job is not None
+        job.write()
+        for path in bed.directory.glob("*.cleaned"):
+            path.unlink()
+        names = bed.names()
+        bed.log.abandon()
+        with pytest.raises(StorageError, match="not there"):
+            bed.open()
+        assert bed.names() == names
 
 
 class TestMeanwhile:

@@ -208,4 +208,4 @@ def _check_leader_epoch(given: int) -> None:
         raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
-API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, raw=True)
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, raw=True, waits=True)

@@ -90,4 +90,4 @@ def _check(broker: Broker, request: Request) -> list[Wanted]:
     ]
 
 
-API = Api(key=10_000, name="Own", versions=(0, 0), handle=handle)
+API = Api(key=10_000, name="Own", versions=(0, 0), handle=handle, waits=True)

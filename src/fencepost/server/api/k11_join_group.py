@@ -61,4 +61,4 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle)
+API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle, waits=True)

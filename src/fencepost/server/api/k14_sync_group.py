@@ -31,4 +31,4 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle)
+API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle, waits=True)

@@ -1,0 +1,112 @@
+"""`fencepost transactions`: which are open and for how long, and ending one that holds readers up."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from fencepost.cli.options import Target, client_command
+from fencepost.cli.output import Column, plain, show_json, show_table, when
+from fencepost.errors import ErrorCode, ServerError
+
+
+@click.group()
+def transactions() -> None:
+    """List, describe and abort transactions.
+
+    An open transaction holds readers of committed records back at its first offset, in every partition it has written
+    to, until it ends or its time is over.
+
+    \b
+    Examples:
+      fencepost transactions list --open
+      fencepost transactions describe billing-7
+      fencepost transactions abort billing-7
+    """
+
+
+@transactions.command("list")
+@click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
+@client_command
+def list_transactions(target: Target, only_open: bool) -> None:
+    """List the transactional ids, with the age of what is open under them."""
+    from fencepost.client.transactions import OPEN
+
+    with target.admin() as admin:
+        found = admin.transactions(states=sorted(OPEN) if only_open else ())
+    columns = [Column("transactional id"), Column("state"), Column("pid", True), Column("age", True)]
+    rows = ((entry.name, entry.state, entry.pid, age(entry.started_ms)) for entry in found)
+    target.show(found, columns, rows, empty="no open transactions" if only_open else "no transactional ids")
+
+
+@transactions.command()
+@click.argument("name")
+@client_command
+def describe(target: Target, name: str) -> None:
+    """Show the state, the producer, the age and the partitions of a transactional id."""
+    with target.admin() as admin:
+        described = admin.describe_transaction(name)
+    if target.as_json:
+        show_json(plain(described))
+        return
+    at = f"{described.coordinator.host}:{described.coordinator.port}"
+    who = f"pid {described.pid}, epoch {described.epoch}"
+    click.echo(f"transactional id {name}: {described.state}, {who}, kept by {at}")
+    if described.started_ms is not None:
+        limit = f"aborted after {described.timeout_ms / 1000:g} s"
+        click.echo(f"open since {when(described.started_ms)}, {age(described.started_ms)} ago; {limit}")
+    rows = ((partition.topic, partition.partition) for partition in described.partitions)
+    show_table([Column("topic"), Column("partition", True)], rows, empty="no partitions")
+
+
+@transactions.command()
+@click.argument("name", required=False)
+@click.option("--hanging", metavar="TOPIC", help="Instead of NAME: end what hangs in this topic …")
+@click.option("--partition", type=click.IntRange(min=0), help="… in this partition …")
+@click.option("--pid", type=click.IntRange(min=0), help="… of this producer.")
+@client_command
+def abort(target: Target, *, name: str | None, hanging: str | None, partition: int | None, pid: int | None) -> None:
+    """Abort the open transaction of NAME, and fence the producer that has it open.
+
+    A transaction that hangs, open in a partition (`fencepost producers`) and not known to its coordinator, is ended
+    with --hanging, --partition and --pid.
+
+    \b
+    Examples:
+      fencepost transactions abort billing-7
+      fencepost transactions abort --hanging orders --partition 3 --pid 4711
+    """
+    by_hand = (hanging, partition, pid)
+    if (name is None) == (hanging is None) or (hanging is not None) != (None not in by_hand):
+        raise click.UsageError("give NAME, or --hanging, --partition and --pid together")
+    with target.admin() as admin:
+        if name is not None:
+            was = admin.abort_transaction(name)
+            target.done(
+                f"aborted the transaction of {name}: pid {was.pid}, epoch {was.epoch} is fenced",
+                {"aborted": name, "pid": was.pid, "epoch": was.epoch},
+            )
+            return
+        assert hanging is not None
+        assert partition is not None
+        found = [one for one in admin.producers(hanging, partitions=[partition]) if one.pid == pid]
+        if not found or found[0].transaction_start is None:
+            raise ServerError(
+                ErrorCode.INVALID_TXN_STATE, f"pid {pid} has no open transaction in {hanging}-{partition}"
+            )
+        admin.abort_hanging_transaction(hanging, found[0])
+    where = f"{hanging}-{partition}"
+    target.done(f"aborted the hanging transaction of pid {pid} in {where}", {"aborted": where, "pid": pid})
+
+
+def age(started_ms: int | None) -> str | None:
+    """How long ago, by this machine's clock."""
+    if started_ms is None:
+        return None
+    seconds = max(0.0, time.time() - started_ms / 1000)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,176 @@
+# The way of a record from the caller's thread into the open batch of its partition: one call, no lock, no Python code.
+#
+# Included by _batch.pyx. `intake_py.py` is the twin. The GIL is the lock: between the look at a slot and the append to
+# its builder nothing runs that could give the GIL up, so a slot that is closed by another thread is either not seen at
+# all or was appended to before. That is why the ticket is made first (making it may start the garbage collector).
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static long long now_ms(void) {
+        struct timespec now;
+        timespec_get(&now, TIME_UTC);
+        return (long long) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    }
+    static PyObject *bare(PyTypeObject *kind, PyObject *arguments, PyObject *keywords) {
+        return kind->tp_new(kind, arguments, keywords);  /* without __init__ */
+    }
+    """
+    int64_t now_ms() nogil
+    object bare(PyTypeObject* kind, object arguments, PyObject* keywords)
+
+cdef enum:
+    RECORD_OVERHEAD = 36
+
+
+cdef class Place:
+    """Which record of which batch: what a ticket is made of."""
+
+    cdef public object settlement
+    cdef public Py_ssize_t index
+    cdef public int64_t timestamp
+
+    def __init__(self, settlement, Py_ssize_t index, int64_t timestamp):
+        self.settlement = settlement
+        self.index = index
+        self.timestamp = timestamp
+
+
+cdef class Budget:
+    """Memory shared by all lanes of a producer."""
+
+    cdef readonly Py_ssize_t limit
+    cdef readonly Py_ssize_t held
+
+    def __init__(self, Py_ssize_t limit):
+        self.limit = limit
+
+
+cdef class Slot:
+    """The open batch of one partition, if it has one."""
+
+    cdef readonly object batch
+    cdef readonly BatchBuilder builder
+    cdef bint busy  # somebody appends the slow way, and foreign code may run meanwhile
+
+    def begin(self, batch, BatchBuilder builder not None):
+        self.batch = batch
+        self.builder = builder
+
+    def end(self):
+        """Nothing is appended from here on."""
+        self.builder = None
+        self.batch = None
+
+    def append(self, Lane lane not None, key, value, int64_t timestamp, headers=None):
+        """As `BatchBuilder.append`, but charges the lane, and answers with the record's place in the batch."""
+        cdef BatchBuilder builder = self.builder
+        cdef Py_ssize_t before = builder.memory.used
+        self.busy = True
+        try:
+            builder.append(key, value, timestamp, headers)
+        finally:
+            self.busy = False
+        lane.held += builder.memory.used - before
+        lane.budget.held += builder.memory.used - before
+        return builder.count - 1
+
+
+cdef class Lane:
+    """The slots of one topic, and what it holds of the memory."""
+
+    cdef readonly Py_ssize_t held
+    cdef readonly list slots
+    cdef readonly Budget budget
+    cdef public Slot undesignated
+
+    def __init__(self, Budget budget not None):
+        self.budget = budget
+        self.slots = []
+
+    def set_slots(self, list slots not None):
+        """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
+        self.slots = slots
+
+    def charge(self, Py_ssize_t size):
+        """Negative to give back. In one call, because two threads must not add at once."""
+        self.held += size
+        self.budget.held += size
+
+    def has_room_for(self, Py_ssize_t size):
+        """A lane may hold as much as is still free."""
+        return self.held + size <= self.budget.limit - self.budget.held - size
+
+
+cdef class Intake:
+    """`send`: straight into the open batch where that is possible, by way of `slowly` where it is not."""
+
+    cdef dict lanes
+    cdef object ticket_type
+    cdef public object slowly
+    cdef Py_ssize_t batch_size
+    cdef public bint is_open
+
+    def __init__(self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size):
+        if not issubclass(ticket_type, Place):
+            raise TypeError("a ticket is a Place")
+        self.lanes = lanes
+        self.ticket_type = ticket_type
+        self.slowly = slowly
+        self.batch_size = batch_size
+
+    def send(self, topic, value, *, key=None, headers=None, partition=None, timestamp=None):
+        cdef Lane lane
+        cdef Slot slot
+        cdef Place ticket
+        cdef Span key_span, value_span, no_headers
+        cdef int64_t time
+        cdef Py_ssize_t number, size, before
+        cdef BatchBuilder builder
+        found = self.lanes.get(topic)
+        if found is None or not self.is_open or headers is not None or not is_plain(key) or not is_plain(value):
+            return self.slowly(topic, value, key, headers, partition, timestamp)
+        lane = <Lane?> found
+        number = len(lane.slots)
+        span_of_plain(key, &key_span)
+        span_of_plain(value, &value_span)
+        slot = None
+        if partition is not None:
+            if type(partition) is int and 0 <= partition < number:
+                slot = lane.slots[<Py_ssize_t> partition]
+        elif number == 1:
+            slot = lane.slots[0]
+        elif number:
+            if key is None:
+                slot = lane.undesignated
+            else:
+                slot = lane.slots[(hash_key(key_span.data, key_span.size) & 0x7FFFFFFF) % number]
+        if slot is not None and slot.builder is not None:
+            time = now_ms() if timestamp is None else timestamp
+            ticket = <Place> bare(<PyTypeObject*> self.ticket_type, NOTHING, NULL)
+            builder = slot.builder
+            size = RECORD_OVERHEAD
+            if key_span.size > 0:
+                size += key_span.size
+            if value_span.size > 0:
+                size += value_span.size
+            if (
+                builder is not None
+                and builder.lent == 0
+                and not slot.busy
+                and lane.held + size <= lane.budget.limit - lane.budget.held - size
+            ):
+                no_headers.size = 0
+                before = builder.memory.used
+                if builder.put(key_span, value_span, time, 0, no_headers, self.batch_size) == DONE:
+                    size = builder.memory.used - before
+                    lane.held += size
+                    lane.budget.held += size
+                    ticket.settlement = slot.batch
+                    ticket.index = builder.count - 1
+                    ticket.timestamp = time
+                    return ticket
+        return self.slowly(topic, value, key, headers, partition, timestamp)
+
+
+cdef tuple NOTHING = ()

@@ -1,0 +1,106 @@
+"""The way of a record into the open batch of its partition, in plain Python: the twin of `_intake.pxi`.
+
+Compiled, `Intake.send` puts a record straight into the open batch, with the GIL as its only lock. Here a switch of
+threads may come between any two lines, so every record takes the slow way, under the caller's lock: the same results,
+later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fencepost.kernel.batch_py import BatchBuilder
+from fencepost.kernel.record import Headers, Payload
+
+
+class Place:
+    """Which record of which batch: what a ticket is made of."""
+
+    __slots__ = ("index", "settlement", "timestamp")
+
+    def __init__(self, settlement: Any, index: int, timestamp: int) -> None:
+        self.settlement = settlement
+        self.index = index
+        self.timestamp = timestamp
+
+
+class Budget:
+    """Memory shared by all lanes of a producer."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class Slot:
+    """The open batch of one partition, if it has one."""
+
+    __slots__ = ("batch", "builder")
+
+    def __init__(self) -> None:
+        self.batch: Any = None
+        self.builder: BatchBuilder | None = None
+
+    def begin(self, batch: Any, builder: BatchBuilder) -> None:
+        self.batch = batch
+        self.builder = builder
+
+    def end(self) -> None:
+        """Nothing is appended from here on."""
+        self.builder = None
+        self.batch = None
+
+    def append(self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
+        """As `BatchBuilder.append`, but charges the lane, and answers with the record's place in the batch."""
+        assert self.builder is not None
+        before = self.builder.size
+        lane.charge(self.builder.append(key, value, timestamp, headers) - before)
+        return self.builder.count - 1
+
+
+class Lane:
+    """The slots of one topic, and what it holds of the memory."""
+
+    __slots__ = ("budget", "held", "slots", "undesignated")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.held = 0
+        self.slots: list[Any] = []
+        self.undesignated: Any = None
+
+    def set_slots(self, slots: list[Any]) -> None:
+        """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
+        self.slots = slots
+
+    def charge(self, size: int) -> None:
+        """Negative to give back."""
+        self.held += size
+        self.budget.held += size
+
+    def has_room_for(self, size: int) -> bool:
+        """A lane may hold as much as is still free."""
+        return self.held + size <= self.budget.limit - self.budget.held - size
+
+
+class Intake:
+    """`send`, by way of `slowly`."""
+
+    def __init__(
+        self, lanes: dict[str, Any], ticket_type: type[Any], slowly: Callable[..., Any], batch_size: int
+    ) -> None:
+        self.is_open = False
+        self.slowly = slowly
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Any:
+        return self.slowly(topic, value, key, headers, partition, timestamp)

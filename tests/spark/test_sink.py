@@ -1,0 +1,260 @@
+"""The sink in a real Spark session: foreachBatch, batch DataFrames, retried tasks (PIPE-2, PIPE-4)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fencepost.spark
+from fencepost import Admin
+from fencepost.errors import ConfigError
+from tests.support.committed import committed, committed_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
+
+
+def create(servers: str, *topics: str, partitions: int = 3, **configs: str) -> None:
+    with Admin(servers) as admin:
+        for topic in topics:
+            admin.create_topic(topic, partitions, configs={key.replace("_", "."): v for key, v in configs.items()})
+
+
+def numbers(spark: SparkSession, count: int, *, tasks: int = 4) -> DataFrame:
+    """Rows whose value is their number and whose key is one of ten."""
+    rows = spark.range(0, count, 1, tasks)
+    return rows.selectExpr("cast(id % 10 as string) key", "cast(id as string) value")
+
+
+def fill(spark: SparkSession, servers: str, topic: str, count: int) -> None:
+    fencepost.spark.write(numbers(spark, count), servers, topic=topic, job=f"fill-{topic}", create=3)
+
+
+def stream(spark: SparkSession, servers: str, topic: str, **options: Any) -> DataFrame:
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", servers)
+    reading = reading.option("subscribe", topic).option("startingOffsets", "earliest")
+    for key, value in options.items():
+        reading = reading.option(key, value)
+    return reading.load()
+
+
+def run(df: DataFrame, sink: Any, checkpoint: Path) -> Any:
+    query = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    started = query.trigger(availableNow=True).start()
+    assert started.awaitTermination(120)
+    return started
+
+
+@pytest.mark.parametrize("driver_bytes", [1 << 20, 0], ids=["by driver", "by tasks"])
+def test_a_batch_dataframe_is_written_once_per_job(
+    spark: SparkSession, servers: str, name: str, driver_bytes: int
+) -> None:
+    create(servers, name)
+    df = numbers(spark, 5_000)
+    first = fencepost.spark.write(df, servers, topic=name, job=name, driver_bytes=driver_bytes, compression="lz4")
+    again = fencepost.spark.write(df, servers, topic=name, job=name, driver_bytes=driver_bytes)
+    assert (first.rows, first.skipped, first.partitions) == (5_000, False, 3)
+    assert (first.published_by, again.skipped) == ("driver" if driver_bytes else "tasks", True)
+    found = committed(servers, name)
+    assert Counter(int(message.value()) for message in found) == Counter(range(5_000))
+    for key in range(10):  # records of one key are in one partition, in order
+        of_key = [message for message in found if message.key() == str(key).encode()]
+        assert [int(message.value()) for message in of_key] == list(range(key, 5_000, 10))
+        assert len({message.partition() for message in of_key}) == 1
+
+
+def test_a_stream_goes_through_in_several_micro_batches_and_again_from_its_checkpoint(
+    spark: SparkSession, servers: str, name: str, tmp_path: Path
+) -> None:
+    """PIPE-1, PIPE-2: source and sink together."""
+    source, target = f"{name}-in", f"{name}-out"
+    fill(spark, servers, source, 3_000)
+    create(servers, target)
+    sink = fencepost.spark.Sink(servers, topic=target, name=name)
+    df = stream(spark, servers, source, maxOffsetsPerTrigger="1000").select("key", "value")
+    query = run(df, sink, tmp_path / "checkpoint")
+    sink.close()
+    reports = list(sink.reports)
+    assert [report.batch for report in reports] == list(range(len(reports)))
+    assert len(reports) >= 3
+    assert sum(report.rows for report in reports) == 3_000
+    assert query.recentProgress[-1]["sources"][0]["latestOffset"]
+    with Admin(servers) as admin:
+        before = admin.latest(target)
+    later = fencepost.spark.Sink(servers, topic=target, name=name)
+    run(df, later, tmp_path / "checkpoint")  # nothing new
+    later.close()
+    with Admin(servers) as admin:
+        assert admin.latest(target) == before
+    assert Counter(map(int, committed_values(servers, target))) == Counter(range(3_000))
+
+
+def test_key_headers_partition_and_topic_come_from_columns(spark: SparkSession, ours: str, name: str) -> None:
+    create(ours, f"{name}-a", f"{name}-b")
+    rows = [
+        (b"k", "one", [("h", b"1"), ("h", None)], 2, f"{name}-a"),
+        (None, "two", None, None, f"{name}-b"),
+        (b"k", None, [], 0, f"{name}-b"),
+    ]
+    kind = "key binary, value string, headers array<struct<key:string,value:binary>>, partition int, topic string"
+    report = fencepost.spark.write(spark.createDataFrame(rows, kind), ours, job=name)
+    assert (report.rows, report.partitions >= 2) == (3, True)
+    (first,) = committed(ours, f"{name}-a")
+    assert (first.key(), first.value(), first.headers(), first.partition()) == (
+        b"k",
+        b"one",
+        [("h", b"1"), ("h", None)],
+        2,
+    )
+    others = {message.value(): message for message in committed(ours, f"{name}-b")}
+    assert set(others) == {b"two", None}
+    assert others[None].partition() == 0
+
+
+def test_rows_that_can_never_be_written_go_to_the_dead_letters_in_the_same_transaction(
+    spark: SparkSession, servers: str, name: str
+) -> None:
+    create(servers, name, max_message_bytes="2000")
+    create(servers, f"{name}-dead", partitions=1)
+    rows = [("ok", "fine", 0), ("large", "x" * 5_000, 1), ("lost", "nowhere", 7), ("ok", "fine too", 2)]
+    df = spark.createDataFrame(rows, "key string, value string, partition int")
+    report = fencepost.spark.write(df, servers, topic=name, job=name, dead_letter=f"{name}-dead")
+    assert sorted(committed_values(servers, name)) == [b"fine", b"fine too"]
+    dead = {message.key(): dict(message.headers()) for message in committed(servers, f"{name}-dead")}
+    assert set(dead) == {b"large", b"lost"}
+    assert b"more than" in dead[b"large"]["fencepost.reason"]
+    assert b"no such partition" in dead[b"lost"]["fencepost.reason"]
+    assert dead[b"lost"]["fencepost.topic"] == name.encode()
+    assert report.rows == 4
+
+
+def test_a_row_that_can_never_be_written_fails_the_batch_without_dead_letters(
+    spark: SparkSession, ours: str, name: str
+) -> None:
+    create(ours, name, max_message_bytes="2000")
+    with pytest.raises(Exception, match="dead_letter"):
+        fencepost.spark.write(spark.createDataFrame([("x" * 5_000,)], "value string"), ours, topic=name, job=name)
+    assert committed_values(ours, name) == []
+
+
+def test_what_is_wrong_with_a_dataframe_or_a_target_is_said(spark: SparkSession, ours: str, name: str) -> None:
+    df = spark.createDataFrame([(1, "v")], "key int, value string")
+    with pytest.raises(ConfigError, match="column key is of type int; it must be binary or string"):
+        fencepost.spark.write(df, ours, topic=name, job=name)
+    with pytest.raises(ConfigError, match=f"{name}' does not exist: `fencepost topic create"):
+        fencepost.spark.write(df.select("value"), ours, topic=name, job=name)
+    with pytest.raises(ConfigError, match="no column value, only key"):
+        fencepost.spark.write(df.select("key"), ours, topic=name, job=name)
+    with pytest.raises(ConfigError, match="a sink can be told"):
+        fencepost.spark.Sink(ours, topic=name, name=name, compresion="lz4")
+    with pytest.raises(ConfigError, match="not inside a streaming query"):
+        fencepost.spark.Sink(ours, topic=name, name=name)(df, 0)
+
+
+def _once(marker: Path) -> bool:
+    """True the first time on this machine."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("how", ["task fails", "worker is killed"])
+def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
+    spark: SparkSession, servers: str, name: str, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-4: the second attempt repeats nothing and leaves nothing out."""
+    from fencepost.spark import publishing
+
+    create(servers, name, partitions=2)
+    marker = tmp_path / "failed"
+    original = publishing.publish_rows
+
+    def failing(*arguments: Any) -> Any:
+        publish = original(*arguments)
+
+        def publish_and_fail(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for answer in publish(rows):  # what the attempt has written is in the log by now
+                if _once(marker):
+                    if how == "task fails":
+                        raise RuntimeError("this attempt fails")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield answer
+
+        return publish_and_fail
+
+    monkeypatch.setattr(publishing, "publish_rows", failing)
+    report = fencepost.spark.write(
+        numbers(spark, 4_000), servers, topic=name, job=name, driver_bytes=0, batch_bytes=4_000
+    )
+    assert marker.exists()
+    assert report.attempts == 1  # Spark ran the task again; the batch did not have to be
+    assert Counter(map(int, committed_values(servers, name))) == Counter(range(4_000))
+
+
+def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
+    spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-2: the frozen blocks are lost between freeze and publish, and random rows differ when computed anew."""
+    from fencepost.spark import publishing
+
+    create(ours, name)
+    df = spark.range(0, 2_000, 1, 4).selectExpr("cast(uuid() as string) value")
+    lost: list[bool] = []
+    original = publishing.by_tasks
+
+    def losing(frozen: DataFrame, *arguments: Any) -> None:
+        if not lost:
+            lost.append(True)
+            frozen.unpersist(blocking=True)
+        original(frozen, *arguments)
+
+    monkeypatch.setattr(publishing, "by_tasks", losing)
+    report = fencepost.spark.write(df, ours, topic=name, job=name, driver_bytes=0)
+    assert report.attempts == 2
+    found = committed_values(ours, name)
+    assert len(found) == len(set(found)) == 2_000
+
+
+def test_an_aggregation_with_a_watermark_is_written_once(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """Counts per key in append mode, over several micro-batches."""
+    source, target = f"{name}-in", f"{name}-out"
+    fill(spark, ours, source, 1_000)
+    create(ours, target)
+    counted = (
+        stream(spark, ours, source, maxOffsetsPerTrigger="400")
+        .withWatermark("timestamp", "1 second")
+        .groupBy("key")
+        .count()
+        .selectExpr("key", "cast(count as string) value")
+    )
+    sink = fencepost.spark.Sink(ours, topic=target, name=name)
+    query = counted.writeStream.outputMode("update").foreachBatch(sink)
+    started = query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert started.awaitTermination(120)
+    sink.close()
+    last = {message.key(): int(message.value()) for message in committed(ours, target)}
+    assert last == {str(key).encode(): 100 for key in range(10)}
+
+
+def test_check_says_what_is_in_place(spark: SparkSession, ours: str, name: str) -> None:
+    create(ours, name)
+    good = fencepost.spark.check(spark, ours, topic=name)
+    assert good.ok, str(good)
+    assert "reaches the server" in str(good)
+    bad = fencepost.spark.check(spark, ours, topic=f"{name}-absent", transaction_timeout=10**6)
+    assert not bad.ok
+    assert "does not exist" in str(bad)
+    assert "transaction.max.timeout.ms" in str(bad)
