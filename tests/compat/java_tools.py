@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ JAVA: Final = Path(__file__).parent / "java"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 GROUPS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONFIGS: Final = "kafka.admin.ConfigCommand"
+
+SECONDS: Final = 60
+"""After so long a tool counts as stuck."""
 
 
 class Said(NamedTuple):
@@ -41,8 +45,11 @@ class Tools:
         command = {"tool": tool, "arguments": [str(argument) for argument in arguments], "input": stdin}
         commands.write(json.dumps(command) + "\n")
         commands.flush()
+        stuck = threading.Timer(SECONDS, self._process.kill)
+        stuck.start()
         line = answers.readline()
-        assert line, f"the JVM ended while it ran {tool}"
+        stuck.cancel()
+        assert line, f"{tool} was stuck, or took the JVM with it"
         said = Said(**json.loads(line))
         assert said.exit == expect, f"{tool} ended with {said.exit}:\n{said.out[-3000:]}\n{said.error[-3000:]}"
         return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class Words(MicroBatch):
         for where, values in manifest.items():
             self.runner.on_step(f"to {where.partition}")
             writer = PartitionWriter(self.links(), transaction, where)
-            writer.write(encode_batch([(None, value, 1_700_000_000_000, None) for value in values]))
+            writer.write(encode_batch([(None, value, time.time_ns() // 1_000_000, None) for value in values]))
             writer.finish()
 
     def records(self, manifest: Mapping[TopicPartition, list[bytes]]) -> Mapping[TopicPartition, int]:

@@ -1,13 +1,14 @@
 """One process of a history: copies a partition in transactions, or reads what is committed, and notes all it does.
 
-    python -m tests.support.history_worker copy SERVERS NOTES NAME PARTITION SEED
+    python -m tests.support.history_worker copy SERVERS NOTES NAME PARTITION SEED      (PARTITION −1: what the group assigns)
     python -m tests.support.history_worker read SERVERS NOTES NAME
 
 `copy` takes records of one partition of `in` and writes two for each to `out`, to partitions chosen by the record, in
 transactions of random size together with its input position. Some it aborts on purpose. It uses confluent-kafka the
 way its documentation says: what can be retried is, what asks for an abort is aborted, and what is fatal ends the
 process, which whoever started it starts again. Its transactional id belongs to the partition, so that two of these
-processes at work on one partition fence each other.
+processes at work on one partition fence each other; as a member of the group it has one of its own, and it is the group
+that fences it.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Copier:
         self._notes = Recorder(notes, name)
         self._name = name
         self._count = 0
-        self._source = TopicPartition("in", partition)
+        self._partition = partition
         self._producer = Producer(
             settings(
                 servers,
-                transactional_id=f"copier-{partition}",
-                transaction_timeout_ms=30_000,
+                transactional_id=f"copier-{partition}" if partition >= 0 else name,
+                transaction_timeout_ms=30_000 if partition >= 0 else 3_000,
                 retry_backoff_ms=10,
                 linger_ms=0,
             )
@@ -60,6 +61,7 @@ class Copier:
             settings(
                 servers,
                 group_id=GROUP,
+                session_timeout_ms=6_000,
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 auto_offset_reset="earliest",
@@ -68,24 +70,30 @@ class Copier:
 
     def run(self) -> None:
         self._producer.init_transactions(SECONDS)
-        self._go_back()
+        if self._partition < 0:
+            self._consumer.subscribe(["in"])
+        else:
+            self._consumer.assign(self._committed([TopicPartition("in", self._partition)]))
         while True:
             messages = self._consumer.consume(self._dice.randint(1, 20), 1.0)
             records = [message for message in messages if message.error() is None]
             if records:
                 self._copy(records)
 
-    def _go_back(self) -> None:
-        """To the committed position, which nobody can change any more once our epoch is the newest."""
+    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """The committed positions, which nobody can change any more once our epoch or generation is the newest."""
         while True:
             try:
-                [committed] = self._consumer.committed([self._source], SECONDS)
+                found = self._consumer.committed(partitions, SECONDS)
                 break
             except KafkaException as error:
                 if not error.args[0].retriable() and error.args[0].code() >= 0:
                     raise
-        offset = committed.offset if committed.offset >= 0 else OFFSET_BEGINNING
-        self._consumer.assign([TopicPartition("in", self._source.partition, offset)])
+        return [TopicPartition("in", at.partition, at.offset if at.offset >= 0 else OFFSET_BEGINNING) for at in found]
+
+    def _go_back(self) -> None:
+        for position in self._committed(self._consumer.assignment()):
+            self._consumer.seek(position)
 
     def _copy(self, records: list[Any]) -> None:
         notes, producer = self._notes, self._producer
@@ -103,10 +111,11 @@ class Copier:
             if self._dice.random() < 0.1:
                 self._abort()
                 return
-            position = TopicPartition("in", self._source.partition, records[-1].offset() + 1)
+            ends = {record.partition(): record.offset() + 1 for record in records}
+            positions = [TopicPartition("in", partition, end) for partition, end in ends.items()]
             self._retried(
                 lambda: producer.send_offsets_to_transaction(
-                    [position], self._consumer.consumer_group_metadata(), SECONDS
+                    positions, self._consumer.consumer_group_metadata(), SECONDS
                 )
             )
             self._retried(lambda: producer.commit_transaction(SECONDS))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import click
 
 from fencepost._version import __version__
+from fencepost.cli.consume import consume
 from fencepost.cli.copy import copy
 from fencepost.cli.doctor import doctor
 from fencepost.cli.errors import OneLineErrors
 from fencepost.cli.group import group
 from fencepost.cli.own import own, owners
 from fencepost.cli.ping import ping
+from fencepost.cli.produce import produce
 from fencepost.cli.producers import producers
 from fencepost.cli.serve import serve
 from fencepost.cli.sink import sink
@@ -29,12 +31,13 @@ def main() -> None:
     \b
     A first look, in two terminals:
       fencepost serve                          a server on 127.0.0.1:9092, data in ./fencepost-data
-      fencepost topic create orders -p 3       a topic; then use any Kafka client
-      fencepost producers orders               who has written, and how far
+      fencepost topic create orders -p 3       a topic; then use any Kafka client, or
+      seq 1000 | fencepost produce orders      lines into it, each of them once
+      fencepost consume orders                 and out again
 
     Every command but `serve` works with Apache Kafka too: --servers HOST:PORT,… or FENCEPOST_SERVERS.
     """
 
 
-for command in (serve, topic, producers, group, transactions, own, owners, ping, doctor, copy, sink):
+for command in (serve, topic, produce, consume, producers, group, transactions, own, owners, ping, doctor, copy, sink):
     main.add_command(command)

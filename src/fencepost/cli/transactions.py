@@ -77,8 +77,8 @@ def abort(target: Target, *, name: str | None, hanging: str | None, partition: i
       fencepost transactions abort billing-7
       fencepost transactions abort --hanging orders --partition 3 --pid 4711
     """
-    by_hand = (hanging, partition, pid)
-    if (name is None) == (hanging is None) or (hanging is not None) != (None not in by_hand):
+    given = [option for option in (hanging, partition, pid) if option is not None]
+    if len(given) != (3 if name is None else 0):
         raise click.UsageError("give NAME, or --hanging, --partition and --pid together")
     with target.admin() as admin:
         if name is not None:

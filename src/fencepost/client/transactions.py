@@ -8,7 +8,8 @@ coordinator (a bug, a lost disk): nobody will end it but an administrator who wr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from fencepost.client.channel import Key, raise_for
 from fencepost.client.results import Broker, ProducerState, TransactionDescription, TransactionSummary
@@ -63,9 +64,9 @@ class Transactions:
         """When each began; one that has ended meanwhile is left out."""
         answer = self._routes.to(broker).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": names}).message
         return {
-            row.transactional_id: row.transaction_start_time
+            row.transactional_id: started
             for row in answer.transaction_states
-            if row.error_code == ErrorCode.NONE and row.transaction_start_time >= 0
+            if row.error_code == ErrorCode.NONE and (started := _started_ms(row)) is not None
         }
 
     def describe(self, name: str) -> TransactionDescription:
@@ -84,7 +85,7 @@ class Transactions:
             Pid(row.producer_id),
             Epoch(row.producer_epoch),
             ms(row.transaction_timeout),
-            row.transaction_start_time if row.transaction_start_time >= 0 and row.transaction_state in OPEN else None,
+            _started_ms(row),
             coordinator,
             tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions)),
         )
@@ -126,3 +127,11 @@ class Transactions:
             raise_for(row.error_code, f"ending the transaction of pid {producer.pid} in {where}")
 
         self._routes.retried(ask)
+
+
+def _started_ms(row: Any) -> Milliseconds | None:
+    """When the open transaction began. Kafka also tells when the last one did, which nobody asks for."""
+    start: datetime | None = row.transaction_start_time
+    if start is None or row.transaction_state not in OPEN:
+        return None
+    return round(start.timestamp() * 1000)

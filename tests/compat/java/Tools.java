@@ -6,7 +6,8 @@
 // line: {"exit": CODE, "out": TEXT, "error": TEXT}. Ends with its input.
 //
 // Tools leave by Kafka's own Exit, which can be replaced: here it throws. Some catch what is thrown and leave a second
-// time, hence the first code counts. Standard output is one stream for the whole life of the JVM whose target changes,
+// time, hence the first code counts. What they leave to the JVM's end (a producer to close, say) is done when they end, and
+// belongs to their output. Standard output is one stream for the whole life of the JVM whose target changes,
 // because Scala's Console keeps what it finds at its start.
 
 import java.io.BufferedReader;
@@ -57,6 +58,7 @@ public class Tools {
         }
     }
 
+    static final List<Runnable> hooks = new ArrayList<>();
     static volatile Integer code;
 
     static void leave(int status) {
@@ -89,7 +91,7 @@ public class Tools {
         System.setErr(new PrintStream(error, true, StandardCharsets.UTF_8));
         Exit.setExitProcedure((status, message) -> leave(status));
         Exit.setHaltProcedure((status, message) -> leave(status));
-        Exit.setShutdownHookAdder((name, hook) -> { });
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             JsonNode command = mapper.readTree(line);
             code = null;
@@ -97,6 +99,8 @@ public class Tools {
             error.target = new ByteArrayOutputStream();
             System.setIn(new ByteArrayInputStream(command.get("input").asText().getBytes(StandardCharsets.UTF_8)));
             run(command);
+            hooks.forEach(Runnable::run);
+            hooks.clear();
             Map<String, Object> answer = new LinkedHashMap<>();
             answer.put("exit", code == null ? 0 : code);
             answer.put("out", out.target.toString());

@@ -1,4 +1,4 @@
-"""The way into the open batch of a partition: compiled and twin make the same batches, charge the same, order the same."""
+"""The way into a partition's open batch: compiled and twin make the same batches and charge the same."""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+"""A progress bar on stderr for whatever takes long; nothing where stderr is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_EVERY: Final = 1000
+"""Records between two looks at the bar: it must not cost what it measures."""
+
+
+@contextmanager
+def progress(verb: str, files: Sequence[Path] = ()) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function to call with (records, bytes) done; with files the bar knows how much there is."""
+    if not sys.stderr.isatty():
+        yield lambda _records, _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    total = sum(file.stat().st_size for file in files) or None
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{verb} 0", total=total)
+        records = size = shown = 0
+
+        def advance(more_records: int, more_bytes: int) -> None:
+            nonlocal records, size, shown
+            records += more_records
+            size += more_bytes
+            if records - shown >= _EVERY:
+                shown = records
+                bar.update(task, completed=size, description=f"{verb} {records:,}")
+
+        yield advance

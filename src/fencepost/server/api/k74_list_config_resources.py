@@ -1,0 +1,30 @@
+"""ListConfigResources (74): what has configs here: topics and this node.
+
+Versions 0 and 1. v0 asks for client metrics only, of which there are none; v1 for any types, and without types for all.
+"""
+
+from __future__ import annotations
+
+from fencepost.errors import ErrorCode
+from fencepost.server.api.k32_describe_configs import BROKER, TOPIC
+from fencepost.server.broker import Broker
+from fencepost.server.router import Api, Fields, Request
+
+
+def handle(broker: Broker, request: Request) -> Fields:
+    resources = [
+        *((TOPIC, topic.name) for topic in broker.topics),
+        (BROKER, str(broker.config.node_id)),
+    ]
+    if request.version == 0:
+        resources = []
+    wanted = getattr(request.message, "resource_types", ())
+    return {
+        "error_code": ErrorCode.NONE,
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind} for kind, name in resources if not wanted or kind in wanted
+        ],
+    }
+
+
+API = Api(key=74, name="ListConfigResources", versions=(0, 1), handle=handle)

@@ -1,0 +1,244 @@
+"""Topic to topic: what is copied, what is handed over whole, and what a kill leaves (PIPE-3, PIPE-4)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from fencepost import Admin
+from fencepost.cli import main
+from fencepost.client.settings import ClientSettings
+from fencepost.core.commit import Replaced, SinkNameInUse
+from fencepost.errors import ConfigError
+from fencepost.spark.copy import Copy, Round, _task
+from fencepost.spark.fetch import DataLost, Range
+from fencepost.spark.publish import Transaction
+from tests.support.committed import committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+BASE_TIME = time.time_ns() // 1_000_000 - 60_000
+"""Recent, or else retention takes the records away."""
+
+
+class LocalCopy(Copy):
+    """Carries its ranges in this process, one after the other: everything but Spark."""
+
+    def __init__(self, source: str, topic: str, target: str, target_topic: str, **options: Any) -> None:
+        nothing: Any = None
+        super().__init__(nothing, ClientSettings.of(source), topic, ClientSettings.of(target), target_topic, **options)
+
+    def carry(self, transaction: Transaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+        return [_task(self.source, self.target, self.target_topic, self.max_bytes, transaction)(r) for r in ranges]
+
+
+_started: list[Copy] = []
+
+
+@pytest.fixture(autouse=True)
+def _close_all() -> Iterator[None]:
+    yield
+    while _started:
+        _started.pop().close()
+
+
+def local(source: str, topic: str, target: str, target_topic: str, **options: Any) -> LocalCopy:
+    copy = LocalCopy(source, topic, target, target_topic, **options)
+    _started.append(copy)
+    return copy
+
+
+def run(copy: Copy) -> list[Round]:
+    return list(copy.rounds())
+
+
+def fill(servers: str, topic: str, count: int, *, partitions: int = 2, **settings: Any) -> None:
+    """Records with keys, headers and times of their own, in batches of several."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "batch.num.messages": 100, **settings})
+    for number in range(count):
+        producer.produce(
+            topic,
+            key=b"k%d" % (number % 7),
+            value=b"%d" % number,
+            headers=[("n", b"%d" % number)],
+            partition=number % partitions,
+            timestamp=BASE_TIME + number,
+        )
+    assert producer.flush(30) == 0
+
+
+def content(servers: str, topic: str) -> list[tuple[Any, ...]]:
+    return [(m.partition(), m.key(), m.value(), m.headers(), m.timestamp()) for m in committed(servers, topic)]
+
+
+def create(servers: str, topic: str, partitions: int = 2, **configs: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(topic, partitions, configs={key.replace("_", "."): v for key, v in configs.items()})
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_topic_is_copied_partition_to_partition_whole_and_created_like_its_source(
+    servers: str, ours: str, name: str, codec: str
+) -> None:
+    """From each kind of server to fencepost's."""
+    create(servers, name, 3, retention_ms="123456789")
+    fill(servers, name, 1_000, partitions=3, **{"compression.type": codec})
+    copy = local(servers, name, ours, f"{name}-copy")
+    rounds = run(copy)
+    assert content(ours, f"{name}-copy") == content(servers, name)
+    assert sum(done.records for done in rounds) == 1_000
+    assert sum(done.whole for done in rounds) == sum(done.batches for done in rounds) > 0
+    with Admin(ours) as admin:
+        configs = {entry.name: entry.value for entry in admin.topic_configs(f"{name}-copy")}
+        assert configs["retention.ms"] == "123456789"
+        assert len(admin.describe_topic(f"{name}-copy").partitions) == 3
+
+
+def test_a_copy_to_each_kind_of_server_arrives(servers: str, ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 500)
+    run(local(ours, name, servers, f"{name}-copy"))
+    assert content(servers, f"{name}-copy") == content(ours, name)
+
+
+def test_rounds_that_end_inside_batches_lose_and_double_nothing(servers: str, ours: str, name: str) -> None:
+    create(servers, name)
+    fill(servers, name, 1_000)
+    rounds = run(local(servers, name, ours, f"{name}-copy", offsets_per_round=130))
+    assert len(rounds) >= 7
+    assert any(done.whole < done.batches for done in rounds)  # some were cut
+    assert content(ours, f"{name}-copy") == content(servers, name)
+
+
+def test_it_goes_on_where_it_was(ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 300)
+    run(local(ours, name, ours, f"{name}-copy"))
+    fill(ours, name, 200)
+    rounds = run(local(ours, name, ours, f"{name}-copy"))
+    assert sum(done.records for done in rounds) == 200
+    assert content(ours, f"{name}-copy") == content(ours, name)
+
+
+def test_aborted_records_are_not_copied(servers: str, ours: str, name: str) -> None:
+    create(servers, name)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
+    producer.init_transactions(30)
+    for number, good in enumerate([True, False, True, False]):
+        producer.begin_transaction()
+        for row in range(20):
+            producer.produce(name, value=f"{number} {row}".encode(), partition=row % 2)
+        producer.flush(30)
+        if good:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    run(local(servers, name, ours, f"{name}-copy"))
+    values = [value for _, _, value, *_ in content(ours, f"{name}-copy")]
+    assert sorted(values) == sorted(f"{number} {row}".encode() for number in (0, 2) for row in range(20))
+
+
+def test_batches_larger_than_the_target_takes_are_cut(ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 2_000)
+    create(ours, f"{name}-copy", max_message_bytes="1000")
+    rounds = run(local(ours, name, ours, f"{name}-copy"))
+    assert sum(done.whole for done in rounds) < sum(done.batches for done in rounds)
+    assert content(ours, f"{name}-copy") == content(ours, name)
+
+
+def test_append_time_becomes_the_records_own_time(ours: str, name: str) -> None:
+    create(ours, name, message_timestamp_type="LogAppendTime")
+    fill(ours, name, 50)
+    create(ours, f"{name}-copy")
+    run(local(ours, name, ours, f"{name}-copy"))
+    kept = [(value, time) for _, _, value, _, (_, time) in content(ours, name)]
+    assert [(value, time) for _, _, value, _, (_, time) in content(ours, f"{name}-copy")] == kept
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["fence", "freeze", "publish", "verify", "end", "done"])
+def test_killed_at_a_step_and_started_again_it_holds_everything_once(
+    servers: str, ours: str, name: str, step: str
+) -> None:
+    """PIPE-4, in the second round."""
+    create(servers, name)
+    fill(servers, name, 400)
+    seen = 0
+
+    def die(taken: str) -> None:
+        nonlocal seen
+        seen += taken == step
+        if taken == step and seen == (3 if step == "fence" else 2):
+            raise Died
+
+    with pytest.raises(Died):
+        run(local(servers, name, ours, f"{name}-copy", offsets_per_round=150, on_step=die))
+    run(local(servers, name, ours, f"{name}-copy", offsets_per_round=150))
+    assert content(ours, f"{name}-copy") == content(servers, name)
+
+
+def test_two_copies_under_one_name_do_not_both_go_on(ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 100)
+    first = local(ours, name, ours, f"{name}-copy", offsets_per_round=30)
+    rounds = first.rounds()
+    next(rounds)
+    run(local(ours, name, ours, f"{name}-copy"))
+    with pytest.raises(Replaced):
+        list(rounds)
+    assert content(ours, f"{name}-copy") == content(ours, name)
+
+
+def test_what_cannot_be_copied_is_said(ours: str, name: str) -> None:
+    create(ours, name, 3)
+    create(ours, f"{name}-small", 1)
+    with pytest.raises(ConfigError, match=r"has 3 partitions, the target .* only 1"):
+        run(local(ours, name, ours, f"{name}-small"))
+    fill(ours, name, 30, partitions=3)
+    run(local(ours, name, ours, f"{name}-copy", name=name))
+    create(ours, f"{name}-other")
+    with pytest.raises(SinkNameInUse, match="belongs to another query"):
+        run(local(ours, f"{name}-other", ours, f"{name}-copy", name=name))
+    fill(ours, name, 30, partitions=3)
+    with Admin(ours) as admin:
+        admin.delete_records(name, {0: 15})
+    with pytest.raises(DataLost, match="retention was faster"):
+        run(local(ours, name, ours, f"{name}-copy", name=name))
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+def test_the_command_copies_on_spark_and_the_sinks_are_listed(spark: SparkSession, ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 2_000)
+    # The command stops its session at the end; this one is the tests'.
+    from pyspark.sql import SparkSession as Session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "stop", lambda _self: None)
+        done = CliRunner().invoke(main, ["copy", f"{ours}/{name}", f"{ours}/{name}-copy", "--json", "--round", "700"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert (said["records"], said["rounds"]) == (2_000, 3)
+    assert content(ours, f"{name}-copy") == content(ours, name)
+    listed = CliRunner().invoke(main, ["sink", "list", "--servers", ours, "--json"])
+    assert json.loads(listed.stdout)[said["name"]]["batch"] == 2
+    assert said["name"] in CliRunner().invoke(main, ["sink", "list", "--servers", ours]).stdout
+    reset = CliRunner().invoke(main, ["sink", "reset", said["name"], "--servers", ours])
+    assert reset.exit_code == 0, reset.output
+    assert "it had written batch 2" in reset.stdout
+    gone = CliRunner().invoke(main, ["sink", "reset", said["name"], "--servers", ours])
+    assert gone.exit_code != 0
