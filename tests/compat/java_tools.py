@@ -38,6 +38,10 @@ class Tools:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def run(self, tool: str, *arguments: str | Path, stdin: str = "", expect: int = 0) -> Said:
         """Runs a tool, to its end; it has to end with the code expected."""
         commands, answers = self._process.stdin, self._process.stdout

@@ -1,6 +1,6 @@
 """One process of a history: copies a partition in transactions, or reads what is committed, and notes all it does.
 
-    python -m tests.support.history_worker copy SERVERS NOTES NAME PARTITION SEED      (PARTITION −1: what the group assigns)
+    python -m tests.support.history_worker copy SERVERS NOTES NAME PARTITION SEED       (−1: what the group assigns)
     python -m tests.support.history_worker read SERVERS NOTES NAME
 
 `copy` takes records of one partition of `in` and writes two for each to `out`, to partitions chosen by the record, in
@@ -34,7 +34,7 @@ def settings(servers: str, **more: Any) -> dict[str, Any]:
         "bootstrap.servers": servers,
         "reconnect.backoff.ms": 10,
         "reconnect.backoff.max.ms": 100,
-        "socket.timeout.ms": 5_000,
+        "socket.timeout.ms": 3_000,
         "metadata.recovery.strategy": "none",  # with "rebootstrap" librdkafka 2.x can hang when all brokers were away
         "log_level": 0,
         **{name.replace("_", "."): value for name, value in more.items()},

@@ -38,7 +38,9 @@ def list_sinks(target: Target) -> None:
 
     settings = target.settings()
     with target.admin() as admin:
-        names = [t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics() if t.name.startswith(TOPIC_PREFIX)]
+        names = [
+            t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics(internal=True) if t.name.startswith(TOPIC_PREFIX)
+        ]
         found = {name: _last(settings, admin, name) for name in names}
     columns = [Column("sink"), Column("query"), Column("batch", True), Column("run by"), Column("since")]
     rows = (

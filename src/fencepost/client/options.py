@@ -41,6 +41,10 @@ class ProducerOptions:
     allow_topic_creation: bool = True
     """Lets a cluster that creates topics on first use do so."""
     idempotent: bool = True
+    name: str | None = None
+    """Kafka's transactional id: who this producer is across restarts. A later one of the same name fences it."""
+    transaction_timeout: float = 60.0
+    """A transaction that is open for longer is aborted by the server, and its producer fenced."""
     acks: Literal["all", "leader"] = "all"
     partitioner: Partitioner | None = None
     """None: Kafka's murmur2 for records with a key; the others go to whichever partition is least busy."""
@@ -55,7 +59,13 @@ class ProducerOptions:
         for name in ("batch_size", "buffer_memory", "max_request_size"):
             if not 0 < getattr(self, name) <= 1 << 40:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of bytes is needed")
-        for name in ("delivery_timeout", "request_timeout", "unknown_topic_timeout", "metadata_max_age"):
+        for name in (
+            "delivery_timeout",
+            "request_timeout",
+            "unknown_topic_timeout",
+            "metadata_max_age",
+            "transaction_timeout",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of seconds is needed")
         if self.linger < 0 or self.retry_backoff < 0:
@@ -64,6 +74,8 @@ class ProducerOptions:
             raise ConfigError(f"when_full={self.when_full!r}: 'block' or 'raise'")
         if self.acks not in ("all", "leader"):
             raise ConfigError(f"acks={self.acks!r}: 'all' or 'leader'")
+        if self.name is not None and not (self.name and self.idempotent):
+            raise ConfigError("a producer with a name is idempotent, and the name is not empty")
         if self.idempotent and self.acks != "all":
             raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
+from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.ticket import Ticket
-from fencepost.errors import Closed, TimedOut, Undelivered
+from fencepost.client.transaction import Transaction
+from fencepost.client.transactional import NO_MEMBER, Member, Steps, Transactional
+from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, Offset, TopicPartition
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -37,6 +41,8 @@ class ProducerKeywords(TypedDict, total=False):
     unknown_topic_timeout: float
     allow_topic_creation: bool
     idempotent: bool
+    name: str | None
+    transaction_timeout: float
     acks: Any
     partitioner: Partitioner | None
     key_serializer: Serializer | None
@@ -59,13 +65,18 @@ class Producer:
         self._options = ProducerOptions(**options)
         self._start = threading.Lock()
         self._closed = False
+        self._routes = Routes(self._settings)
+        self._steps: Steps | None = None
+        if self._options.name is not None:
+            self._steps = Transactional(self._routes, self._options.name)
+        self._transaction: Transaction | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
         _producers.add(self)
 
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
-        sender = Sender(self._settings, self._options, network, clock)
+        sender = Sender(self._settings, self._options, network, clock, steps=self._steps)
         intake = sender.queues.intake
         intake.slowly = self._send_slowly
         if type(self).send is Producer.send:
@@ -110,6 +121,34 @@ class Producer:
             self._begin()
         return self._sender.queues.send(topic, value, key, headers, partition, timestamp)
 
+    # --- transactions ---
+
+    def transaction(self) -> Transaction:
+        """What is sent in its block appears whole when the block ends, or not at all if it ends with an exception.
+
+        The first one fences whoever had the producer's name before.
+
+        >>> with producer.transaction():
+        ...     producer.send("orders", b"value")
+        ...     producer.send_offsets("readers", {TopicPartition("input", 0): 42})
+        """
+        if self._steps is None:
+            raise ConfigError("a transaction needs a name: Producer(…, name='…')")
+        if self._transaction is not None and self._transaction.is_open:
+            raise FencepostError("there is an open transaction already: they do not nest")
+        if self._thread is None:
+            self._begin()
+        self._transaction = Transaction(self._sender, self._steps, self._options.delivery_timeout)
+        return self._transaction
+
+    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER) -> None:
+        """In a transaction: the group's offsets become these if, and only if, it commits."""
+        if self._transaction is None or not self._transaction.is_open:
+            raise FencepostError("offsets are sent in a transaction")
+        self._transaction.send_offsets(group, offsets, member)
+
+    # --- until all is settled ---
+
     def flush(self, timeout: float | None = None) -> None:
         """Waits until everything sent before is settled.
 
@@ -134,6 +173,7 @@ class Producer:
         else:
             self._sender.close()
         self._sender.abandon()
+        self._routes.close()
         self._raise_undelivered()
 
     def _raise_undelivered(self) -> None:
@@ -162,7 +202,7 @@ class Producer:
         with self._start:
             if self._thread is None:
                 if self._closed:
-                    raise Closed("the producer is closed")
+                    raise self._sender.queues.broken or Closed("the producer is closed")
                 thread = threading.Thread(target=self._sender.run, name="fencepost-send", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -170,7 +210,13 @@ class Producer:
     def _after_fork(self) -> None:
         """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
         self._start = threading.Lock()
-        if not self._closed:
+        if self._options.name is not None:
+            self._closed = True
+            self._thread = None
+            self._sender = self._new_sender()
+            message = "a producer with a name belongs to the process that made it, and this one was forked"
+            self._sender.queues.refuse_from_now(Closed(message))
+        elif not self._closed:
             self._thread = None
             self._sender = self._new_sender()
 

@@ -175,7 +175,8 @@ class Queues:
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
         self.intake = Intake(self._topics, Ticket, self.send, options.batch_size)
-        self.intake.is_open = not options.serializes and options.partitioner is None
+        self._has_fast_way = not options.serializes and options.partitioner is None
+        self.intake.is_open = self._has_fast_way
         self._callers_blocked = 0
         self._unsettled: dict[Settlement, None] = {}
         self._all_settled = threading.Condition(self._lock)
@@ -186,6 +187,7 @@ class Queues:
         self.failures: deque[Settlement] = deque()
         """Failed before they had a batch, and not accounted for yet by the send thread."""
         self._broken: FencepostError | None = None
+        self._paused: FencepostError | None = None
 
     # --- the caller's threads ---
 
@@ -212,8 +214,8 @@ class Queues:
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
         with self._lock:
-            if self._broken is not None:
-                raise self._broken
+            if (refusal := self.refusal) is not None:
+                raise refusal
             topic = self._topics.get(topic_name)
             if topic is None:
                 topic = self._topics[topic_name] = TopicQueues(topic_name, self._budget)
@@ -240,8 +242,8 @@ class Queues:
                     raise self._full(topic)
                 self._wake()
                 self._room.wait(left)
-                if self._broken is not None:
-                    raise self._broken
+                if (refusal := self.refusal) is not None:
+                    raise refusal
         finally:
             self._callers_blocked -= 1
 
@@ -380,9 +382,26 @@ class Queues:
             self.intake.is_open = False
             self._room.notify_all()
 
+    def pause(self, error: FencepostError) -> None:
+        """`send` raises this until `resume`."""
+        with self._lock:
+            self._paused = error
+            self.intake.is_open = False
+            self._room.notify_all()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._paused = None
+            self.intake.is_open = self._broken is None and self._has_fast_way
+
+    @property
+    def broken(self) -> FencepostError | None:
+        """Why nothing is accepted any more, ever."""
+        return self._broken
+
     @property
     def refusal(self) -> FencepostError | None:
-        return self._broken
+        return self._broken or self._paused
 
     # --- the send thread ---
 

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
+from fencepost.client.errands import Errands
 from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
@@ -34,9 +35,11 @@ from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, 
 from fencepost.client.sasl import Exchange
 from fencepost.client.settings import ClientSettings
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
+from fencepost.client.transactional import Steps
 from fencepost.core.dedup import REMEMBERED
+from fencepost.core.enlist import Enlisted
 from fencepost.core.inflight import KAFKA_LIMIT, Flight, Sent, Step, Verdict
-from fencepost.core.pid import ProducerIdentity
+from fencepost.core.pid import FENCING, REPLACED, Identity, ProducerIdentity
 from fencepost.core.pid import State as PidState
 from fencepost.errors import (
     Closed,
@@ -47,10 +50,11 @@ from fencepost.errors import (
     Persisted,
     SendFailed,
     ServerError,
+    TimedOut,
     Unreachable,
 )
 from fencepost.kernel import read_header, stamp_producer
-from fencepost.types import NO_PID, Epoch, Offset, Pid
+from fencepost.types import NO_PID, Epoch, Offset, Pid, TopicPartition
 from fencepost.wire import hot
 from fencepost.wire.apis import PRODUCE
 
@@ -61,6 +65,9 @@ INIT_PRODUCER_ID: Final = 22
 
 NEWEST_PRODUCE_BY_NAME: Final = 12
 """Later versions name topics by id."""
+
+NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
+"""Later versions add partitions to the transaction by themselves, and count on a new epoch for every one (KIP-890)."""
 
 GATHER: Final = 0.005
 """Seconds that records are gathered, at most, while an earlier batch of their partition is under way."""
@@ -148,6 +155,7 @@ class Sender:
         clock: Clock,
         *,
         sasl: Callable[[], Exchange] | None = None,
+        steps: Steps | None = None,
     ) -> None:
         self._options = options
         self._network = network
@@ -155,7 +163,14 @@ class Sender:
         self.queues = Queues(options, clock, network.wake)
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self.metadata, sasl=sasl)
-        self.identity = ProducerIdentity()
+        self.identity = ProducerIdentity(named=steps is not None)
+        self.errands = Errands(network.wake)
+        self.transaction: Enlisted | None = None
+        """The open transaction; touched by the send thread alone."""
+        self._to_sweep = False
+        self.identity_is_settled = threading.Event()
+        """For callers that wait for a named producer's pid, or for its refusal."""
+        self._steps = steps  # the coordinator of a named producer
         self.failures = Failures()
         self._limit = KAFKA_LIMIT
         self._looking_back: set[PartitionQueue] = set()
@@ -178,6 +193,7 @@ class Sender:
             self.fail_everything(broken)
         finally:
             self.close()
+            self.errands.close()
 
     def close(self) -> None:
         """Gives back sockets; done by the thread itself where there was one."""
@@ -195,6 +211,8 @@ class Sender:
         now = self._clock.monotonic()
         self._next_moment = float("inf")
         self._turn += 1
+        self.errands.run_due()
+        self._sweep()
         self._place(now)
         self._refresh_metadata(now)
         if self._options.idempotent:
@@ -206,7 +224,7 @@ class Sender:
         self._note_early_failures()
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
-        if self._stopping:
+        if self._stopping or self._to_sweep:
             return 0.0
         self._due(self.metadata.ask_at(), now)
         self._due(self.identity.ask_at, now)
@@ -300,6 +318,9 @@ class Sender:
         if connection is None:
             return
         self._limit = REMEMBERED if connection.is_fencepost else KAFKA_LIMIT
+        if self._steps is not None:
+            self._fence_by_name(self._steps)
+            return
         fields = {
             "transactional_id": None,
             "transaction_timeout": 60_000,
@@ -325,6 +346,30 @@ class Sender:
         self.identity.finished(code)
         self.fail_everything(SendFailed(f"{message}; idempotent=False works without one", persisted="no", code=code))
 
+    def _fence_by_name(self, steps: Steps) -> None:
+        """The name's next epoch. The first time it is taken from whoever has it; later only if it is still ours."""
+        before = self.identity.current
+        timeout_ms = int(self._options.transaction_timeout * 1000)
+        self.identity.asked()
+        self.errands.send_out(lambda: steps.init(timeout_ms, before), self._name_answered)
+
+    def _name_answered(self, outcome: Identity | FencepostError) -> None:
+        if isinstance(outcome, Identity):
+            self.identity.given(*outcome)
+            for queue in self.queues.everything():
+                if queue.flight is not None and not len(queue.flight):
+                    queue.flight.begin(outcome)
+        elif is_fencing(outcome):
+            self.fence(outcome.code)
+        elif isinstance(outcome, Unreachable | TimedOut) or outcome.retriable:
+            self.brokers.last_error = outcome
+            self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
+            return
+        else:
+            self.identity.finished(outcome.code)
+            self.fail_everything(SendFailed(str(outcome), persisted="no", code=outcome.code))
+        self.identity_is_settled.set()
+
     def _pid_lost(self, error: FencepostError, left: bool) -> None:
         self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
 
@@ -343,6 +388,8 @@ class Sender:
             candidates = [queue for queue in candidates if self._board(queue, now, requests)]
             for connection, collated in requests.items():
                 self._produce(connection, collated.aboard)
+        if self.transaction is not None:
+            self._enlist(self.transaction)
 
     def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
         """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
@@ -424,6 +471,8 @@ class Sender:
         if now < connection.throttled_until:
             self._due(connection.throttled_until, now)
             return False
+        if not self._may_write(queue):
+            return False
         collated = requests.get(connection)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
@@ -455,6 +504,9 @@ class Sender:
                 return Step.WAIT
             if step is not Step.BUMP:
                 return step
+            if self.transaction is not None:
+                self._fail_partition(queue, flight)
+                return Step.WAIT
             assert flight.identity is not None
             successor = self.identity.successor(flight.identity)
             if successor is None:
@@ -483,7 +535,12 @@ class Sender:
             assert batch.builder is not None
             pid, epoch, base_sequence = sent.stamp
             batch.encoded = batch.builder.build(
-                options.codec, options.compression_level, pid=pid, epoch=epoch, base_sequence=base_sequence
+                options.codec,
+                options.compression_level,
+                pid=pid,
+                epoch=epoch,
+                base_sequence=base_sequence,
+                transactional=self.transaction is not None,
             )
             batch.builder = None
         return batch.encoded
@@ -496,6 +553,76 @@ class Sender:
             return None
         return self.brokers.of_node(leader)
 
+    # --- transactions ---
+
+    def begin_transaction(self) -> None:
+        """Everything before is settled; what is sent from now on is part of it."""
+        self.transaction = Enlisted()
+
+    def end_transaction(self) -> None:
+        """It is committed, or there is nothing to commit."""
+        self.transaction = None
+        self.queues.resume()
+
+    def drop_transaction(self) -> None:
+        """What is queued or under way fails; the next epoch, asked for at once, aborts what the server has of it."""
+        transaction, self.transaction = self.transaction, None
+        self._fail_all(SendFailed("the transaction was aborted", persisted="no"))
+        self.failures.take()
+        if transaction is not None and transaction.is_begun and self.identity.state is PidState.READY:
+            self.identity_is_settled.clear()
+            self.identity.renew()
+        self.queues.resume()
+
+    def _may_write(self, queue: PartitionQueue) -> bool:
+        """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
+        if self._steps is None:
+            return True
+        if self.identity.state is not PidState.READY:
+            return False
+        return self.transaction is None or self.transaction.admits(queue.name)
+
+    def _enlist(self, transaction: Enlisted) -> None:
+        steps, who = self._steps, self.identity.current
+        assert steps is not None
+        if who is None or not (partitions := transaction.to_add()):
+            return
+
+        def add() -> list[TopicPartition]:
+            steps.add_partitions(who, partitions)
+            return partitions
+
+        def answered(outcome: list[TopicPartition] | FencepostError) -> None:
+            if isinstance(outcome, list):
+                transaction.added(outcome)
+            elif is_fencing(outcome):
+                self.fence(outcome.code)
+            elif self.transaction is transaction:
+                self._doom(transaction, outcome)
+
+        self.errands.send_out(add, answered)
+
+    def _doom(self, transaction: Enlisted, error: FencepostError) -> None:
+        """A part of it failed: nothing more is accepted into it, and it cannot be committed."""
+        if transaction.error is None:
+            transaction.fail(error)
+            self.queues.pause(SendFailed(f"the transaction has failed: {error}", persisted="no", code=error.code))
+            self._to_sweep = True  # in the next turn: batches may be aboard a request right now
+
+    def _sweep(self) -> None:
+        if self._to_sweep:
+            self._to_sweep = False
+            if self.transaction is not None and self.transaction.error is not None:
+                self._fail_all(self.transaction.error)
+
+    def _fail_partition(self, queue: PartitionQueue, flight: Flight[Batch]) -> None:
+        """In a transaction nothing gets new numbers, for the next epoch would abort it: it fails instead."""
+        cause = SendFailed("the server lost track of the sequence", persisted="no")
+        for sent in flight.give_up_all():
+            self._fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+        while (batch := self.queues.drain(queue, also_open=True)) is not None:
+            self._fail(batch, _copy(cause, "no", **_where(batch)))
+
     # --- produce and its answers ---
 
     def _produce(self, connection: Connection, aboard: list[Aboard]) -> None:
@@ -505,7 +632,8 @@ class Sender:
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = -1 if self._options.acks == "all" else 1
-        request = hot.ProduceRequest(None, acks, int(self._options.request_timeout * 1000), topics)
+        name = self._options.name if self.transaction is not None else None
+        request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
             self._produced(connection, aboard, hot.decode_produce_response(version, body))
@@ -514,7 +642,8 @@ class Sender:
             self._produce_lost(aboard, left)
 
         try:
-            version = connection.version(PRODUCE, NEWEST_PRODUCE_BY_NAME)
+            newest = NEWEST_PRODUCE_BY_NAME if name is None else NEWEST_PRODUCE_IN_TRANSACTION
+            version = connection.version(PRODUCE, newest)
         except FencepostError as error:
             for queue, sent in aboard:
                 assert queue.flight is not None
@@ -564,7 +693,7 @@ class Sender:
             flight.acknowledged(sent, None, now)
             self._deliver(sent.batch, UNKNOWN_OFFSET, -1)
         elif verdict is Verdict.FENCED:
-            self._fenced(queue, sent, code)
+            self.fence(code)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
             parts = self.queues.split(sent.batch)
             flight.split(sent, [(part, part.count) for part in parts])
@@ -644,6 +773,8 @@ class Sender:
     def _failed(self, settlement: Settlement) -> None:
         error = settlement.error
         assert error is not None
+        if self.transaction is not None:
+            self._doom(self.transaction, error)
         hook = self._options.on_error
         if hook is None:
             self.failures.note(settlement)
@@ -694,14 +825,24 @@ class Sender:
         because = f": {last}" if last is not None else ""
         return f"{what} within {self._options.delivery_timeout:g} s{because}"
 
-    def _fenced(self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode) -> None:
+    def fence(self, code: ErrorCode) -> None:
+        """Another one took over, and this one is at its end."""
         self.identity.finished(code)
         message = f"the server answers {code.name}: another producer has taken over this one's id"
-        self.fail_everything(Fenced(message, persisted="unknown", code=code, topic=queue.topic.name))
+        if self._options.name is not None:
+            message = f"the server answers {code.name}: another producer has the name {self._options.name!r} by now"
+            if self.transaction is not None:
+                timeout = f"{self._options.transaction_timeout:g} s"
+                message += f", or the transaction was open for longer than transaction_timeout={timeout}"
+        self.fail_everything(Fenced(message, persisted="unknown", code=code))
+        self.identity_is_settled.set()
 
     def fail_everything(self, cause: FencepostError) -> None:
         """Refuses what comes, and fails what is there, each with what is known of it."""
         self.queues.refuse_from_now(cause)
+        self._fail_all(cause)
+
+    def _fail_all(self, cause: FencepostError) -> None:
         for topic in self.queues.topics_to_place():
             for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
                 self._failed(settlement)
@@ -716,6 +857,11 @@ class Sender:
     def abandon(self) -> None:
         """The producer is closed and its time is over: what is left fails."""
         self.fail_everything(Closed("the producer was closed before the records were acknowledged"))
+
+
+def is_fencing(error: FencepostError) -> bool:
+    """What a coordinator answers to a producer whose name another one has by now."""
+    return error.code in FENCING or error.code in REPLACED
 
 
 def _unsettled(queue: PartitionQueue) -> Iterator[Sent[Batch]]:

@@ -1,4 +1,4 @@
-"""The steps of a transaction, each a function of its own: init, add partitions, end, describe.
+"""The steps of a transaction, each a function of its own: init, add partitions, add offsets, end, describe.
 
 Client libraries bind a transaction to one process; the wire does not. Whoever has the identity (pid, epoch) may write
 into it, and one process may begin what another commits. These functions are what the Spark sink is made of, and any
@@ -12,15 +12,15 @@ Never decide what became of a transaction by an error code: fence it with `init`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.channel import Channel, Key, raise_for
 from fencepost.client.routing import Routes
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Offset, Pid, TopicPartition
 
 T = TypeVar("T")
 
@@ -40,6 +40,19 @@ _END_VERSION: Final = 4
 """Later versions bump the epoch at every end (KIP-890): here the epoch is new for every transaction anyway."""
 _ADD_VERSION: Final = 3
 """Later versions are for brokers among themselves."""
+_OFFSETS_VERSION: Final = 3
+"""Later versions count on an epoch that is new for every transaction."""
+
+
+class Member(NamedTuple):
+    """Who commits offsets; a group refuses members that it has replaced (KIP-447)."""
+
+    generation: int = -1
+    id: str = ""
+    instance_id: str | None = None
+
+
+NO_MEMBER: Final = Member()
 
 
 class TransactionState(NamedTuple):
@@ -47,6 +60,17 @@ class TransactionState(NamedTuple):
     """Kafka's word: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
     identity: Identity
     timeout_ms: Milliseconds
+
+
+class Steps(Protocol):
+    """What the producer needs of a coordinator."""
+
+    def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
+    def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
+    def add_offsets(
+        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None: ...
+    def end(self, who: Identity, *, commit: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -59,15 +83,19 @@ class Transactional:
     """Seconds for which waiting is tried."""
     _channel: Channel | None = None
 
-    def init(self, timeout_ms: Milliseconds) -> Identity:
-        """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before."""
+    def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity:
+        """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before.
+
+        With `who`, only if nobody else has taken the name since (KIP-360): otherwise PRODUCER_FENCED.
+        """
+        expected = who or Identity(NO_PID, NO_EPOCH)
 
         def ask(channel: Channel) -> Identity:
             fields = {
                 "transactional_id": self.name,
                 "transaction_timeout": timeout_ms,
-                "producer_id": NO_PID,
-                "producer_epoch": NO_EPOCH,
+                "producer_id": expected.pid,
+                "producer_epoch": expected.epoch,
             }
             answer = channel.request(Key.INIT_PRODUCER_ID, fields, at_most=5).message
             if answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
@@ -107,6 +135,46 @@ class Transactional:
                 raise ServerError(code, f"adding {where} to a transaction of {self.name!r}")
 
         self._until_answered(ask)
+
+    def add_offsets(
+        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None:
+        """Offsets of a group that count if, and only if, the transaction commits."""
+
+        def announce(channel: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "group_id": group,
+            }
+            answer = channel.request(Key.ADD_OFFSETS_TO_TXN, fields, at_most=_OFFSETS_VERSION).message
+            raise_for(answer.error_code, f"adding offsets of {group!r} to a transaction of {self.name!r}")
+
+        topics: dict[str, list[dict[str, object]]] = {}
+        for (topic, index), offset in offsets.items():
+            row = {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
+            topics.setdefault(topic, []).append(row | {"committed_metadata": ""})
+
+        def commit(_: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "group_id": group,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "generation_id": member.generation,
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
+            channel = self.routes.to(self.routes.coordinator(group))  # not the coordinator of the transaction
+            answer = channel.request(Key.TXN_OFFSET_COMMIT, fields, at_most=_OFFSETS_VERSION).message
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    raise_for(row.error_code, f"offset of {topic.name}-{row.partition_index} for group {group!r}")
+
+        self._until_answered(announce)
+        self._until_answered(commit)
 
     def end(self, who: Identity, *, commit: bool) -> None:
         """Commits or aborts; repeated until it is answered. Raises what the coordinator refuses it with."""

@@ -23,6 +23,9 @@ from fencepost.types import Epoch, Pid
 LAST_EPOCH: Final = Epoch(2**15 - 2)
 """The highest a client may use; Kafka keeps 2**15 − 1 for fencing what is exhausted."""
 
+REPLACED: Final = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+"""What a coordinator answers besides when the name has another pid by now."""
+
 FENCING: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 """What the server answers to an epoch that a newer one has replaced."""
 
@@ -71,6 +74,11 @@ class ProducerIdentity:
         assert self.state is State.ASKING, self.state
         self.state = State.NONE
         self._not_before = now + backoff
+
+    def renew(self) -> None:
+        """The current one will not do any longer: ask for the next, naming the current one."""
+        if self.state is State.READY:
+            self.state = State.NONE
 
     def refused(self, code: ErrorCode, now: float, backoff: float) -> None:
         if code.retriable:

@@ -158,6 +158,10 @@ class Transactions:
             entry.connections.add(connection)
         return error
 
+    def has_named(self, pid: Pid) -> bool:
+        """Does this pid belong to a transactional id? If not, `judge_plain_write` has nothing against it."""
+        return pid in self._by_pid
+
     def judge_plain_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
         """May this batch, which has a pid but is in no transaction, be appended? A pid that belongs to a name is fenced
         with the name, also in partitions that have not seen its newest epoch yet."""

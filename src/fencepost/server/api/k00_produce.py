@@ -158,7 +158,7 @@ def _append(
     check_write(broker, request.connection, partition.topic, index)
     header = _check(partition, records, request.version)
     assert records is not None
-    if header.pid >= 0:
+    if header.pid >= 0 and (header.is_transactional or broker.transactions.has_named(header.pid)):
         _check_transaction(broker, request, transactional_id, partition, header)
     now = broker.clock.now_ms()
     if not partition.topic.log_config.append_time:

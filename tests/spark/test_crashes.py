@@ -1,0 +1,219 @@
+"""Real processes, really killed: whatever dies, the target holds every input record once (PIPE-4).
+
+Each driver here is a process group of its own (Python, JVM, workers) that is killed or stopped as a whole. The target
+is read by a stranger's client with read_committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fencepost
+import fencepost.spark
+from fencepost import Admin
+from fencepost.spark.jobs import write
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted import Fate
+from tests.support.committed import committed_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
+
+END_TXN = 26
+ROOT = Path(__file__).parents[2]
+
+
+class Drivers:
+    """Starts drivers, and sees to it that none outlives the test."""
+
+    def __init__(self, folder: Path, **common: Any) -> None:
+        self.folder = folder
+        self.common = {**common, "checkpoint": str(folder / "checkpoint")}
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, accident: tuple[str, int, str] | None = None) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"driver-{len(self.started)}.log").open("wb")
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.spark_driver",
+            json.dumps({**self.common, "accident": accident}),
+        ]
+        with log:
+            driver = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.started.append(driver)
+        return driver
+
+    def output(self, driver: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"driver-{self.started.index(driver)}.log").read_text(errors="replace")[-3000:]
+
+    def finish(self, driver: subprocess.Popen[bytes]) -> None:
+        assert driver.wait(240) == 0, self.output(driver)
+
+    def kill_all(self) -> None:
+        for driver in self.started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+
+@pytest.fixture
+def filled(spark: SparkSession, servers: str, name: str) -> tuple[str, str]:
+    """A source topic with 900 records, and an empty target."""
+    fill(spark, servers, f"{name}-in", 900)
+    with Admin(servers) as admin:
+        admin.create_topic(f"{name}-out", 3)
+    return f"{name}-in", f"{name}-out"
+
+
+def fill(spark: SparkSession, servers: str, topic: str, count: int) -> None:
+    rows = spark.range(0, count, 1, 2).selectExpr("cast(id % 10 as string) key", "cast(id as string) value")
+    write(rows, servers, topic=topic, job=f"fill-{topic}", create=3)
+
+
+@pytest.fixture
+def drivers(servers: str, filled: tuple[str, str], name: str, tmp_path: Path) -> Iterator[Drivers]:
+    started = Drivers(tmp_path, servers=servers, source=filled[0], target=filled[1], name=name, per_batch=90)
+    yield started
+    started.kill_all()
+
+
+def assert_each_once(servers: str, topic: str, count: int = 900) -> None:
+    assert Counter(map(int, committed_values(servers, topic))) == Counter(range(count))
+
+
+STEPS = ["fence", "look", "freeze", "publish", "verify", "record", "end", "ended", "done"]
+
+
+def test_a_driver_killed_between_every_two_steps_in_turn(
+    request: pytest.FixtureRequest, servers: str, drivers: Drivers
+) -> None:
+    """Each driver goes on from the checkpoint that the killed one left, and dies at the next step in its second batch;
+    `done` is behind our commit and before Spark's own. The last one finishes."""
+    on_kafka = "kafka" in request.node.name
+    for step in ("publish", "ended") if on_kafka else STEPS:
+        driver = drivers.start((step, 1, "kill"))
+        assert driver.wait(240) == -signal.SIGKILL, drivers.output(driver)
+    drivers.finish(drivers.start())
+    assert_each_once(servers, drivers.common["target"])
+
+
+def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturbs_nobody(
+    ours: str, spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    fill(spark, ours, f"{name}-in", 900)
+    with Admin(ours) as admin:
+        admin.create_topic(f"{name}-out", 3)
+    drivers = Drivers(
+        tmp_path, servers=ours, source=f"{name}-in", target=f"{name}-out", name=name, per_batch=300, driver_bytes=0
+    )
+    try:
+        old = drivers.start(("verify", 1, "stop"))
+        _, status = os.waitpid(old.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), drivers.output(old)
+        inside = tmp_path / "inside"
+        new = drivers.start(("verify", 0, str(inside)))
+        wait_for(inside, new, drivers)
+        os.killpg(old.pid, signal.SIGCONT)
+        assert old.wait(120) == 3, drivers.output(old)
+        assert "this driver was replaced" in drivers.output(old)
+        Path(f"{inside}.go").touch()
+        drivers.finish(new)
+    finally:
+        drivers.kill_all()
+    assert_each_once(ours, f"{name}-out")
+
+
+def wait_for(path: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> None:
+    deadline = time.monotonic() + 240
+    while not path.exists():
+        assert driver.poll() is None and time.monotonic() < deadline, drivers.output(driver)
+        time.sleep(0.05)  # another process makes it; there is nothing else to await
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 2).selectExpr("cast(id as string) value")
+
+
+@pytest.mark.parametrize("step", ["publish", "verify", "end"])
+def test_a_server_killed_and_restarted_inside_a_batch(
+    spark: SparkSession, name: str, tmp_path: Path, step: str
+) -> None:
+    with fencepost.Server(tmp_path / "data", process=True) as server:
+        address = server.address
+        with Admin(address) as admin:
+            admin.create_topic(name, 3)
+        killed: list[fencepost.Server] = []
+
+        def kill(taken: str) -> None:
+            if taken == step and not killed:
+                server.kill()
+                killed.append(fencepost.Server(tmp_path / "data", listen=address, process=True).start())
+
+        try:
+            report = write(numbers(spark, 3_000), address, topic=name, job=name, driver_bytes=0, on_step=kill)
+            assert report.rows == 3_000
+            assert_each_once(address, name, 3_000)
+        finally:
+            for restarted in killed:
+                restarted.stop()
+    assert killed
+
+
+def test_the_answer_to_the_commit_is_lost_and_the_batch_is_there_once(
+    spark: SparkSession, servers: str, name: str
+) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 3)
+    with Proxy(servers) as proxy:
+        lost = []
+
+        def lose(step: str) -> None:
+            if step == "end":
+                proxy.next(END_TXN, Fate.CUT)  # type: ignore[arg-type]
+                lost.append(step)
+
+        report = write(numbers(spark, 1_000), proxy.address, topic=name, job=name, on_step=lose)
+    assert (report.rows, report.skipped, len(lost)) == (1_000, False, 1)
+    assert_each_once(servers, name, 1_000)
+
+
+def test_a_new_checkpoint_with_the_old_name_is_refused_and_nothing_is_written(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    fill(spark, ours, f"{name}-in", 100)
+    with Admin(ours) as admin:
+        admin.create_topic(f"{name}-out", 3)
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", ours)
+    rows = reading.option("subscribe", f"{name}-in").option("startingOffsets", "earliest").load().select("value")
+
+    def run(checkpoint: str, **options: Any) -> None:
+        sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name, **options)
+        try:
+            query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / checkpoint))
+            query.trigger(availableNow=True).start().awaitTermination()
+        finally:
+            sink.close()
+
+    run("first")
+    with pytest.raises(Exception, match="belongs to another query"):
+        run("second")
+    assert_each_once(ours, f"{name}-out", 100)
+    run("third", adopt=True)  # a person has decided: once more
+    assert len(committed_values(ours, f"{name}-out")) == 200
