@@ -56,6 +56,36 @@ def server(quick: bool, only: tuple[str, ...], reps: int | None, name: str | Non
         _report(results, console, RESULTS / f"{stem}.png")
 
 
+@main.command()
+@click.option("--rows", type=click.IntRange(min=1000), default=2_000_000, show_default=True)
+@click.option("--reps", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--connector", type=click.Path(path_type=Path, exists=True), help="Folder with the connector's jars.")
+@click.option("--name", help="Of the result files [default: spark-DATE].")
+def spark(rows: int, reps: int, connector: Path | None, name: str | None) -> None:
+    """Our source, sink and copy beside Spark's own Kafka connector, in one session. Needs java and mvn."""
+    from bench import spark as bench
+
+    console = _console()
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
+    stem = name or f"spark-{dt.datetime.now(dt.UTC).date()}"
+    results = Results({**machine.describe(), "run": f"{rows} rows, {reps} repetitions"}, RESULTS / f"{stem}.json")
+    brokers: list[Broker] = [Kafka(scratch / "kafka"), Fencepost(scratch / "os", "os")]
+    try:
+        for broker in brokers:
+            broker.start()
+        session = bench.session(connector)
+        addresses = {broker.name: broker.address for broker in brokers}
+        bench.measure(
+            session, addresses, results, rows=rows, reps=reps, with_connector=connector is not None, say=console.print
+        )
+        session.stop()
+    finally:
+        for broker in brokers:
+            broker.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
+        _report(results, console, RESULTS / f"{stem}.png")
+
+
 def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, console: Console) -> None:
     def say(line: str) -> None:
         console.print(line, style="dim", highlight=False)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from bench import transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
@@ -43,6 +44,8 @@ GOALS: Final = (
     Goal(throughput.FETCH, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.PRODUCE, ALWAYS, OS, 0.6, at_least=True),
     Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
+    Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, last_label="p50"),
+    Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
     Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
     Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),

@@ -18,6 +18,8 @@ from tests.support.raw import RawClient
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
 
 SECONDS = 120
+KEPT = {"retention.ms": "-1"}
+"""The records of `batch` carry an old date: retention would take them away under the test."""
 
 
 class VerifiableConsumer:
@@ -103,7 +105,7 @@ PROTOCOLS = pytest.mark.parametrize(
 @pytest.fixture
 def four(raw: RawClient, name: str) -> str:
     """A topic of four partitions with five records in each."""
-    raw.create_topic(name, partitions=4)
+    raw.create_topic(name, partitions=4, configs=KEPT)
     for partition in range(4):
         raw.produce(name, batch([b"x"] * 5), partition=partition)
     return name

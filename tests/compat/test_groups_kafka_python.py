@@ -22,6 +22,8 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
 
 PARTITIONS = 4
+KEPT = {"retention.ms": "-1"}
+"""The records of `batch` carry an old date: retention would take them away under the test."""
 
 
 class Reader:
@@ -87,7 +89,7 @@ def await_readers(condition: Callable[[], bool], *readers: Reader) -> None:
 
 @pytest.fixture
 def four(raw: RawClient, name: str) -> str:
-    raw.create_topic(name, partitions=PARTITIONS)
+    raw.create_topic(name, partitions=PARTITIONS, configs=KEPT)
     for partition in range(PARTITIONS):
         raw.produce(name, batch([f"{partition}-{number}".encode() for number in range(5)]), partition=partition)
     return name

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,17 +101,26 @@ def assert_each_once(servers: str, topic: str, count: int = 900) -> None:
 STEPS = ["fence", "look", "freeze", "publish", "verify", "record", "end", "ended", "done"]
 
 
-def test_a_driver_killed_between_every_two_steps_in_turn(
-    request: pytest.FixtureRequest, servers: str, drivers: Drivers
-) -> None:
+def killed_at_each_in_turn(steps: Sequence[str], servers: str, drivers: Drivers) -> None:
     """Each driver goes on from the checkpoint that the killed one left, and dies at the next step in its second batch;
     `done` is behind our commit and before Spark's own. The last one finishes."""
-    on_kafka = "kafka" in request.node.name
-    for step in ("publish", "ended") if on_kafka else STEPS:
+    for step in steps:
         driver = drivers.start((step, 1, "kill"))
         assert driver.wait(240) == -signal.SIGKILL, drivers.output(driver)
     drivers.finish(drivers.start())
     assert_each_once(servers, drivers.common["target"])
+
+
+def test_a_driver_killed_around_the_commit_in_turn(
+    request: pytest.FixtureRequest, servers: str, drivers: Drivers
+) -> None:
+    on_kafka = "kafka" in request.node.name
+    killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"], servers, drivers)
+
+
+@pytest.mark.soak
+def test_a_driver_killed_between_every_two_steps_in_turn(servers: str, drivers: Drivers) -> None:
+    killed_at_each_in_turn(STEPS, servers, drivers)
 
 
 def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturbs_nobody(

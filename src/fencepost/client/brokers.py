@@ -13,7 +13,6 @@ from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
-from fencepost.client.sasl import Exchange
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import FencepostError
 
@@ -28,14 +27,12 @@ class Brokers:
         clock: Clock,
         metadata: Metadata,
         *,
-        sasl: Callable[[], Exchange] | None = None,
         on_ready: Callable[[Connection], None] | None = None,
     ) -> None:
         self._settings = settings
         self._network = network
         self._clock = clock
         self._metadata = metadata
-        self._sasl = sasl
         self._on_ready = on_ready
         self._connections: dict[Address, Connection] = {}
         self._failures: dict[Address, int] = {}
@@ -77,7 +74,7 @@ class Brokers:
             client_id=self._settings.client_id,
             connect_timeout=self._settings.connect_timeout,
             request_timeout=self._settings.request_timeout,
-            sasl=self._sasl,
+            security=self._settings.security,
             on_ready=self._is_ready,
             on_lost=self._is_lost,
             clock=self._clock.monotonic,

@@ -17,17 +17,20 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from fencepost._version import __version__
+from fencepost.client.opening import (
+    INTRODUCTION,
+    SOFTWARE_NAME,
+    Question,
+    ended_by_peer,
+    follow,
+    introduce,
+    open_socket,
+)
+from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.wire import messages
 from fencepost.wire.frame import FrameReader, framed, read_response_head, request_head
-
-SOFTWARE_NAME: Final = "fencepost"
-"""What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""
-
-_API_VERSIONS_VERSION: Final = 3
-"""The first that carries the client's name; a server that does not know it answers in version 0."""
 
 _MAX_ANSWER: Final = 256 << 20
 _RECEIVE: Final = 1 << 16
@@ -79,16 +82,19 @@ class Channel:
         client_id: str = SOFTWARE_NAME,
         request_timeout: float = 30.0,
         connect_timeout: float = 10.0,
+        security: Security = OPEN,
     ) -> None:
         self.address = address
         self._client_id = client_id
+        self._security = security
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
         # Guards everything below: one request is on its way at a time.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._frames = FrameReader(_MAX_ANSWER)
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._versions: Mapping[int, tuple[int, int]] = {}
+        self._session_ends = float("inf")
         self._correlation_id = 0
 
     def request(
@@ -99,7 +105,7 @@ class Channel:
         `reconnect=False` is for those whose connection itself means something, as an owner's does: Unreachable if it
         has ended."""
         with self._lock:
-            if not reconnect and (self._socket is None or _closed_by_peer(self._socket)):
+            if not reconnect and (self._socket is None or ended_by_peer(self._socket)):
                 raise Unreachable(f"the connection to {self.address} has ended")
             self._connect()
             return self._ask(key, self._version(key, at_most), fields)
@@ -118,7 +124,7 @@ class Channel:
         with self._lock:
             self._connect()
             started = time.perf_counter()
-            self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, _API_VERSIONS_VERSION), _introduction())
+            self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, None), INTRODUCTION)
             return time.perf_counter() - started
 
     def close(self) -> None:
@@ -128,50 +134,24 @@ class Channel:
     # --- under the lock ---
 
     def _connect(self) -> None:
-        if self._socket is not None and not _closed_by_peer(self._socket):
+        in_time = time.monotonic() < self._session_ends
+        if self._socket is not None and in_time and not ended_by_peer(self._socket):
             return
         self._disconnect()
-        self._socket = self._dial()
+        self._socket = open_socket(self.address, self._security, self._connect_timeout)
         self._frames = FrameReader(_MAX_ANSWER)
         try:
-            self._versions = self._negotiate()
+            began = time.monotonic()
+            self._versions, session = follow(introduce(self.address, self._security.exchange()), self._put)
+            self._session_ends = float("inf") if session is None else began + session
         except BaseException:
             self._disconnect()
             raise
-
-    def _dial(self) -> socket.socket:
-        try:
-            connected = socket.create_connection(self.address, self._connect_timeout)
-        except ConnectionRefusedError:
-            raise Unreachable(
-                f"nothing listens at {self.address}: start a server there with "
-                f"`fencepost serve --listen {self.address}`, or name another one (--servers, FENCEPOST_SERVERS)"
-            ) from None
-        except socket.gaierror as error:
-            raise Unreachable(
-                f"the host of {self.address} is not known ({error.strerror}): check the address"
-            ) from None
-        except TimeoutError:
-            raise Unreachable(
-                f"{self.address} did not take the connection within {self._connect_timeout:g} s: "
-                "check the address, and whether a firewall lies between"
-            ) from None
-        except OSError as error:
-            raise Unreachable(f"{self.address} cannot be reached: {error.strerror or error}") from error
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
 
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _negotiate(self) -> dict[int, tuple[int, int]]:
-        answer = self._ask(Key.API_VERSIONS, _API_VERSIONS_VERSION, _introduction()).message
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = self._ask(Key.API_VERSIONS, 0, {}).message
-        raise_for(answer.error_code, f"asking {self.address} for its API versions")
-        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _version(self, key: int, at_most: int | None) -> int:
         name = messages.API_NAMES.get(key, str(key))
@@ -186,6 +166,9 @@ class Channel:
                 f"this client speaks {our_lowest} to {our_highest if at_most is None else at_most}",
             )
         return version
+
+    def _put(self, question: Question) -> Any:
+        return self._ask(*question).message
 
     def _ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Answer:
         return Answer(version, messages.decode_response(key, version, self._exchange(key, version, fields)))
@@ -218,7 +201,7 @@ class Channel:
             self._disconnect()
             raise Unreachable(
                 f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
-                "a server that is stopping, or one that expects TLS, does this"
+                "a server that is stopping does this, or one that expects TLS or SASL"
             ) from error
         except BaseException:  # KeyboardInterrupt too: the answer is still to come on this socket
             self._disconnect()
@@ -249,18 +232,3 @@ def raise_for(code: int, what: str, message: str | None = None) -> None:
     known = ErrorCode.of(code)
     if known is not ErrorCode.NONE:
         raise ServerError(known, message or what)
-
-
-def _introduction() -> dict[str, Any]:
-    return {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
-
-
-def _closed_by_peer(connected: socket.socket) -> bool:
-    """Whether an idle connection was ended by the other side (a restarted server): then nothing is risked on it."""
-    try:
-        connected.settimeout(0)
-        return not connected.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

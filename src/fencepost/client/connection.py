@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from fencepost._version import __version__
 from fencepost.client.network import Link, Network
-from fencepost.client.sasl import Exchange
+from fencepost.client.opening import SOFTWARE_NAME, Steps, Welcome, introduce, renew
+from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, Unreachable
+from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages
 from fencepost.wire.apis import API_VERSIONS, APIS, OWN
 from fencepost.wire.frame import framed, read_response_head, request_head
-
-SOFTWARE_NAME: Final = "fencepost"
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
 """Version, and the body of the answer."""
@@ -67,7 +63,7 @@ class Connection:
         client_id: str = SOFTWARE_NAME,
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
-        sasl: Callable[[], Exchange] | None = None,
+        security: Security = OPEN,
         on_ready: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection, FencepostError], None] | None = None,
         clock: Callable[[], float],
@@ -79,13 +75,14 @@ class Connection:
         self._client_id = client_id
         self._request_timeout = request_timeout
         self._clock = clock
-        self._sasl = sasl
-        self._exchange: Exchange | None = None
+        self._security = security
         self._on_ready = on_ready
         self._on_lost = on_lost
         self._pending: deque[Pending] = deque()
         self._correlation_id = 0
+        self._connect_timeout = connect_timeout
         self._ready_by = now + connect_timeout
+        self._session_ends = float("inf")
         self._link: Link = network.dial(address, self)
 
     @property
@@ -154,10 +151,13 @@ class Connection:
         if self.state is State.CLOSED:
             return float("inf")
         overdue_at = self._pending[0].deadline if self._pending else float("inf")
-        return overdue_at if self.is_ready else min(overdue_at, self._ready_by)
+        return min(overdue_at, self._session_ends if self.is_ready else self._ready_by)
 
     def check_deadlines(self, now: float) -> None:
-        """Ends the connection if it, or an answer, is overdue: later answers would come behind the missing one."""
+        """Ends the connection if it, or an answer, is overdue: later answers would come behind the missing one. Renews
+        the session when it is time."""
+        if self.is_ready and now >= self._session_ends:
+            self._renew(now)
         if now < self.next_deadline:
             return
         if self._pending and now >= self._pending[0].deadline:
@@ -177,10 +177,7 @@ class Connection:
     # --- called by the link ---
 
     def connected(self) -> None:
-        self.state = State.NEGOTIATING
-        fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
-        highest = APIS[API_VERSIONS].highest
-        self._ask_versions(highest, fields)
+        self._go_on(introduce(self.address, self._security.exchange()), None)
 
     def frame(self, frame: memoryview) -> None:
         if not self._pending:
@@ -201,71 +198,37 @@ class Connection:
 
     # --- from dialling to ready ---
 
-    def _ask_versions(self, version: int, fields: Mapping[str, Any]) -> None:
-        body = [messages.encode_request(API_VERSIONS, version, fields)]
-        self.request(API_VERSIONS, version, body, self._negotiated, _nobody_waits)
-
-    def _negotiated(self, version: int, body: memoryview) -> None:
-        answer = messages.decode_response(API_VERSIONS, version, body)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            # The one answer that is in another version than the question (KIP-511): ask as the oldest clients do.
-            self._ask_versions(0, {})
-            return
-        if answer.error_code != ErrorCode.NONE:
-            self.close(ServerError(ErrorCode.of(answer.error_code), f"{self.address} refuses to tell its versions"))
-            return
-        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        if self._sasl is None:
-            self._is_ready()
-            return
-        self.state = State.AUTHENTICATING
-        self._exchange = self._sasl()
-        self._try(
-            lambda exchange: self.ask(
-                SASL_HANDSHAKE, {"mechanism": exchange.mechanism}, self._handshaken, _nobody_waits, at_most=1
-            )
-        )
-
-    def _handshaken(self, answer: Any) -> None:
-        if answer.error_code != ErrorCode.NONE:
-            self.close(
-                ServerError(
-                    ErrorCode.of(answer.error_code),
-                    f"{self.address} offers {', '.join(answer.mechanisms) or 'no mechanism'}",
-                )
-            )
-            return
-        self._try(lambda exchange: self._authenticate(exchange.first()))
-
-    def _authenticate(self, token: bytes) -> None:
-        self.ask(SASL_AUTHENTICATE, {"auth_bytes": token}, self._authenticated, _nobody_waits)
-
-    def _authenticated(self, answer: Any) -> None:
-        if answer.error_code != ErrorCode.NONE:
-            message = answer.error_message or f"{self.address} did not accept the credentials"
-            self.close(ServerError(ErrorCode.of(answer.error_code), message))
-            return
-
-        def go_on(exchange: Exchange) -> None:
-            token = exchange.next(answer.auth_bytes)
-            if token is None:
-                self._is_ready()
-            else:
-                self._authenticate(token)
-
-        self._try(go_on)
-
-    def _try(self, step: Callable[[Exchange], None]) -> None:
-        assert self._exchange is not None
+    def _go_on(self, steps: Steps[Welcome], answer: Any) -> None:
+        """The next question of the opening, or what is wrong, or ready."""
         try:
-            step(self._exchange)
+            question = steps.send(answer)
+        except StopIteration as end:
+            self._welcomed(end.value)
         except FencepostError as error:
             self.close(error)
+        else:
+            key, version, fields = question
+            self.state = State.NEGOTIATING if key == API_VERSIONS else State.AUTHENTICATING
 
-    def _is_ready(self) -> None:
+            def answered(version: int, body: memoryview) -> None:
+                self._go_on(steps, messages.decode_response(key, version, body))
+
+            self.request(key, version, [messages.encode_request(key, version, fields)], answered, _nobody_waits)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        is_new = not self.versions
+        self.versions = welcome.versions
+        self._session_ends = float("inf") if welcome.session is None else self._clock() + welcome.session
         self.state = State.READY
-        if self._on_ready is not None:
+        if is_new and self._on_ready is not None:
             self._on_ready(self)
+
+    def _renew(self, now: float) -> None:
+        """Authenticates anew (KIP-368). What is under way is answered first; nothing is added until it is done."""
+        exchange = self._security.exchange()
+        assert exchange is not None
+        self._ready_by = now + self._connect_timeout
+        self._go_on(renew(self.address, self.versions, exchange), None)
 
     def _end(self, error: FencepostError, *, tell: bool) -> None:
         self.state = State.CLOSED

@@ -12,7 +12,7 @@ counting (markers and compaction leave gaps).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +21,6 @@ from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
-from fencepost.client.sasl import Exchange
 from fencepost.client.settings import ClientSettings
 from fencepost.core.committed import AbortedTransactions
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError, Unreachable
@@ -102,15 +101,13 @@ class Fetcher:
         network: Network,
         clock: Clock,
         partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]],
-        *,
-        sasl: Callable[[], Exchange] | None = None,
     ) -> None:
         self._settings = settings
         self._options = options
         self._network = network
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
-        self._brokers = Brokers(settings, network, clock, self._metadata, sasl=sasl)
+        self._brokers = Brokers(settings, network, clock, self._metadata)
         now = clock.monotonic()
         self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
         for name in self._partitions:

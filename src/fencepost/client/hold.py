@@ -108,6 +108,7 @@ def hold(
         client_id=settings.client_id,
         request_timeout=settings.request_timeout + (wait or 0),
         connect_timeout=settings.connect_timeout,
+        security=settings.security,
     )
     try:
         if not channel.offers(OWN):

@@ -7,19 +7,19 @@ the last.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Iterable
 from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
-from fencepost._version import __version__
-from fencepost.client.channel import SOFTWARE_NAME, raise_for
+from fencepost.client.channel import raise_for
+from fencepost.client.opening import SOFTWARE_NAME, Question, follow, introduce, open_socket
+from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import Unreachable
 from fencepost.wire import hot, messages
-from fencepost.wire.apis import API_VERSIONS, FETCH, PRODUCE
+from fencepost.wire.apis import FETCH, PRODUCE
 from fencepost.wire.frame import framed, read_response_head, request_head
 
 _LENGTH: Final = Struct(">i")
@@ -30,17 +30,24 @@ NEWEST_FETCH: Final = 12
 
 
 class Link:
-    def __init__(self, address: Address, *, timeout: float = 60.0, client_id: str = SOFTWARE_NAME) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout: float = 60.0,
+        client_id: str = SOFTWARE_NAME,
+        security: Security = OPEN,
+    ) -> None:
         self.address = address
         self._client_id = client_id
         self._correlation_id = 0
         self._expected: deque[tuple[int, int, int]] = deque()
+        self._socket = open_socket(address, security, timeout)
         try:
-            self._socket = socket.create_connection(address, timeout)
-        except OSError as error:
-            raise Unreachable(f"{address} cannot be reached: {error.strerror or error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._versions = self._negotiate()
+            self._versions = follow(introduce(address, security.exchange()), self._put).versions
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -58,13 +65,10 @@ class Link:
         """Requests that are not answered yet."""
         return len(self._expected)
 
-    def _negotiate(self) -> dict[int, tuple[int, int]]:
-        introduction = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
-        self._send(API_VERSIONS, 3, [messages.encode_request(API_VERSIONS, 3, introduction)])
-        version, body = self._receive()
-        answer: Any = messages.decode_response(API_VERSIONS, version, body)
-        raise_for(answer.error_code, f"asking {self.address} for its API versions")
-        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    def _put(self, question: Question) -> Any:
+        key, version, fields = question
+        self._send(key, version, [messages.encode_request(key, version, fields)])
+        return messages.decode_response(key, *self._receive())
 
     # -- Produce ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fencepost.client.connection import Connection
 from fencepost.core.inflight import Stamp
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
-from fencepost.kernel import HEADER_SIZE, read_header
+from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
 from fencepost.types import Offset, Pid
 from fencepost.wire import hot
 from fencepost.wire.apis import FETCH
@@ -111,11 +111,14 @@ class LookBack:
             header = read_header(buffer, at)
             if header.size > len(buffer) - at:
                 break  # the last one may be cut off
-            if header.pid == self._pid and not header.is_control:
-                self._found[Stamp(header.pid, header.epoch, header.base_sequence)] = header.base_offset
+            self._meet(header, buffer[at : at + header.size])
             position = max(position, header.next_offset)
             at += header.size
         return position
+
+    def _meet(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.pid == self._pid and not header.is_control:
+            self._found[Stamp(header.pid, header.epoch, header.base_sequence)] = header.base_offset
 
     def _lost(self, error: FencepostError, left: bool) -> None:
         self._failed(error)

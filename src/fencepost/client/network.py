@@ -19,13 +19,16 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, Protocol
 
+from fencepost.client.opening import tls_failed
+from fencepost.client.security import OPEN, Security, Tls
 from fencepost.client.settings import Address
-from fencepost.errors import FencepostError, Malformed, Unreachable
+from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 
 _LENGTH: Final = Struct(">i")
 _SCRATCH: Final = 1 << 16
 _BUFFERS_PER_WRITE: Final = 64
+_TLS_RECORD: Final = 1 << 14
 _MOST_PER_TURN: Final = 4 << 20
 """Bytes read from one socket before the others have their turn."""
 MAX_FRAME: Final = 256 << 20
@@ -69,8 +72,10 @@ class Network(Protocol):
 
 
 class SocketNetwork:
-    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+    def __init__(self, security: Security = OPEN) -> None:
+        self._tls = security.tls
+        if self._tls is not None:
+            self._tls.context()  # what is wrong with the files is said now, and not on the send thread
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakened = socket.socketpair()
         self._waker.setblocking(False)
@@ -165,7 +170,7 @@ class SocketNetwork:
 class SocketLink:
     """One TCP or TLS connection."""
 
-    def __init__(self, network: SocketNetwork, address: Address, handler: Handler, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, network: SocketNetwork, address: Address, handler: Handler, tls: Tls | None) -> None:
         self.address = address
         self.socket: socket.socket | None = None
         self.written = 0
@@ -253,9 +258,13 @@ class SocketLink:
             self._opened()
             return
         self._network.forget(self)
-        self.socket = self._tls.wrap_socket(
-            self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
-        )
+        try:
+            self.socket = self._tls.context().wrap_socket(
+                self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError, ConfigError) as error:
+            self._fail(str(tls_failed(self.address, error)))
+            return
         self._handshaking = True
         self._handshake()
 
@@ -268,7 +277,7 @@ class SocketLink:
         except ssl.SSLWantWriteError:
             self._network.watch(self, selectors.EVENT_WRITE)
         except (OSError, ValueError) as error:
-            self._fail(f"TLS with {self.address} failed: {error}")
+            self._fail(str(tls_failed(self.address, error)))
         else:
             self._handshaking = False
             self._opened()
@@ -289,6 +298,7 @@ class SocketLink:
         try:
             while out:
                 if isinstance(sock, ssl.SSLSocket):
+                    _join_small(out)
                     sent = sock.send(out[0])
                 else:
                     sent = sock.sendmsg([out[i] for i in range(min(len(out), _BUFFERS_PER_WRITE))])
@@ -373,6 +383,18 @@ class SocketLink:
             self.socket.close()
             self.socket = None
         self._open = self._handshaking = False
+
+
+def _join_small(out: deque[memoryview]) -> None:
+    """Small buffers at the front become one: TLS makes a record, and a call to the kernel, of each."""
+    count = size = 0
+    for part in out:
+        size += len(part)
+        if size > _TLS_RECORD:
+            break
+        count += 1
+    if count > 1:
+        out.appendleft(memoryview(b"".join([out.popleft() for _ in range(count)])))
 
 
 def _has_pending(sock: socket.socket) -> bool:

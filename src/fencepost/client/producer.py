@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
+from fencepost.client.config_names import producer_settings
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
 from fencepost.client.routing import Routes
@@ -74,6 +75,13 @@ class Producer:
         self._sender = self._new_sender()
         _producers.add(self)
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
+        """From librdkafka's and Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …); `options` are
+        in addition. A name that means nothing here is an error which names the nearest."""
+        settings, named = producer_settings(config)
+        return cls(settings, **{**named, **options})
+
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps)
@@ -84,7 +92,7 @@ class Producer:
         return sender
 
     def _make_network(self) -> tuple[Network, Clock]:
-        return SocketNetwork(), SystemClock()
+        return SocketNetwork(self._settings.security), SystemClock()
 
     # --- sending ---
 
@@ -162,6 +170,8 @@ class Producer:
         """Sends what is queued, waits for the answers, and ends. Harmless if done before."""
         if self._closed:
             return
+        if self._transaction is not None and self._transaction.is_open:
+            self._transaction.abort()
         self._closed = True
         self._sender.queues.refuse_from_now(Closed("the producer is closed"))
         if self._thread is not None:

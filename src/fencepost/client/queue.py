@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.clock import Clock
@@ -37,6 +37,7 @@ from fencepost.kernel import (
     Intake,
     Lane,
     Payload,
+    Record,
     Slot,
     decode_batch,
     partition_for_key,
@@ -71,7 +72,7 @@ class Batch(Settlement):
         self.roams = False
         """It came from the undesignated queue."""
         self.parts: list[Batch] | None = None
-        """What it was split into, being too large for the server; its tickets are answered by them."""
+        """What it was split into, being too large for the server, or in the log in part; they answer its tickets."""
         self.whole: Batch | None = None
         """What it is a part of."""
 
@@ -582,17 +583,21 @@ class Queues:
         assert batch.encoded is not None
         records = decode_batch(batch.encoded)
         middle = len(records) // 2
+        return self.divide(batch, [records[:middle], records[middle:]])
+
+    def divide(self, batch: Batch, shares: Iterable[Sequence[Record]]) -> list[Batch]:
+        """Batches that are settled in the stead of this one, and it with them."""
         parts = []
-        for half in (records[:middle], records[middle:]):
+        for share in shares:
             part = Batch(self._settling, batch.queue, batch.opened, batch.deadline)
             part.builder = BatchBuilder()
-            for record in half:
+            for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
-            part.count = len(half)
+            part.count = len(share)
             part.whole = batch
             parts.append(part)
         batch.parts = parts
-        batch.encoded = None
+        batch.encoded = batch.builder = None
         return parts
 
     def grow(self, topic_name: str, partition_count: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAli
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.channel import Key, raise_for
 from fencepost.client.clock import Clock, SystemClock
+from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.routing import Routes
@@ -93,8 +94,20 @@ class Reader:
         self._clock = clock
         self._fetcher = Fetcher(self._settings, self._options, network, clock, places)
 
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object],
+        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        **options: Any,
+    ) -> Self:
+        """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
+        starts where the group left off. A name that means nothing here is an error which names the nearest."""
+        settings, named = reader_settings(config)
+        return cls(settings, topics, **{**named, **options})
+
     def _make_network(self) -> tuple[Network, Clock]:
-        return SocketNetwork(), SystemClock()
+        return SocketNetwork(self._settings.security), SystemClock()
 
     def _find(self, admin: Admin, partitions: list[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
         """The offset that `place` means in each partition."""

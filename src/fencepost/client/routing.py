@@ -75,6 +75,7 @@ class Routes:
                 client_id=self.settings.client_id,
                 request_timeout=self.settings.request_timeout,
                 connect_timeout=self.settings.connect_timeout,
+                security=self.settings.security,
             )
             known = self._channels.setdefault(address, fresh)
         return known

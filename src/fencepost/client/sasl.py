@@ -10,14 +10,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fencepost.errors import ConfigError, ErrorCode, FencepostError
+from fencepost.errors import ErrorCode, FencepostError
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-_FEWEST_ITERATIONS: Final = 4096
+_ITERATIONS: Final = range(4096, 1_000_001)
+"""Fewer protect nobody (RFC 5802), and more would let a server keep us computing."""
 
 
 class AuthenticationFailed(FencepostError):
@@ -56,7 +58,13 @@ class Bearer:
         self._token = token
 
     def first(self) -> bytes:
-        return f"n,,\x01auth=Bearer {self._token()}\x01\x01".encode()
+        try:
+            token = self._token()
+        except Exception as error:  # of the user's: it must not end the thread that asks
+            raise AuthenticationFailed(f"no token was to be had: {error}") from error
+        if not isinstance(token, str) or not token or not token.isascii() or "\x01" in token:
+            raise AuthenticationFailed("the function that returns tokens returned something else")
+        return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
     def next(self, answer: bytes) -> bytes | None:
         if answer:
@@ -93,14 +101,16 @@ class Scram:
     def _prove(self, answer: bytes) -> bytes:
         said = _fields(answer)
         nonce, salt, iterations = said.get("r", ""), _decode(said.get("s", "")), said.get("i", "")
-        if not nonce.startswith(self._nonce) or nonce == self._nonce or not iterations.isdigit():
+        if not nonce.startswith(self._nonce) or nonce == self._nonce or not re.fullmatch("[0-9]{1,9}", iterations):
             raise AuthenticationFailed("the server's first SCRAM message is not one")
-        if int(iterations) < _FEWEST_ITERATIONS:
-            raise AuthenticationFailed(f"the server asks for {iterations} iterations only, too few to be safe")
+        if int(iterations) not in _ITERATIONS:
+            raise AuthenticationFailed(
+                f"the server asks for {iterations} iterations, {_ITERATIONS[0]} to {_ITERATIONS[-1]} are sane"
+            )
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
         client_key = self._hmac(salted, b"Client Key")
         final = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
-        message = f"{self._bare},{answer.decode()},{final}".encode()
+        message = b",".join((self._bare.encode(), answer, final.encode()))
         signature = self._hmac(hashlib.new(self._hash, client_key).digest(), message)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
         self._signature = self._hmac(self._hmac(salted, b"Server Key"), message)
@@ -119,21 +129,3 @@ def _decode(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise AuthenticationFailed("the server's SCRAM message is not base64 where it must be") from None
-
-
-def exchange_for(
-    mechanism: str, username: str | None, password: str | None, token: Callable[[], str] | None
-) -> Callable[[], Exchange]:
-    """Makes one exchange per connection; says now what is missing."""
-    name = mechanism.upper()
-    if name not in MECHANISMS:
-        raise ConfigError(f"sasl mechanism {mechanism!r}: known are {', '.join(MECHANISMS)}")
-    if name == "OAUTHBEARER":
-        if token is None:
-            raise ConfigError("OAUTHBEARER needs a function that returns a token")
-        return lambda: Bearer(token)
-    if username is None or password is None:
-        raise ConfigError(f"{name} needs a user name and a password")
-    if name == "PLAIN":
-        return lambda: Plain(username, password)
-    return lambda: Scram(name, username, password)

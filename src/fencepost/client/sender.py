@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +32,6 @@ from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
 from fencepost.client.options import ProducerOptions
 from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, TopicQueues
-from fencepost.client.sasl import Exchange
 from fencepost.client.settings import ClientSettings
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
 from fencepost.client.transactional import Steps
@@ -153,8 +152,6 @@ class Sender:
         options: ProducerOptions,
         network: Network,
         clock: Clock,
-        *,
-        sasl: Callable[[], Exchange] | None = None,
         steps: Steps | None = None,
     ) -> None:
         self._options = options
@@ -162,7 +159,7 @@ class Sender:
         self._clock = clock
         self.queues = Queues(options, clock, network.wake)
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
-        self.brokers = Brokers(settings, network, clock, self.metadata, sasl=sasl)
+        self.brokers = Brokers(settings, network, clock, self.metadata)
         self.identity = ProducerIdentity(named=steps is not None)
         self.errands = Errands(network.wake)
         self.transaction: Enlisted | None = None

@@ -1,4 +1,4 @@
-"""How to reach a cluster: addresses, timeouts, and the names that librdkafka and Java users know for them.
+"""How to reach a cluster: addresses, timeouts, security.
 
 `ClientSettings` is what the client's code reads. `from_config` builds one from a mapping with the familiar dotted
 names; a name that means nothing here is an error that names the nearest one, never silently ignored.
@@ -7,10 +7,11 @@ names; a name that means nothing here is an error that names the nearest one, ne
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from fencepost.client.security import OPEN, Security
 from fencepost.errors import ConfigError
 
 DEFAULT_PORT: Final = 9092
@@ -61,63 +62,22 @@ class ClientSettings:
     connect_timeout: float = 10.0
     retry_backoff: float = 0.1
     """Seconds between two tries of what waiting cures (no leader yet, coordinator loading)."""
+    security: Security = OPEN
 
     @classmethod
     def of(cls, servers: str | Address | ClientSettings) -> ClientSettings:
         return servers if isinstance(servers, ClientSettings) else cls(parse_servers(servers))
 
     @classmethod
-    def from_config(cls, config: Mapping[str, str], *, default_servers: str = DEFAULT_SERVERS) -> ClientSettings:
-        settings = cls(parse_servers(default_servers))
-        for name, value in config.items():
-            try:
-                field, parse = _NAMES[name]
-            except KeyError:
-                raise ConfigError(f"unknown setting {name!r}{nearest(name, _NAMES)}") from None
-            parsed = parse(name, value)
-            if field is not None:
-                settings = replace(settings, **{field: parsed})
-        return settings
+    def from_config(cls, config: Mapping[str, object], *, default_servers: str = DEFAULT_SERVERS) -> ClientSettings:
+        """From librdkafka's and Java's names; `config_names.py` has them all."""
+        from fencepost.client.config_names import client_settings  # which knows these classes
+
+        return client_settings(config, default_servers=default_servers)
 
 
-def nearest(name: str, known: Mapping[str, Any]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean …?`, or the list of all names when nothing is close."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
-
-
-def _servers(_name: str, value: str) -> tuple[Address, ...]:
-    return parse_servers(value)
-
-
-def _text(_name: str, value: str) -> str:
-    return value
-
-
-def _milliseconds(name: str, value: str) -> float:
-    try:
-        amount = int(value)
-    except ValueError:
-        amount = 0
-    if amount <= 0:
-        raise ConfigError(f"{name} must be a positive number of milliseconds, not {value!r}")
-    return amount / 1000
-
-
-def _plaintext(name: str, value: str) -> None:
-    if value.upper() != "PLAINTEXT":
-        raise ConfigError(f"{name}={value} is not supported: only PLAINTEXT is")
-
-
-# Name → (field, parser). Several names are one field: librdkafka's first, then Java's.
-_NAMES: Final[dict[str, tuple[str | None, Callable[[str, str], Any]]]] = {
-    "bootstrap.servers": ("servers", _servers),
-    "metadata.broker.list": ("servers", _servers),
-    "client.id": ("client_id", _text),
-    "socket.timeout.ms": ("request_timeout", _milliseconds),
-    "request.timeout.ms": ("request_timeout", _milliseconds),
-    "default.api.timeout.ms": ("request_timeout", _milliseconds),
-    "socket.connection.setup.timeout.ms": ("connect_timeout", _milliseconds),
-    "retry.backoff.ms": ("retry_backoff", _milliseconds),
-    "security.protocol": (None, _plaintext),
-}
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(names))}"

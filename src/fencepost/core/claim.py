@@ -19,7 +19,7 @@ class Held(NamedTuple):
 
 
 class Refused(FencepostError):
-    """The claim was refused, and nothing changed hands: somebody has a higher generation, or was there since `after`."""
+    """Refused, and nothing changed hands: somebody has a higher generation, or was there since `after`."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
 
@@ -52,11 +53,6 @@ MAX_EPOCH: Final = Epoch(2**15 - 2)
 
 class IllegalStep(Exception):
     """A bug of the caller: this state does not lead to that one."""
-
-
-class Identity(NamedTuple):
-    pid: Pid
-    epoch: Epoch
 
 
 NOBODY: Final = Identity(NO_PID, NO_EPOCH)

@@ -32,7 +32,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fencepost.core.offsets import Committed
-from fencepost.core.transactions import DECIDED, NOBODY, RESTING, Identity, State, Transaction
+from fencepost.core.pid import Identity
+from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
 from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, StorageError
 from fencepost.kernel.control import MarkerType, encode_marker
 from fencepost.kernel.header import read_header

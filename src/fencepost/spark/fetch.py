@@ -70,7 +70,12 @@ def leader_link(routes: Routes, topic: str, partition: int) -> Link:
     """A connection of one's own to the partition's leader."""
     (leader,) = routes.leaders(topic, [partition])
     settings = routes.settings
-    return Link(Address(leader.host, leader.port), timeout=settings.request_timeout, client_id=settings.client_id)
+    return Link(
+        Address(leader.host, leader.port),
+        timeout=settings.request_timeout,
+        client_id=settings.client_id,
+        security=settings.security,
+    )
 
 
 def fetch(

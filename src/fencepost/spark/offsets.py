@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from math import ceil
 from typing import Any, TypeAlias
 
 from fencepost.spark.fetch import DataLost, Range
@@ -61,7 +62,7 @@ def ranges(start: Position, stop: Position, *, at_least: int | None = None) -> l
     if at_least is None or len(whole) >= at_least or not whole:
         return whole
     total = sum(wanted.stop - wanted.start for wanted in whole)
-    return [part for wanted in whole for part in _cut(wanted, round(at_least * (wanted.stop - wanted.start) / total))]
+    return [part for wanted in whole for part in _cut(wanted, ceil(at_least * (wanted.stop - wanted.start) / total))]
 
 
 def _cut(wanted: Range, parts: int) -> Iterable[Range]:

@@ -77,7 +77,9 @@ class Links:
         address = Address(leader.host, leader.port)
         if address not in self._open:
             settings = self.routes.settings
-            self._open[address] = Link(address, timeout=settings.request_timeout, client_id=settings.client_id)
+            self._open[address] = Link(
+                address, timeout=settings.request_timeout, client_id=settings.client_id, security=settings.security
+            )
         return self._open[address]
 
     def drop(self, link: Link) -> None:

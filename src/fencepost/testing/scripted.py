@@ -43,6 +43,8 @@ class Api(IntEnum):
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
 
 
 VERSIONS: Final[Mapping[int, tuple[int, int]]] = {

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencepost.core.pid import Identity
 from fencepost.core.transactions import (
     DECIDED,
     FROM,
@@ -16,7 +17,6 @@ from fencepost.core.transactions import (
     NOBODY,
     RESTING,
     Decision,
-    Identity,
     IllegalStep,
     State,
     Transaction,

@@ -19,7 +19,7 @@ from typing import Final
 
 from fencepost import kernel
 from fencepost.core.dedup import Accept, Duplicate, Fenced, Forgotten
-from fencepost.core.transactions import Identity
+from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog

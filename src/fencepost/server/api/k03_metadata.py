@@ -23,6 +23,7 @@ from fencepost.wire import messages
 
 _UNKNOWN_OPERATIONS: Final = -(2**31)
 _MOST_KEPT: Final = 256
+_FIRST_VERSION_BY_ID: Final = 12
 
 
 class _Kept:
@@ -48,8 +49,13 @@ def _asked(version: int, message: Any) -> tuple[list[str] | None, list[Any]]:
     """Names asked for (None: all topics), and ids."""
     if message.topics is None or (version == 0 and not message.topics):
         return None, []
-    names = [topic.name for topic in message.topics if topic.name is not None]
-    ids = [topic.topic_id for topic in message.topics if topic.name is None]
+    names, ids = [], []
+    for topic in message.topics:
+        # Who asks by id sends no name, or, as Java's admin client does, an empty one.
+        if topic.name is None or (version >= _FIRST_VERSION_BY_ID and topic.topic_id is not None):
+            ids.append(topic.topic_id)
+        else:
+            names.append(topic.name)
     return names, ids
 
 

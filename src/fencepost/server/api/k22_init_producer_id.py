@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.core.transactions import NOBODY, Identity
+from fencepost.core.pid import Identity
+from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

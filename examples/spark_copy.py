@@ -1,0 +1,29 @@
+"""A topic to another one on a Spark cluster, exactly once; run it again to go on.
+
+spark-submit --master spark://… examples/spark_copy.py 127.0.0.1:9092/orders 127.0.0.1:9192/orders
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+import fencepost.spark
+from fencepost.client.settings import ClientSettings
+
+
+def main(source: str, target: str) -> None:
+    (from_servers, topic), (to_servers, target_topic) = source.rsplit("/", 1), target.rsplit("/", 1)
+    spark = SparkSession.builder.appName("copy").getOrCreate()
+    copy = fencepost.spark.Copy(
+        spark, ClientSettings.of(from_servers), topic, ClientSettings.of(to_servers), target_topic
+    )
+    for done in copy.rounds():
+        print(
+            f"round {done.number}: {done.records} records, {done.whole}/{done.batches} batches whole, {done.lag} left"
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

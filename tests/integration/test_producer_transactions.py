@@ -1,0 +1,218 @@
+"""Transactions of the producer, on fencepost's server and on Apache Kafka: all of it, or nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import islice
+
+import pytest
+
+from fencepost.client.admin import Admin
+from fencepost.client.producer import Producer
+from fencepost.client.reader import Reader
+from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, SendFailed
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted import Api, Fate
+from fencepost.types import Offset, TopicPartition
+from tests.integration.conftest import TestedServer
+from tests.support.raw import RawClient
+
+pytestmark = pytest.mark.integration
+
+
+def committed(server: TestedServer, topic: str, count: int) -> list[bytes | None]:
+    """What a reader of committed records sees, once there are that many: Kafka answers before its markers are written."""
+    with Reader(server.address, topic) as reader:
+        next(islice(reader, count - 1, count), None) if count else None
+    with Reader(server.address, topic, stop="latest") as reader:
+        return [record.value for record in reader]
+
+
+def test_a_transaction_appears_when_its_block_ends_and_not_before(server: TestedServer, topic: str) -> None:
+    with Producer(server.address, name=topic) as producer:
+        with producer.transaction():
+            ticket = producer.send(topic, b"a")
+            producer.send(topic, b"b")
+            assert ticket.result(30).offset == 0
+            assert committed(server, topic, 0) == []
+        assert committed(server, topic, 3) == [b"a", b"b"]
+
+
+def test_many_transactions_follow_each_other_over_several_partitions(
+    server: TestedServer, client: RawClient, name: str
+) -> None:
+    client.create_topic(name, partitions=3)
+    with Producer(server.address, name=name) as producer:
+        for number in range(10):
+            with producer.transaction():
+                for partition in range(3):
+                    producer.send(name, b"%d" % number, partition=partition)
+    assert sorted(committed(server, name, 30)) == sorted([b"%d" % number for number in range(10)] * 3)  # type: ignore[type-var]
+
+
+def test_an_exception_aborts_and_the_next_transaction_is_not_disturbed(server: TestedServer, topic: str) -> None:
+    with Producer(server.address, name=topic) as producer:
+        for number in range(4):
+            try:
+                with producer.transaction():
+                    producer.send(topic, b"%d" % number).result(30)
+                    unsent = producer.send(topic, b"also %d" % number)
+                    if number % 2:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                unsent.exception(30)  # sent by then, or dropped: settled in either case
+        producer.flush()  # what was aborted on purpose is nobody's undelivered record
+    assert committed(server, topic, 4) == [b"0", b"also 0", b"2", b"also 2"]
+
+
+def test_an_empty_transaction_and_one_aborted_before_it_wrote_cost_nothing(server: TestedServer, topic: str) -> None:
+    with Producer(server.address, name=topic) as producer:
+        with producer.transaction():
+            pass
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            raise ZeroDivisionError
+        with producer.transaction():
+            producer.send(topic, b"v")
+    assert committed(server, topic, 1) == [b"v"]
+
+
+def test_records_outside_of_a_transaction_appear_at_once(server: TestedServer, topic: str) -> None:
+    with Producer(server.address, name=topic) as producer:
+        producer.send(topic, b"before").result(30)
+        assert committed(server, topic, 1) == [b"before"]
+        with producer.transaction():
+            producer.send(topic, b"in it")
+        producer.send(topic, b"after").result(30)
+    assert committed(server, topic, 3) == [b"before", b"in it", b"after"]
+
+
+def test_offsets_are_part_of_the_transaction(server: TestedServer, client: RawClient, topic: str, name: str) -> None:
+    group, source = f"{name}-group", TopicPartition(topic, 0)
+    with Producer(server.address, name=name) as producer:
+        with producer.transaction():
+            producer.send(topic, b"v")
+            producer.send_offsets(group, {source: Offset(7)})
+        with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012
+            producer.send_offsets(group, {source: Offset(9)})
+            raise ZeroDivisionError
+        with producer.transaction():  # offsets alone are a transaction, too
+            producer.send_offsets(group, {source: Offset(8)})
+    with Admin(server.address) as admin:
+        assert [offset.committed for offset in admin.group_offsets(group)] == [8]
+
+
+def test_a_second_producer_of_the_name_fences_the_first_for_good(server: TestedServer, topic: str) -> None:
+    """IDEM-5."""
+    first, second = Producer(server.address, name=topic), Producer(server.address, name=topic)
+    with pytest.raises(Fenced), first.transaction():  # noqa: PT012
+        first.send(topic, b"of the first").result(30)
+        with second.transaction():
+            second.send(topic, b"of the second")
+    with pytest.raises(Fenced):
+        first.send(topic, b"again")
+    with pytest.raises(Fenced), first.transaction():
+        raise AssertionError("not reached")
+    with second.transaction():  # the first one's end has not disturbed it
+        second.send(topic, b"goes on")
+    assert committed(server, topic, 2) == [b"of the second", b"goes on"]
+    second.close()
+    first.close()
+
+
+def test_a_fenced_producer_that_only_aborts_does_not_take_the_name_back(server: TestedServer, topic: str) -> None:
+    """IDEM-5."""
+    first, second = Producer(server.address, name=topic), Producer(server.address, name=topic)
+    with pytest.raises(ZeroDivisionError), first.transaction():  # noqa: PT012
+        first.send(topic, b"of the first").result(30)
+        with second.transaction():
+            second.send(topic, b"1")
+        raise ZeroDivisionError  # it has not heard of the second
+    with second.transaction():
+        second.send(topic, b"2")
+    with pytest.raises(Fenced):
+        first.send(topic, b"late").result(30)
+    assert committed(server, topic, 2) == [b"1", b"2"]
+    first.close()
+    second.close()
+
+
+def test_a_failed_record_fails_the_transaction_and_a_new_one_may_begin(
+    server: TestedServer, client: RawClient, name: str
+) -> None:
+    client.create_topic(name, configs={"max.message.bytes": "1000"})
+    with Producer(server.address, name=name) as producer:
+        with pytest.raises(SendFailed) as raised, producer.transaction():  # noqa: PT012
+            producer.send(name, b"small")
+            producer.send(name, b"x" * 2000)
+        assert "MESSAGE_TOO_LARGE" in str(raised.value)
+        with producer.transaction():
+            producer.send(name, b"fine")
+    assert committed(server, name, 1) == [b"fine"]
+
+
+@pytest.mark.parametrize("fate", [Fate.CUT, Fate.LOSE])
+@pytest.mark.parametrize("api", [Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN])
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(
+    server: TestedServer, topic: str, api: Api, fate: Fate
+) -> None:
+    """IDEM-7."""
+    with Proxy(server.address) as proxy, Producer(proxy.address, name=topic, retry_backoff=0.01) as producer:
+        for number in range(3):
+            proxy.next(api, fate)
+            with producer.transaction():
+                producer.send(topic, b"%d" % number)
+                producer.send(topic, b"%d" % number)
+    assert committed(server, topic, 6) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+
+
+def test_other_threads_may_send_into_the_open_transaction(server: TestedServer, topic: str) -> None:
+    with Producer(server.address, name=topic) as producer:
+        with producer.transaction():
+            threads = [threading.Thread(target=producer.send, args=(topic, b"v")) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert committed(server, topic, 8) == [b"v"] * 8
+
+
+def test_what_makes_no_sense_is_refused_with_the_reason(server: TestedServer, topic: str) -> None:
+    with Producer(server.address) as plain, pytest.raises(ConfigError, match="name"):
+        plain.transaction()
+    with pytest.raises(ConfigError, match="idempotent"):
+        Producer(server.address, name="n", idempotent=False)
+    with Producer(server.address, name=topic) as producer:
+        with pytest.raises(FencepostError, match="in a transaction"):
+            producer.send_offsets("g", {})
+        with producer.transaction(), pytest.raises(FencepostError, match="do not nest"):
+            producer.transaction()
+
+
+def test_closing_in_the_middle_aborts(server: TestedServer, topic: str) -> None:
+    producer = Producer(server.address, name=topic)
+    producer.transaction().__enter__()
+    producer.send(topic, b"v").result(30)
+    producer.close()
+    with Producer(server.address) as other:
+        other.send(topic, b"behind it")
+    assert committed(server, topic, 1) == [b"behind it"]
+
+
+def test_a_fork_leaves_the_name_with_the_parent(server: TestedServer, topic: str) -> None:
+    producer = Producer(server.address, name=topic)
+    with producer.transaction():
+        producer.send(topic, b"parent").result(30)
+        child = os.fork()
+        if child == 0:  # nothing of pytest may run in here
+            code = 1
+            try:
+                producer.send(topic, b"child")
+            except Closed:
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    producer.close()
+    assert committed(server, topic, 1) == [b"parent"]

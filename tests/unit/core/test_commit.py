@@ -1,0 +1,218 @@
+"""The decisions of a micro-batch, step by step; every interleaving is in tests/model/test_commit_model.py."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fencepost.core.commit import (
+    NOTHING_YET,
+    Announce,
+    Commit,
+    Fence,
+    Freeze,
+    Look,
+    Outcome,
+    Pause,
+    Peek,
+    Progress,
+    Protocol,
+    Publish,
+    Replaced,
+    SinkNameInUse,
+    Step,
+    StepFailed,
+    UnknownProgress,
+    Who,
+)
+from fencepost.core.pid import Identity
+from fencepost.types import Epoch, Pid
+
+pytestmark = pytest.mark.unit
+
+ME = Who("me", "here", 1)
+OTHER = Progress("q", 4, incarnation=3, token="other", host="there", process=2, time_ms=7)
+
+
+def identity(epoch: int) -> Identity:
+    return Identity(Pid(9), Epoch(epoch))
+
+
+def protocol(**options: Any) -> Protocol:
+    return Protocol("k", ME, **options)
+
+
+def expect(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> Any:
+    """Plays (kind of step, what came of it), and answers the last step taken, or the outcome."""
+    step: Any = next(steps)
+    taken = step
+    for kind, answer in script:
+        assert isinstance(step, kind), f"{step}, not {kind.__name__}"
+        taken = step
+        try:
+            step = steps.throw(answer) if isinstance(answer, StepFailed) else steps.send(answer)
+        except StopIteration as finished:
+            return finished.value
+    return taken
+
+
+def announced(found: Progress | None, **options: Any) -> tuple[Protocol, Generator[Step, Any, Outcome], Progress]:
+    """A sink whose first call has just announced itself and fenced anew: its next step is a Look."""
+    sink = protocol(**options)
+    steps = sink.micro_batch("q", 5, now_ms=8)
+    said = expect(
+        steps, (Fence, identity(1)), (Look, found), (Announce, None), (Peek, identity(1)), (Fence, identity(2))
+    )
+    assert isinstance(said, Fence)
+    record = Progress("q", 4, 4, "me", "here", 1, 8) if found else Progress("", NOTHING_YET, 1, "me", "here", 1, 8)
+    return sink, steps, record
+
+
+def test_the_first_call_announces_the_next_incarnation_and_keeps_what_was_written() -> None:
+    steps = protocol().micro_batch("q", 5, now_ms=8)
+    announcement = expect(steps, (Fence, identity(1)), (Look, OTHER), (Announce, None))
+    assert announcement == Announce(
+        identity(1), replace(OTHER, incarnation=4, token="me", host="here", process=1, time_ms=8)
+    )
+
+
+def test_a_batch_is_frozen_published_and_committed_with_its_record() -> None:
+    _, steps, record = announced(OTHER)
+    step = steps.send(record)
+    assert step == Freeze(fresh=True, position="")
+    assert steps.send("manifest") == Publish(identity(2), "manifest")
+    assert steps.send(None) == Commit(identity(2), "manifest", replace(record, batch=5))
+    with pytest.raises(StopIteration) as finished:
+        steps.send(None)
+    assert finished.value.value == Outcome(5, False, 1, "manifest", identity(2))
+
+
+def test_a_batch_that_is_in_already_is_skipped() -> None:
+    _, steps, record = announced(OTHER)
+    with pytest.raises(StopIteration) as finished:
+        steps.send(replace(record, batch=5))
+    assert finished.value.value.skipped
+
+
+def test_a_commit_without_an_answer_is_decided_by_fence_and_look_alone() -> None:
+    _, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send("manifest")
+    steps.send(None)
+    lost = StepFailed(TimeoutError("no answer"))
+    assert isinstance(steps.throw(lost), Peek)
+    assert isinstance(steps.send(identity(2)), Fence)
+    assert isinstance(steps.send(identity(3)), Look)
+    with pytest.raises(StopIteration) as finished:
+        steps.send(replace(record, batch=5))  # it was in
+    outcome = finished.value.value
+    assert (outcome.skipped, outcome.attempts) == (False, 1)
+
+
+@pytest.mark.parametrize("thaw", [False, True])
+def test_what_failed_is_published_again_under_a_new_epoch_and_frozen_anew_only_if_it_must(thaw: bool) -> None:
+    _, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send("manifest")
+    steps.throw(StepFailed(RuntimeError("lost"), thaw=thaw))
+    steps.send(identity(2))
+    steps.send(identity(3))
+    assert steps.send(record) == Freeze(fresh=thaw, position="")
+    assert steps.send("again") == Publish(identity(3), "again")
+
+
+def test_when_the_attempts_are_over_the_cause_is_raised_after_a_last_fence() -> None:
+    _, steps, record = announced(OTHER, attempts=1)
+    steps.send(record)
+    steps.send("manifest")
+    steps.throw(StepFailed(RuntimeError("the cause")))
+    assert isinstance(steps.send(identity(2)), Fence)  # which aborts what is open
+    steps.send(identity(3))
+    with pytest.raises(RuntimeError, match="the cause"):
+        steps.send(record)
+
+
+def test_a_replaced_driver_stops_before_it_fences() -> None:
+    _, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send("manifest")
+    assert isinstance(steps.throw(StepFailed(RuntimeError("refused"))), Peek)
+    assert isinstance(steps.send(identity(7)), Look)  # somebody else's epoch: no Fence
+    with pytest.raises(Replaced, match="process 2 on there") as replaced:
+        steps.send(replace(OTHER, incarnation=9))
+    assert replaced.value.by.incarnation == 9
+
+
+def test_an_epoch_that_the_coordinator_bumped_itself_is_taken_back_after_a_few_looks() -> None:
+    _, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send("manifest")
+    steps.throw(StepFailed(RuntimeError("timed out")))
+    step = steps.send(identity(3))
+    seen = []
+    while not isinstance(step, Fence):
+        seen.append(type(step))
+        step = steps.send(record if isinstance(step, Look) else None)
+    assert seen == [Look, Pause, Look, Pause, Look]
+
+
+@pytest.mark.parametrize(
+    ("found", "query", "batch", "match"),
+    [
+        (OTHER, "another", 0, "belongs to another query"),
+        (OTHER, "another", 5, "belongs to another query"),
+        (OTHER, "q", 3, "already written batch 4"),
+        (None, "q", 1, "knows of no batch"),
+        (replace(OTHER, batch=NOTHING_YET), "q", 1, "knows of no batch"),
+    ],
+)
+def test_what_could_lose_or_repeat_records_is_refused_unless_adopted(
+    found: Progress | None, query: str, batch: int, match: str
+) -> None:
+    steps = protocol().micro_batch(query, batch, now_ms=8)
+    expect(steps, (Fence, identity(1)))
+    with pytest.raises(SinkNameInUse, match=match) as refused:
+        steps.send(found)
+    assert refused.value.found == found
+    steps = protocol(adopt=True).micro_batch(query, batch, now_ms=8)
+    said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None))
+    assert (said.progress.query, said.progress.batch) == (query, batch - 1)
+
+
+def test_a_name_that_only_announced_itself_is_anybodys() -> None:
+    steps = protocol().micro_batch("another", 0, now_ms=8)
+    said = expect(steps, (Fence, identity(1)), (Look, replace(OTHER, query="q", batch=NOTHING_YET)), (Announce, None))
+    assert said.progress.batch == NOTHING_YET
+
+
+def test_a_query_numbered_by_its_progress_goes_on_behind_the_last_batch_and_position() -> None:
+    sink = protocol()
+    steps = sink.micro_batch("q", None, now_ms=8)
+    mine = replace(OTHER, incarnation=4, token="me", position="here")
+    expect(steps, (Fence, identity(1)), (Look, replace(OTHER, position="here")), (Announce, None), (Peek, identity(1)))
+    steps.send(identity(2))
+    assert steps.send(mine) == Freeze(fresh=True, position="here")
+    steps.send("manifest")
+    commit = steps.send(None)
+    assert isinstance(commit, Commit)
+    assert commit.progress.batch == 5
+
+
+def test_an_announcement_that_fails_again_and_again_is_given_up() -> None:
+    steps = protocol(attempts=2).micro_batch("q", 0, now_ms=8)
+    expect(steps, (Fence, identity(1)), (Look, None), (Announce, StepFailed(RuntimeError("no"))))
+    steps.send(identity(1))
+    steps.send(identity(2))
+    steps.send(None)
+    with pytest.raises(RuntimeError, match="no"):
+        steps.throw(StepFailed(RuntimeError("no")))
+
+
+def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() -> None:
+    assert Progress.decode(OTHER.encode()) == OTHER
+    for strange in (b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "odd": 1}'):
+        with pytest.raises(UnknownProgress):
+            Progress.decode(strange)

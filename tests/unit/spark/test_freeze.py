@@ -1,0 +1,172 @@
+"""Rows become record batches: partition, order, sizes, dead letters, and the manifest that guards them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fencepost.core.commit import Poisoned
+from fencepost.errors import RecordTooLarge
+from fencepost.kernel import CODECS, decode_batch, partition_for_key
+from fencepost.spark.freeze import Encoding, Entry, Frozen, Unwritable, compare, encoded_batches, manifest_of
+from fencepost.spark.targets import Target
+from fencepost.types import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+TARGET = Target("t", partitions=4, max_bytes=2_000, compacted=False)
+
+
+def encoding(**changes: Any) -> Encoding:
+    fields: dict[str, Any] = {
+        "targets": {"t": TARGET, "dead": Target("dead", 1, 2_000, False)},
+        "topic": "t",
+        "codec": CODECS["none"],
+        "level": None,
+        "batch_bytes": 500,
+        "small_bytes": 0,
+        "dead_letter": None,
+        "choose": None,
+    }
+    return Encoding(**{**fields, **changes})
+
+
+def rows(keys: list[bytes | None], values: list[bytes | None], **columns: Any) -> pa.RecordBatch:
+    arrays = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), **columns}
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def freeze(batch: pa.RecordBatch, how: Encoding, map_partition: int = 0) -> list[Frozen]:
+    return list(encoded_batches(how, map_partition, iter([batch])))
+
+
+def records(frozen: list[Frozen]) -> dict[TopicPartition, list[bytes | None]]:
+    found: dict[TopicPartition, list[bytes | None]] = {}
+    for batch in sorted(frozen, key=lambda batch: batch.number):
+        found.setdefault(batch.where, []).extend(record.value for record in decode_batch(batch.payload))
+    return found
+
+
+def test_rows_go_where_kafkas_partitioner_sends_them_and_stay_in_order() -> None:
+    keys: list[bytes | None] = [b"k%d" % (n % 9) for n in range(300)]
+    frozen = freeze(rows(keys, [b"%d" % n for n in range(300)]), encoding())
+    wanted: dict[TopicPartition, list[bytes | None]] = {}
+    for number, key in enumerate(keys):
+        assert key is not None
+        wanted.setdefault(TopicPartition("t", partition_for_key(key, 4)), []).append(b"%d" % number)
+    assert records(frozen) == wanted
+    assert [batch.number for batch in frozen] == list(range(1, len(frozen) + 1))
+    assert all(batch.size <= 500 for batch in frozen)
+    assert len(frozen) > 4
+
+
+def test_rows_without_a_key_go_to_one_partition_and_tasks_begin_at_different_ones() -> None:
+    batch = rows([None] * 3, [b"a", b"b", b"c"])
+    assert [set(records(freeze(batch, encoding(), task))) for task in (0, 1)] == [
+        {TopicPartition("t", 0)},
+        {TopicPartition("t", 1)},
+    ]
+
+
+def test_a_row_may_name_its_partition_and_its_topic() -> None:
+    batch = rows(
+        [None] * 3,
+        [b"a", b"b", b"c"],
+        partition=pa.array([3, None, 2], pa.int32()),
+        topic=pa.array(["t", "u", "t"]),
+    )
+    how = encoding(topic=None, targets={"t": TARGET, "u": Target("u", 1, 2_000, False)})
+    assert records(freeze(batch, how)) == {
+        TopicPartition("t", 3): [b"a"],
+        TopicPartition("u", 0): [b"b"],
+        TopicPartition("t", 2): [b"c"],
+    }
+
+
+def test_a_partitioner_of_ones_own_is_asked_where_the_row_names_none() -> None:
+    batch = rows([b"k", b"k"], [b"a", b"b"], partition=pa.array([1, None], pa.int32()))
+    how = encoding(choose=lambda rows, _count: pa.array([3] * rows.num_rows, pa.int32()))
+    assert records(freeze(batch, how)) == {TopicPartition("t", 1): [b"a"], TopicPartition("t", 3): [b"b"]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "targets", "match"),
+    [
+        (rows([None], [b"x"], partition=pa.array([4], pa.int32())), {"t": TARGET}, "no such partition: t has 4"),
+        (rows([None], [b"x"], partition=pa.array([-3], pa.int32())), {"t": TARGET}, "no such partition"),
+        (rows([None], [b"x"], topic=pa.array(["v"])), {"t": TARGET}, "no topic 'v'"),
+        (rows([None], [b"x"]), {"t": Target("t", 4, 2_000, True)}, "the topic is compacted"),
+        (rows([b"k"], [b"x" * 3_000]), {"t": TARGET}, "more than t takes"),
+    ],
+)
+def test_a_row_that_can_never_be_written_fails_or_becomes_a_dead_letter_with_its_reason(
+    batch: pa.RecordBatch, targets: dict[str, Target], match: str
+) -> None:
+    with pytest.raises((Unwritable, RecordTooLarge), match=match):
+        freeze(batch, encoding(targets=targets))
+    how = encoding(targets={**targets, "dead": Target("dead", 1, 2_000, False)}, dead_letter="dead")
+    (dead,) = freeze(batch, how)
+    (record,) = decode_batch(dead.payload)
+    assert dead.where == TopicPartition("dead", 0)
+    assert match.encode() in (dict(record.headers)["fencepost.reason"] or b"")
+    assert record.value is not None
+    assert record.value in (b"x", (b"x" * 3_000)[: len(record.value)])
+
+
+def test_a_large_row_between_small_ones_is_taken_out_alone() -> None:
+    values: list[bytes | None] = [b"a", b"x" * 3_000, b"b"]
+    how = encoding(dead_letter="dead")
+    found = records(freeze(rows([b"k"] * 3, values), how))
+    assert found[TopicPartition("t", partition_for_key(b"k", 4))] == [b"a", b"b"]
+
+
+def test_a_row_that_only_fits_compressed_is_written() -> None:
+    (only,) = freeze(rows([b"k"], [b"x" * 3_000]), encoding(codec=CODECS["lz4"]))
+    assert only.size < 2_000
+
+
+def row_of(batch: Frozen, map_partition: int, *, small: bool = True) -> Any:
+    topic, partition = batch.where
+    return SimpleNamespace(
+        topic=topic,
+        partition=partition,
+        map_partition=map_partition,
+        number=batch.number,
+        records=batch.records,
+        size=batch.size,
+        checksum=batch.checksum,
+        small=small,
+        payload=bytes(batch.payload),
+    )
+
+
+def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_in() -> None:
+    collected = [
+        row_of(batch, task)
+        for task in (2, 0, 1)
+        for batch in reversed(freeze(rows([b"k"] * 200, [b"%d" % n for n in range(200)]), encoding(), task))
+    ]
+    manifest = manifest_of(collected, driver_bytes=1 << 20)
+    ((_, entries),) = manifest.batches.items()
+    assert [(e.map_partition, e.number) for e in entries] == sorted((e.map_partition, e.number) for e in entries)
+    assert manifest.records == 600
+    assert manifest.payloads is not None
+    assert manifest_of(collected, driver_bytes=10).payloads is None
+    collected[0].small = False
+    assert manifest_of(collected, driver_bytes=1 << 20).payloads is None
+
+
+def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
+    (batch,) = freeze(rows([b"k"], [b"v"]), encoding())
+    (other,) = freeze(rows([b"k"], [b"w"]), encoding())
+    entry = Entry(0, batch.number, batch.records, batch.size, batch.checksum)
+    compare(batch.where, entry, entry, batch.payload)
+    with pytest.raises(Poisoned, match="where the manifest has"):
+        compare(batch.where, None, entry, batch.payload)
+    with pytest.raises(Poisoned, match="where the manifest has"):
+        compare(batch.where, entry, entry._replace(checksum=other.checksum), other.payload)
+    with pytest.raises(Poisoned, match="not what was frozen"):
+        compare(batch.where, entry, entry, other.payload)

@@ -1,0 +1,68 @@
+"""Planning of micro-batches: pure arithmetic on positions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.spark import offsets
+from fencepost.spark.fetch import DataLost, Range
+
+pytestmark = pytest.mark.unit
+
+positions = st.dictionaries(
+    st.sampled_from(["a", "b"]), st.dictionaries(st.integers(0, 3), st.integers(0, 1000), max_size=4), max_size=2
+)
+
+
+def test_the_form_in_checkpoints_is_sparks() -> None:
+    assert offsets.to_json({"b": {1: 2, 0: 1}, "a": {}}) == {"a": {}, "b": {"0": 1, "1": 2}}
+    assert offsets.from_json({"b": {"0": 1}}) == {"b": {0: 1}}
+
+
+@given(start=positions, more=positions, most=st.integers(1, 500))
+def test_a_limit_leaves_nothing_behind_and_starves_nobody(
+    start: dict[str, dict[int, int]], more: dict[str, dict[int, int]], most: int
+) -> None:
+    stop = {
+        topic: {partition: start.get(topic, {}).get(partition, 0) + size for partition, size in sizes.items()}
+        for topic, sizes in more.items()
+    }
+    drawn = offsets.limited(start, stop, most)
+    partitions = sum(len(sizes) for sizes in more.values())
+    assert offsets.count(start, drawn) <= max(most, partitions)
+    for topic, ends in stop.items():
+        for partition, end in ends.items():
+            begin = start.get(topic, {}).get(partition, 0)
+            assert begin <= drawn[topic][partition] <= end
+            assert drawn[topic][partition] > begin or end == begin
+
+
+@given(start=positions, stop=positions, at_least=st.one_of(st.none(), st.integers(1, 20)))
+def test_ranges_cover_everything_between_once(
+    start: dict[str, dict[int, int]], stop: dict[str, dict[int, int]], at_least: int | None
+) -> None:
+    found = offsets.ranges(start, stop, at_least=at_least)
+    covered = [(r.topic, r.partition, offset) for r in found for offset in range(r.start, r.stop)]
+    assert len(covered) == len(set(covered)) == offsets.count(start, stop)
+
+
+def test_large_partitions_are_cut_until_there_are_enough_tasks() -> None:
+    found = offsets.ranges({}, {"a": {0: 900, 1: 100}}, at_least=10)
+    assert len(found) == 10
+    assert found[0] == Range("a", 0, 0, 100)
+
+
+def test_lost_data_is_told_apart() -> None:
+    start = {"a": {0: 5}}
+    with pytest.raises(DataLost, match="retention was faster"):
+        offsets.check_nothing_lost(start, {"a": {0: 6}}, {"a": {0: 9}})
+    with pytest.raises(DataLost, match="made anew"):
+        offsets.check_nothing_lost(start, {"a": {0: 0}}, {"a": {0: 4}})
+    with pytest.raises(DataLost, match="not there any more"):
+        offsets.check_nothing_lost(start, {}, {"a": {0: 9}})
+    offsets.check_nothing_lost(start, {"a": {0: 5}}, {"a": {0: 5}})
+    assert offsets.clamped({"a": {0: 5, 1: 9}, "b": {0: 1}}, {"a": {0: 6, 1: 0}}, {"a": {0: 9, 1: 4}}) == {
+        "a": {0: 6, 1: 4}
+    }
