@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev -e .
 	@touch $@
 
-demo: setup  ## set-up and main job: a server killed while it is written to, and the count afterwards
+demo: setup  ## set-up and main job: server and Spark job killed half-way, and the counts afterwards
 	@$(BIN)/python examples/demo.py
 
 test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=2 processes)

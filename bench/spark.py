@@ -9,6 +9,8 @@ kafka-clients, commons-pool2), and without it ours runs alone. Ours writes exact
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ def session(connector: Path | None) -> SparkSession:
 
     import fencepost.spark
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python is the driver's
     builder = SparkSession.builder.master("local[2]").appName("fencepost bench")
     settings = {
         "spark.ui.enabled": "false",

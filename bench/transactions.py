@@ -3,8 +3,8 @@
     python -m bench.transactions [--quick] [--reps N]
 
 Both with confluent-kafka, in processes of their own, interleaved; see the package's text for how figures are compared.
-A transaction counts from begin to the answer to commit. On our server that answer comes when the markers are in the log,
-on Kafka before.
+A transaction counts from begin to the answer to commit, which comes when the markers are in the log on our server, and
+before that on Kafka.
 """
 
 from __future__ import annotations

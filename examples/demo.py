@@ -1,12 +1,17 @@
-"""Kill the server again and again while somebody else's producer writes, then count.
+"""Kill the server while a producer writes, kill the Spark job that reads on, and count after each.
 
-    python examples/demo.py [--records 300000] [--kills 5]
+    python examples/demo.py [--records 300000] [--kills 5] [--no-spark]
 
 A fencepost server runs as a process of its own. librdkafka (confluent-kafka), which knows nothing of fencepost, writes
 numbered records with idempotence on. The server is killed with -9 while it writes and started again on the same data.
 Whatever was under way at that moment is in doubt: the producer sends it again, and the server must know what it has
-already. At the end a consumer reads everything back: no number may be missing, none may be there twice, and in every
+already. A consumer then reads everything back: no number may be missing, none may be there twice, and in every
 partition they must be in order.
+
+In the second part a Spark job copies the numbers, each with the time it was seen, into another topic through the
+exactly-once sink. Its driver is killed with -9 half-way and started again from its checkpoint, and the same count is
+made of the target, by the same stranger's client with isolation.level=read_committed. Without Java this part is left
+out.
 
 Exits with 0 if that holds, with 1 if not.
 """
@@ -15,7 +20,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
+import os
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +40,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 import fencepost
 
 TOPIC: Final = "numbers"
+TARGET: Final = "seen"
+MICRO_BATCHES: Final = 8
 PARTITIONS: Final = 3
 SECONDS_TO_START: Final = 30
 SECONDS_WITHOUT_PROGRESS: Final = 60
@@ -179,26 +190,105 @@ def write(server: Server, records: int, kills: int, progress: Progress) -> Tally
     return tally
 
 
-def read(server: Server) -> Iterator[tuple[int, int]]:
-    """(partition, number) of every record in the log, in the order of each partition."""
-    with fencepost.Admin(server.address) as admin:
-        ends = admin.latest(TOPIC)
-    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "demo", "enable.auto.commit": False, **QUIET})
+def read(server: Server, topic: str) -> Iterator[tuple[int, int]]:
+    """(partition, number) of every committed record in the log, in the order of each partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.address,
+            "group.id": "demo",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            **QUIET,
+        }
+    )
     try:
-        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
-        unfinished = {partition for partition, end in ends.items() if end > 0}
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        unfinished = set(range(PARTITIONS))
         while unfinished:
             batch = consumer.consume(10_000, timeout=SECONDS_WITHOUT_PROGRESS)
             if not batch:
                 raise SystemExit("the log cannot be read to its end")
             for message in batch:
-                if message.error():
-                    raise SystemExit(f"reading failed: {message.error()}")
-                yield message.partition(), int(message.value())
-                if message.offset() + 1 >= ends[message.partition()]:
+                error = message.error()
+                if error is None:
+                    yield message.partition(), int(message.value().split()[0])
+                elif error.code() == KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
+                else:
+                    raise SystemExit(f"reading failed: {error}")
     finally:
         consumer.close()
+
+
+def why_no_spark() -> str | None:
+    """What is missing for the second part, in words; None if nothing is."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "needs Java 17 or newer (Debian: openjdk-17-jre-headless)"
+    if importlib.util.find_spec("pyspark") is None:
+        return "needs PySpark (pip install 'fencepost[spark]')"
+    return None
+
+
+class Pipeline:
+    """The Spark job as a process group of its own, so that a kill takes its JVM too."""
+
+    def __init__(self, server: Server, folder: Path, per_batch: int) -> None:
+        script = Path(__file__).with_name("demo_pipeline.py")
+        place = [server.address, TOPIC, TARGET, str(folder / "checkpoint"), str(per_batch)]
+        self._command = [sys.executable, str(script), *place]
+        self._log = folder / "spark.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def committed(self) -> int:
+        """Micro-batches that the sink has reported so far, over all runs."""
+        return self._log.read_text(errors="replace").count("sink demo: batch") if self._log.exists() else 0
+
+    def wait(self) -> None:
+        assert self._process is not None
+        if self._process.wait():
+            raise SystemExit(f"the Spark job failed:\n{self._log.read_text(errors='replace')[-3000:]}")
+
+    @property
+    def ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+
+def pipe(server: Server, records: int) -> bool:
+    """Runs the Spark job, kills its driver half-way, starts it again, and counts what is in the target."""
+    with fencepost.Admin(server.address) as admin:
+        admin.create_topic(TARGET, PARTITIONS)
+    with tempfile.TemporaryDirectory(prefix="fencepost-demo-spark-") as folder:
+        pipeline = Pipeline(server, Path(folder), max(PARTITIONS, records // MICRO_BATCHES))
+        print(f"  spark         copies {TOPIC} to {TARGET}, each number with the time it was seen", flush=True)
+        began = time.monotonic()
+        pipeline.start()
+        try:
+            while pipeline.committed() < MICRO_BATCHES // 2 and not pipeline.ended:
+                time.sleep(0.005)  # the moment of the kill is what it is: somewhere in a micro-batch
+            pipeline.kill()
+            print(
+                f"  kill -9       the driver, after {pipeline.committed()} of {MICRO_BATCHES} micro-batches", flush=True
+            )
+            pipeline.start()
+            pipeline.wait()
+        except BaseException:
+            pipeline.kill()
+            raise
+        print(f"  restarted     and finished, {time.monotonic() - began:.1f} s in all", flush=True)
+        return judge(records, read(server, TARGET))
 
 
 def judge(records: int, found: Iterator[tuple[int, int]]) -> bool:
@@ -222,9 +312,10 @@ def judge(records: int, found: Iterator[tuple[int, int]]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill the server while a stranger's producer writes, then count.")
+    parser = argparse.ArgumentParser(description="Kill the server, then the Spark job, and count.")
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--no-spark", action="store_true", help="leave out the second part")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as data, Server(Path(data)) as server:
         print(f"  server        fencepost {fencepost.__version__} on {server.address}, a process of its own")
@@ -237,9 +328,16 @@ def main() -> int:
         print(f"  written       {tally.acknowledged:,} acknowledged in {time.monotonic() - began:.1f} s", flush=True)
         for failure in tally.failures[:3]:
             print(f"  failed        {failure}")
-        held = judge(chosen.records, read(server)) and not tally.failures
+        held = judge(chosen.records, read(server, TOPIC)) and not tally.failures
+        kills = chosen.kills
+        missing = "left out (--no-spark)" if chosen.no_spark else why_no_spark()
+        if missing is not None:
+            print(f"  spark         {missing}", flush=True)
+        elif held:
+            held = pipe(server, chosen.records)
+            kills += 1
     print(
-        f"Exactly once, through {chosen.kills} kill{'s' if chosen.kills != 1 else ''}."
+        f"Exactly once, through {kills} kill{'s' if kills != 1 else ''}."
         if held
         else "NOT exactly once: see the counts above."
     )

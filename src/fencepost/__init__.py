@@ -12,6 +12,7 @@ from fencepost._version import __version__
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
+    from fencepost.client.ids import ProducerIds
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
     from fencepost.client.ticket import Delivered, Ticket
@@ -26,6 +27,7 @@ _HOME = {
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
     "Producer": "fencepost.client.producer",
+    "ProducerIds": "fencepost.client.ids",
     "Reader": "fencepost.client.reader",
     "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
@@ -41,6 +43,7 @@ __all__ = [
     "Fenced",
     "FencepostError",
     "Producer",
+    "ProducerIds",
     "Reader",
     "SendFailed",
     "Server",

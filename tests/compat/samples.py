@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.support.batches import NOW
+
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 """Names as clients' settings have them, and the number in a batch's attributes."""
 
-START: Final = 1_700_000_000_000
+START: Final = NOW
+"""The time of the first record."""
 COUNT: Final = 500
 
 

@@ -1,7 +1,7 @@
 """The command line tools of Kafka's distribution, and every call of Java's admin client that a single node can answer.
 
-The tools run one after the other in one JVM (`java_tools`), hence this is quick. VerifiableProducer, ProducerPerformance
-and DumpLogSegments have their tests in `test_java.py`, the tools with members in a group in `test_groups_java.py`.
+The tools run one after the other in one JVM (`java_tools`), hence this is quick. VerifiableProducer,
+ProducerPerformance and DumpLogSegments have their tests in `test_java.py`, groups with members in `test_groups_java.py`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def test_topics_are_created_listed_described_grown_and_deleted(run: Run, name: s
     run(TOPICS, "--alter", "--topic", name, "--partitions", "4")
     head, *partitions = run(TOPICS, "--describe", "--topic", name).lines
     assert re.fullmatch(
-        rf"Topic: {name}\tTopicId: \S{{22}}\tPartitionCount: 4\tReplicationFactor: 1\tConfigs: \S*retention.ms=86400000\S*",
+        rf"Topic: {name}\tTopicId: \S{{22}}\tPartitionCount: 4\tReplicationFactor: 1\t"
+        r"Configs: \S*retention.ms=86400000\S*",
         head,
     )
     assert [line.strip() for line in partitions] == [
@@ -338,7 +339,6 @@ def test_every_call_of_the_admin_client_is_answered(address: str, raw: RawClient
     commit(raw, group, topic, 3)
     command = java(JAVA / "AdminCalls.java", address, topic, group)
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    calls = done.stdout.splitlines()
+    *calls, last = done.stdout.splitlines()
     assert [call for call in calls if not call.startswith("ok ")] == [], done.stderr[-3000:]
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(calls) == 32, calls
+    assert last == "all calls were made", done.stderr[-3000:]

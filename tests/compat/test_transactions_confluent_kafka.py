@@ -111,8 +111,7 @@ def test_a_transaction_that_took_too_long_is_aborted_and_its_producer_told_so(
         {
             "bootstrap.servers": address,
             "transactional.id": name,
-            "transaction.timeout.ms": 1000,
-            "message.timeout.ms": 1000,
+            "transaction.timeout.ms": 2000,
             "log_level": 0,
         }
     )

@@ -16,6 +16,8 @@ from tests.integration.differences import DIFFERENCES
 from tests.support.raw import RawClient
 
 _numbers = itertools.count(1)
+UNDISTURBED = 24 * 60 * 60 * 1000
+"""No housekeeping while tests run: many of them write records of 2023, which have had their time."""
 _PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
 
 
@@ -37,7 +39,7 @@ class TestedServer:
 
 @pytest.fixture(scope="session")
 def _our_address() -> Iterator[str]:
-    with fencepost.Server() as running:
+    with fencepost.Server(background_interval_ms=UNDISTURBED) as running:
         yield running.address
 
 

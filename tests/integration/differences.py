@@ -89,4 +89,9 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         "a request on a connection that its client has given up for a newer one is not answered: it may be a late one",
     ),
     "a delayed AddPartitionsToTxn of the same epoch begins a transaction": Difference(False, True, "as for EndTxn"),
+    "Produce v12 of a partition that was not added": Difference(
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.NONE,
+        "the newer transaction protocol (KIP-890, part 2) is not offered: partitions are added by AddPartitionsToTxn",
+    ),
 }

@@ -285,6 +285,13 @@ def test_a_write_outside_the_transactions_partitions_is_refused(
     assert client.end_offset(topic, 1) == 0
 
 
+def test_a_write_of_the_newer_protocol_to_a_partition_that_was_not_added(
+    server: TestedServer, client: TransactionClient, producer: TransactionalProducer, topic: str
+) -> None:
+    answer = client.write(producer, topic, [b"not added"], version=12)
+    assert answer.error is server.answer_to("Produce v12 of a partition that was not added")
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_write_after_the_end_is_refused(
     client: TransactionClient, producer: TransactionalProducer, topic: str, commit: bool

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
+UNDISTURBED = 24 * 60 * 60 * 1000
+"""No housekeeping while tests run: many of them write records of 2023, which have had their time."""
 
 
 @pytest.fixture(scope="session")
 def _our_server() -> Iterator[str]:
-    with fencepost.Server() as running:
+    with fencepost.Server(background_interval_ms=UNDISTURBED) as running:
         yield running.address
 
 

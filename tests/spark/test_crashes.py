@@ -156,6 +156,18 @@ def wait_for(path: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> N
         time.sleep(0.05)  # another process makes it; there is nothing else to await
 
 
+def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation(ours: str, name: str) -> None:
+    """A real cluster of two executors; one dies with the frozen batches it stored, and what is computed anew differs."""
+    with Admin(ours) as admin:
+        admin.create_topic(name, 3)
+    command = [sys.executable, "-m", "tests.support.spark_cluster", ours, name, name, "2000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    assert report["attempts"] > 1  # what was lost came out otherwise, and was not published
+    assert Counter(int(value.split()[0]) for value in committed_values(ours, name)) == Counter(range(2_000))
+
+
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr("cast(id as string) value")
 

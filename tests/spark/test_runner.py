@@ -286,6 +286,27 @@ def test_a_transaction_longer_than_the_server_allows_is_said_clearly(servers: st
         put(runner(servers, topic, transaction_timeout=10**6), topic, 0, "a")
 
 
+def test_a_batch_whose_transaction_timed_out_is_published_again(ours: str, name: str) -> None:
+    servers = ours
+    with Admin(servers) as admin:
+        admin.create_topic(name, 2)
+        waited: list[bool] = []
+
+        def dawdle(step: str) -> None:
+            """Until the server has given the transaction up; it looks now and then."""
+            deadline = time.monotonic() + 60
+            while step == "verify" and not waited:
+                open_yet = any(state.transaction_start is not None for state in admin.producers(name))
+                if not open_yet:
+                    waited.append(True)
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+        outcome = put(runner(servers, name, on_step=dawdle, transaction_timeout=1.0), name, 0, "a", "b")
+    assert outcome.attempts == 2
+    assert sorted(committed_values(servers, name)) == [b"a", b"b"]
+
+
 def test_a_name_that_cannot_be_a_topics_is_refused() -> None:
     with pytest.raises(ConfigError, match="a sink's name has letters"):
         runner("127.0.0.1:1", "no spaces, please")

@@ -12,6 +12,7 @@ The header's layout stands in `fencepost.kernel.header`.
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -21,8 +22,9 @@ from crc32c import crc32c
 GZIP: Final = 1
 ZSTD: Final = 4
 CONTROL: Final = 0x20
-NOW: Final = 1_700_000_000_000
-"""A fixed time for batches whose time does not matter: 2023-11-14, too young for no default retention check."""
+NOW: Final = (int(time.time()) - 3600) * 1000
+"""The time of batches whose time does not matter: an hour ago. A fixed one would not do: a server may delete records older
+than its retention at any moment, and with them a test's."""
 
 _UNDER_CHECKSUM: Final = Struct(">hiqqqhii")
 _IN_FRONT: Final = Struct(">qiibI")
@@ -69,8 +71,8 @@ def batch(
     first = times[0] if times else NOW
     if records is None:
         records = b"".join(
-            record(value, offset_delta=delta, timestamp_delta=time - first)
-            for delta, (value, time) in enumerate(zip(values, times, strict=True))
+            record(value, offset_delta=delta, timestamp_delta=moment - first)
+            for delta, (value, moment) in enumerate(zip(values, times, strict=True))
         )
         if attributes & 0x07 == GZIP:
             records = gzip.compress(records)

@@ -121,9 +121,10 @@ class HistoryRun:
         ]  # fmt: skip
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self._keep_up()
-            time.sleep(self._dice.uniform(0.2, 1.0))
-            self._dice.choice(faults)()
+            for fault in self._dice.sample(faults, len(faults)):  # every kind in every round
+                self._keep_up()
+                time.sleep(self._dice.uniform(0.1, 0.6))
+                fault()
 
     def _kill_server(self) -> None:
         self._notes.fault("server kills")

@@ -109,6 +109,7 @@ class Copier:
                     notes.send("out", partition, value, f"{work}/{half}")
                     producer.produce("out", value.encode(), partition=partition)
             if self._dice.random() < 0.1:
+                producer.flush(SECONDS)  # what is not sent yet would only be dropped
                 self._abort()
                 return
             ends = {record.partition(): record.offset() + 1 for record in records}

@@ -147,8 +147,20 @@ def shared_broker(folder: Path) -> Iterator[str]:
 class KafkaBroker:
     """One node that is broker and controller; `address` is where clients connect."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, *, jvm: Sequence[str] = JVM) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        jvm: Sequence[str] = JVM,
+        protocols: Sequence[str] = (),
+        scram: Sequence[str] = (),
+    ) -> None:
+        """`protocols` are those of further listeners (SSL, SASL_SSL …), whose addresses are in `listening`; `scram` are
+        users in the form that Kafka's storage tool takes."""
         self.folder = folder
+        self.listening = {protocol: f"{HOST}:{free_port()}" for protocol in protocols}
+        self._scram = [argument for user in scram for argument in ("--add-scram", user)]
         self._jvm = jvm
         self.port = free_port()
         self.address = f"{HOST}:{self.port}"
@@ -175,7 +187,7 @@ class KafkaBroker:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run(
-            [*formatting, "-t", cluster_id, "-c", properties], capture_output=True, text=True, check=False
+            [*formatting, "-t", cluster_id, "-c", properties, *self._scram], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise KafkaUnavailable(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout)[-2000:]}")
@@ -207,12 +219,15 @@ class KafkaBroker:
         return self.folder / "server.properties"
 
     def _properties(self) -> dict[str, object]:
+        clients = [f"PLAINTEXT://{self.address}", *(f"{name}://{at}" for name, at in self.listening.items())]
+        names = ["PLAINTEXT", *self.listening]
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listeners": ",".join([*clients, f"CONTROLLER://{HOST}:{self._controller_port}"]),
+            "advertised.listeners": ",".join(clients),
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in names)]),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.folder / "log",
             "offsets.topic.replication.factor": 1,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,6 +105,7 @@ def _session(master: str) -> Iterator[SparkSession]:
         raise ConfigError("copy runs on Spark, which is not installed: pip install 'fencepost[spark]'") from None
     builder = SparkSession.builder.appName("fencepost copy").master(master)
     if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or the workers take whatever `python3` is
         # On a server's command line nobody looks at a user interface, and nothing but loopback need listen.
         for setting, value in (("ui.enabled", "false"), ("driver.host", "127.0.0.1"), ("log.level", "ERROR")):
             builder = builder.config(f"spark.{setting}", value)
@@ -117,8 +120,6 @@ def _session(master: str) -> Iterator[SparkSession]:
 @contextlib.contextmanager
 def _bar(quiet: bool) -> Iterator[Any]:
     """A bar at a terminal: records, rate, what is left and for how long."""
-    import sys
-
     if quiet or not sys.stderr.isatty():
         yield lambda _records, _lag: None
         return

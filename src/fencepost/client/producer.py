@@ -11,13 +11,14 @@ from typing import Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import producer_settings
+from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.ticket import Ticket
-from fencepost.client.transaction import Transaction
+from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Steps, Transactional
 from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
@@ -60,10 +61,18 @@ class Producer:
     """
 
     def __init__(
-        self, servers: str | Address | ClientSettings = "127.0.0.1:9092", **options: Unpack[ProducerKeywords]
+        self,
+        servers: str | Address | ClientSettings = "127.0.0.1:9092",
+        *,
+        ids: ProducerIds | None = None,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
+        """`ids`: goes on where another producer's saved `ids` were read; fences it first, and waits for that."""
         self._settings = ClientSettings.of(servers)
+        if ids is not None and options.setdefault("name", ids.name) != ids.name:
+            raise ConfigError(f"the saved ids are those of {ids.name!r}, not of {options['name']!r}")
         self._options = ProducerOptions(**options)
+        self._ids = ids
         self._start = threading.Lock()
         self._closed = False
         self._routes = Routes(self._settings)
@@ -71,9 +80,12 @@ class Producer:
         if self._options.name is not None:
             self._steps = Transactional(self._routes, self._options.name)
         self._transaction: Transaction | None = None
+        self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
         _producers.add(self)
+        if ids is not None:
+            self._go_on_from(ids)
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
@@ -84,7 +96,7 @@ class Producer:
 
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
-        sender = Sender(self._settings, self._options, network, clock, steps=self._steps)
+        sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
         intake = sender.queues.intake
         intake.slowly = self._send_slowly
         if type(self).send is Producer.send:
@@ -128,6 +140,31 @@ class Producer:
         if self._thread is None:
             self._begin()
         return self._sender.queues.send(topic, value, key, headers, partition, timestamp)
+
+    # --- saved ids ---
+
+    @property
+    def ids(self) -> ProducerIds:
+        """To be saved together with the input position (IDEM-4). Raises while records are unsettled: flush first."""
+        if self._steps is None:
+            raise ConfigError("ids need a name, since a bare pid cannot be fenced: Producer(…, name='…')")
+        if self._thread is None:
+            self._begin()
+        wait_for_identity(self._sender, self._options.delivery_timeout)
+        if self._cluster_id is None:
+            self._cluster_id = self._routes.view().cluster_id
+        return self._sender.errands.call(lambda: self._sender.ids(self._cluster_id))
+
+    def _go_on_from(self, ids: ProducerIds) -> None:
+        try:
+            self._cluster_id = self._routes.view().cluster_id
+            if self._cluster_id != ids.cluster_id:
+                raise ConfigError(f"the saved ids are of cluster {ids.cluster_id}, and this is {self._cluster_id}")
+            self._begin()
+            wait_for_identity(self._sender, self._options.delivery_timeout)
+        except BaseException:
+            self.close(0)
+            raise
 
     # --- transactions ---
 

@@ -183,6 +183,8 @@ class Queues:
         self._all_settled = threading.Condition(self._lock)
         self._active: dict[PartitionQueue, None] = {}
         self._to_place: dict[TopicQueues, None] = {}
+        self.needs_partitions = False
+        """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
         self.flushing = 0
         """Callers inside `flush`: batches do not wait to become full."""
         self.failures: deque[Settlement] = deque()
@@ -284,6 +286,8 @@ class Queues:
                 partition = partition_for_key(_as_bytes(key), count)
             elif count == 1:
                 partition = 0
+            elif self.needs_partitions:
+                raise FencepostError("a record without a key needs its partition named, to be the same once more")
             else:
                 return topic.undesignated
         if not 0 <= partition < count:

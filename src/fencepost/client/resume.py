@@ -13,18 +13,25 @@ Per partition, when the first record for it comes:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencepost.client.connection import Connection
 from fencepost.client.ids import ProducerIds
 from fencepost.client.lookback import LookBack
+from fencepost.client.options import ProducerOptions
+from fencepost.client.queue import Batch
+from fencepost.client.transactional import Steps
 from fencepost.core import sequence
 from fencepost.core.enlist import Enlisted
-from fencepost.core.inflight import Stamp
-from fencepost.errors import FencepostError
-from fencepost.kernel import BatchHeader, decode_batch
+from fencepost.core.inflight import Flight, Stamp
+from fencepost.core.pid import Identity, State
+from fencepost.errors import FencepostError, SendFailed
+from fencepost.kernel import BatchHeader, Record, decode_batch
 from fencepost.types import Offset, Pid, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.sender import Sender
 
 
 class Known(NamedTuple):
@@ -35,18 +42,27 @@ class Known(NamedTuple):
     """A hash of what it says."""
 
 
-def content_of(record: Hashable) -> int:
-    return hash(record)
+def content_of(record: Record) -> int:
+    return hash((record.key, record.value, record.headers))
 
 
 class Resumption:
     """One producer's; touched by the send thread alone."""
 
-    def __init__(self, ids: ProducerIds) -> None:
+    def __init__(self, ids: ProducerIds, sender: Sender, steps: Steps, options: ProducerOptions) -> None:
         self.ids = ids
+        self._sender = sender
+        self._steps = steps
+        self._options = options
         self._fencing = Enlisted()
         self._to_read: dict[TopicPartition, float] = {}
+        """Fenced; when to read them. Infinity: it is being done."""
         self._known: dict[TopicPartition, deque[Known]] = {}
+        """Fenced and read: what is in the log and was not sent again so far."""
+
+    def last_offset(self, partition: TopicPartition) -> Offset | None:
+        saved = self.ids.partitions.get(partition)
+        return None if saved is None else saved.last_offset
 
     def admits(self, partition: TopicPartition) -> bool:
         """Whether the partition is taken over; if not, it will be."""
@@ -56,37 +72,86 @@ class Resumption:
             self._fencing.admits(partition)
         return False
 
-    def to_fence(self) -> list[TopicPartition]:
-        return self._fencing.to_add()
+    def go_on(self, now: float) -> None:
+        """In every turn."""
+        self._fence()
+        for partition, at in list(self._to_read.items()):
+            if at <= now:
+                self._read_back(partition)
+            else:
+                self._sender.due(at, now)
 
-    def not_fenced(self) -> None:
-        """Try again."""
-        self._fencing = Enlisted()
+    def _fence(self) -> None:
+        identity = self._sender.identity
+        who = identity.current
+        if who is None or identity.state is not State.READY or not (partitions := self._fencing.to_add()):
+            return
 
-    def fenced(self, partitions: list[TopicPartition]) -> None:
-        self._fencing.added(partitions)
-        self._to_read.update(dict.fromkeys(partitions, float("-inf")))
+        def fence() -> Identity:
+            self._steps.add_partitions(who, partitions)
+            return self._steps.init(int(self._options.transaction_timeout * 1000), who)  # ends what was just begun
 
-    def to_read(self) -> list[tuple[TopicPartition, float]]:
-        """Partitions to read back, and when."""
-        return list(self._to_read.items())
+        def answered(outcome: Identity | FencepostError) -> None:
+            self._sender.name_answered(outcome)
+            if isinstance(outcome, Identity):
+                self._fencing.added(partitions)
+                self._to_read.update(dict.fromkeys(partitions, float("-inf")))
+            else:
+                self._fencing = Enlisted()
 
-    def reading(self, partition: TopicPartition) -> None:
+        identity.renew()
+        identity.asked()
+        self._sender.errands.send_out(fence, answered)
+
+    def _read_back(self, partition: TopicPartition) -> None:
+        sender = self._sender
+        who = sender.identity.current
+        connection = sender.brokers.of_node(sender.metadata.leader(*partition))
+        if connection is None or who is None:
+            return
+
+        def finished(known: deque[Known]) -> None:
+            del self._to_read[partition]
+            self._known[partition] = known
+
+        def failed(error: FencepostError) -> None:
+            sender.metadata.distrust()
+            self._to_read[partition] = sender.now() + self._options.retry_backoff
+
         self._to_read[partition] = float("inf")
+        try:
+            ReadBack(connection, partition, self.ids, who.pid, finished, failed)
+        except FencepostError as error:
+            failed(error)
 
-    def not_read(self, partition: TopicPartition, again_at: float) -> None:
-        self._to_read[partition] = again_at
-
-    def read(self, partition: TopicPartition, known: deque[Known]) -> None:
-        del self._to_read[partition]
-        self._known[partition] = known
-
-    def known(self, partition: TopicPartition) -> deque[Known]:
-        return self._known[partition]
-
-    def last_offset(self, partition: TopicPartition) -> Offset | None:
-        saved = self.ids.partitions.get(partition)
-        return None if saved is None else saved.last_offset
+    def without_known(self, flight: Flight[Batch], batch: Batch) -> Batch | None:
+        """What of a batch is not in the log yet; the rest of it is delivered."""
+        known = self._known[batch.queue.name]
+        if not known:
+            return batch
+        assert batch.builder is not None
+        shares: list[list[Record]] = []
+        offsets: list[Offset] = []  # of the shares that are in the log
+        for record in decode_batch(batch.builder.build()):
+            if known:
+                there = known.popleft()
+                if there.content != content_of(record):
+                    self._sender.fail(batch, _no_repetition(batch, there.offset))
+                    return None
+                flight.last_acknowledged = there.offset
+                if not offsets or there.offset != offsets[-1] + len(shares[-1]):
+                    shares.append([])
+                    offsets.append(there.offset)
+            elif len(shares) == len(offsets):
+                shares.append([])
+            shares[-1].append(record)
+        if len(shares) == 1:
+            self._sender.deliver(batch, offsets[0], -1)
+            return None
+        parts = self._sender.queues.divide(batch, shares)
+        for part, offset in zip(parts, offsets, strict=False):
+            self._sender.deliver(part, offset, -1)
+        return parts[-1] if len(parts) > len(offsets) else None
 
 
 class ReadBack(LookBack):
@@ -118,7 +183,7 @@ class ReadBack(LookBack):
             return
         for record in decode_batch(batch):
             if record.offset > self._behind:
-                self._known.append(Known(record.offset, content_of((record.key, record.value, record.headers))))
+                self._known.append(Known(Offset(record.offset), content_of(record)))
 
     def _was_saved(self, header: BatchHeader) -> bool:
         """It was acknowledged before the save, though at an offset that the server no longer knew."""
@@ -126,3 +191,8 @@ class ReadBack(LookBack):
         if saved is None or (header.pid, header.epoch) != (saved.pid, saved.epoch):
             return False
         return sequence.distance(header.base_sequence, saved.next_sequence) > 0
+
+
+def _no_repetition(batch: Batch, offset: Offset) -> SendFailed:
+    message = f"the log has another record at offset {offset}: send again what was sent after the ids were saved"
+    return SendFailed(message, persisted="no", topic=batch.topic_name, partition=batch.partition, count=batch.count)

@@ -27,11 +27,13 @@ from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.errands import Errands
+from fencepost.client.ids import ProducerIds, SavedPartition
 from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
 from fencepost.client.options import ProducerOptions
 from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, TopicQueues
+from fencepost.client.resume import Resumption
 from fencepost.client.settings import ClientSettings
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
 from fencepost.client.transactional import Steps
@@ -153,6 +155,7 @@ class Sender:
         network: Network,
         clock: Clock,
         steps: Steps | None = None,
+        ids: ProducerIds | None = None,
     ) -> None:
         self._options = options
         self._network = network
@@ -165,9 +168,13 @@ class Sender:
         self.transaction: Enlisted | None = None
         """The open transaction; touched by the send thread alone."""
         self._to_sweep = False
+        self._first_failure: FencepostError | None = None
         self.identity_is_settled = threading.Event()
         """For callers that wait for a named producer's pid, or for its refusal."""
         self._steps = steps  # the coordinator of a named producer
+        self._resumption = Resumption(ids, self, steps, options) if ids is not None and steps is not None else None
+        self.queues.needs_partitions = ids is not None
+        self._is_repeatable = True  # no record whose partition was left to chance, none in a transaction
         self.failures = Failures()
         self._limit = KAFKA_LIMIT
         self._looking_back: set[PartitionQueue] = set()
@@ -223,15 +230,18 @@ class Sender:
     def _patience(self, now: float, timeout: float | None) -> float | None:
         if self._stopping or self._to_sweep:
             return 0.0
-        self._due(self.metadata.ask_at(), now)
-        self._due(self.identity.ask_at, now)
+        self.due(self.metadata.ask_at(), now)
+        self.due(self.identity.ask_at, now)
         moment = min(self._next_moment, self.brokers.next_moment(now))
         patience = None if moment == float("inf") else max(0.0, moment - self._clock.monotonic())
         if timeout is None:
             return patience
         return timeout if patience is None else min(timeout, patience)
 
-    def _due(self, moment: float | None, now: float) -> None:
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def due(self, moment: float | None, now: float) -> None:
         """Something is to be done then. What is due already but cannot be done waits for a connection instead."""
         if moment is not None and now < moment < self._next_moment:
             self._next_moment = moment
@@ -262,7 +272,7 @@ class Sender:
             error = SendFailed(message, persisted="no", code=code, topic=topic.name)
         else:
             if code is not ErrorCode.NONE:
-                self._due(since + self._options.unknown_topic_timeout, now)
+                self.due(since + self._options.unknown_topic_timeout, now)
             self._expire_waiting(topic, now)
             return
         self.metadata.forget(topic.name)  # the next send asks anew
@@ -272,7 +282,7 @@ class Sender:
     def _expire_waiting(self, topic: TopicQueues, now: float) -> None:
         if topic.waiting:
             first = topic.waiting[0].deadline
-            self._due(first, now)
+            self.due(first, now)
             if first <= now:
                 error = Expired(self._reason("no answer about the topic"), persisted="no", topic=topic.name)
                 for settlement in self.queues.fail_waiting(topic, error, expired_at=now):
@@ -348,9 +358,9 @@ class Sender:
         before = self.identity.current
         timeout_ms = int(self._options.transaction_timeout * 1000)
         self.identity.asked()
-        self.errands.send_out(lambda: steps.init(timeout_ms, before), self._name_answered)
+        self.errands.send_out(lambda: steps.init(timeout_ms, before), self.name_answered)
 
-    def _name_answered(self, outcome: Identity | FencepostError) -> None:
+    def name_answered(self, outcome: Identity | FencepostError) -> None:
         if isinstance(outcome, Identity):
             self.identity.given(*outcome)
             for queue in self.queues.everything():
@@ -387,6 +397,8 @@ class Sender:
                 self._produce(connection, collated.aboard)
         if self.transaction is not None:
             self._enlist(self.transaction)
+        if self._resumption is not None:
+            self._resumption.go_on(now)
 
     def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
         """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
@@ -419,6 +431,7 @@ class Sender:
             if batch is None:
                 return
             batch.roams = True
+            self._is_repeatable = False
             self._roaming[topic] += 1
             self.queues.designate(batch, partition)
 
@@ -441,7 +454,7 @@ class Sender:
             ready_at += GATHER
         if now >= ready_at:
             return True
-        self._due(ready_at, now)
+        self.due(ready_at, now)
         return False
 
     def _board(self, queue: PartitionQueue, now: float, requests: dict[Connection, Collated]) -> bool:
@@ -452,9 +465,11 @@ class Sender:
                 self.queues.rest(queue)
                 return False
             flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._limit)
+            if self._resumption is not None:
+                flight.last_acknowledged = self._resumption.last_offset(queue.name)
         step = self._next_step(queue, flight, now)
         if step is Step.WAIT:
-            self._due(flight.not_before, now)
+            self.due(flight.not_before, now)
             return False
         if step is Step.SEND and not queue.sealed:
             if queue.open is None:
@@ -466,7 +481,7 @@ class Sender:
         if connection is None:
             return False
         if now < connection.throttled_until:
-            self._due(connection.throttled_until, now)
+            self.due(connection.throttled_until, now)
             return False
         if not self._may_write(queue):
             return False
@@ -520,10 +535,11 @@ class Sender:
                 return None
             flight.limit = self._limit
             flight.begin(self.identity.current)
-        batch = self.queues.drain(queue, also_open=True)
-        if batch is None:
-            return None
-        return flight.send(batch, batch.count)
+        while (batch := self.queues.drain(queue, also_open=True)) is not None:
+            rest = batch if self._resumption is None else self._resumption.without_known(flight, batch)
+            if rest is not None:
+                return flight.send(rest, rest.count)
+        return None
 
     def _encoded(self, sent: Sent[Batch]) -> bytearray:
         """The batch as it goes over the wire: compressed and stamped when it is first asked for."""
@@ -555,6 +571,7 @@ class Sender:
     def begin_transaction(self) -> None:
         """Everything before is settled; what is sent from now on is part of it."""
         self.transaction = Enlisted()
+        self._is_repeatable = False
 
     def end_transaction(self) -> None:
         """It is committed, or there is nothing to commit."""
@@ -563,9 +580,13 @@ class Sender:
 
     def drop_transaction(self) -> None:
         """What is queued or under way fails; the next epoch, asked for at once, aborts what the server has of it."""
-        transaction, self.transaction = self.transaction, None
-        self._fail_all(SendFailed("the transaction was aborted", persisted="no"))
+        transaction = self.transaction
+        cause = SendFailed("the transaction was aborted", persisted="no")
+        if transaction is not None:
+            transaction.fail(cause)
+        self._fail_all(cause)
         self.failures.take()
+        self.transaction = None
         if transaction is not None and transaction.is_begun and self.identity.state is PidState.READY:
             self.identity_is_settled.clear()
             self.identity.renew()
@@ -575,7 +596,9 @@ class Sender:
         """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
         if self._steps is None:
             return True
-        if self.identity.state is not PidState.READY:
+        if self.identity.state is not PidState.READY or self._to_sweep:
+            return False
+        if self._resumption is not None and not self._resumption.admits(queue.name):
             return False
         return self.transaction is None or self.transaction.admits(queue.name)
 
@@ -607,18 +630,43 @@ class Sender:
             self._to_sweep = True  # in the next turn: batches may be aboard a request right now
 
     def _sweep(self) -> None:
-        if self._to_sweep:
-            self._to_sweep = False
-            if self.transaction is not None and self.transaction.error is not None:
+        if not self._to_sweep:
+            return
+        self._to_sweep = False
+        if self.transaction is not None:
+            if self.transaction.error is not None:
                 self._fail_all(self.transaction.error)
+        elif self._first_failure is not None:
+            self.fail_everything(self._first_failure)
 
     def _fail_partition(self, queue: PartitionQueue, flight: Flight[Batch]) -> None:
         """In a transaction nothing gets new numbers, for the next epoch would abort it: it fails instead."""
         cause = SendFailed("the server lost track of the sequence", persisted="no")
         for sent in flight.give_up_all():
-            self._fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+            self.fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
         while (batch := self.queues.drain(queue, also_open=True)) is not None:
-            self._fail(batch, _copy(cause, "no", **_where(batch)))
+            self.fail(batch, _copy(cause, "no", **_where(batch)))
+
+    def ids(self, cluster_id: str | None) -> ProducerIds:
+        who, name = self.identity.current, self._options.name
+        assert who is not None
+        assert name is not None
+        if not self.queues.is_empty:
+            raise FencepostError("records are not settled yet: flush first, then read the ids")
+        if (broken := self.queues.broken) is not None and not isinstance(broken, Closed):
+            raise broken
+        if not self._is_repeatable:
+            raise FencepostError(
+                "the ids are of no use here: records without a key need their partition named, "
+                "and transactions take their offsets with them"
+            )
+        partitions = dict(self._resumption.ids.partitions) if self._resumption is not None else {}
+        for queue in self.queues.everything():
+            flight = queue.flight
+            if flight is not None and flight.identity is not None:
+                saved = SavedPartition(*flight.identity, flight.next_sequence, flight.last_acknowledged)
+                partitions[queue.name] = saved
+        return ProducerIds(cluster_id, name, *who, partitions)
 
     # --- produce and its answers ---
 
@@ -674,7 +722,7 @@ class Sender:
         assert queue.flight is not None
         offset = Offset(part.base_offset) if part.base_offset >= 0 else None
         queue.flight.acknowledged(sent, offset, self._clock.monotonic())
-        self._deliver(sent.batch, part.base_offset, part.log_append_time_ms)
+        self.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
 
     def _refused(
         self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode, message: str | None, now: float
@@ -683,12 +731,15 @@ class Sender:
         assert flight is not None
         if code in _LEADERSHIP:
             self.metadata.distrust()
+        if code is ErrorCode.INVALID_TXN_STATE and self._steps is not None and self.transaction is None:
+            # The marker of the transaction before is still on its way to this partition.
+            code = ErrorCode.CONCURRENT_TRANSACTIONS
         verdict = flight.refused(sent, code, now, self._backoff(sent))
         if verdict is Verdict.RETRY:
             log.debug("%s: %s, to be sent again", queue.name, code.name)
         elif verdict is Verdict.PERSISTED:
             flight.acknowledged(sent, None, now)
-            self._deliver(sent.batch, UNKNOWN_OFFSET, -1)
+            self.deliver(sent.batch, UNKNOWN_OFFSET, -1)
         elif verdict is Verdict.FENCED:
             self.fence(code)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
@@ -728,7 +779,7 @@ class Sender:
         def finished(found: dict[Any, Offset]) -> None:
             self._looking_back.discard(queue)
             for sent, offset in flight.looked_back(found):
-                self._deliver(sent.batch, offset, -1)
+                self.deliver(sent.batch, offset, -1)
 
         def failed(error: FencepostError) -> None:
             self._looking_back.discard(queue)
@@ -744,16 +795,16 @@ class Sender:
 
     # --- settling ---
 
-    def _deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
+    def deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
         batch.deliver(base_offset, append_time)
         self._settled(batch)
 
     def _give_up(self, queue: PartitionQueue, sent: Sent[Batch], message: str, code: ErrorCode) -> None:
         assert queue.flight is not None
         persisted = queue.flight.give_up(sent)
-        self._fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **_where(sent.batch)))
+        self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **_where(sent.batch)))
 
-    def _fail(self, batch: Batch, error: FencepostError) -> None:
+    def fail(self, batch: Batch, error: FencepostError) -> None:
         batch.fail(error)
         self._failed(batch)
         self._settled(batch)
@@ -772,6 +823,10 @@ class Sender:
         assert error is not None
         if self.transaction is not None:
             self._doom(self.transaction, error)
+        elif self._steps is not None and self._first_failure is None:
+            # What is in the log is always the beginning of what was sent: only so can it be gone on from (IDEM-4).
+            self._first_failure = error
+            self._to_sweep = True
         hook = self._options.on_error
         if hook is None:
             self.failures.note(settlement)
@@ -790,17 +845,17 @@ class Sender:
         while (head := flight.head) is not None:
             deadline = head.batch.deadline
             if now < deadline:
-                self._due(deadline, now)
+                self.due(deadline, now)
                 return
             if head.in_flight:
                 return  # its answer, or its loss, comes first
             if head.in_doubt and self._options.idempotent and now < deadline + self._options.request_timeout:
                 flight.wants_look_back()
-                self._due(deadline + self._options.request_timeout, now)
+                self.due(deadline + self._options.request_timeout, now)
                 return
             persisted: Persisted = flight.give_up(head)
             error = Expired(self._reason("not acknowledged"), persisted=persisted, **_where(head.batch))
-            self._fail(head.batch, error)
+            self.fail(head.batch, error)
 
     def _expire_queued(self, queue: PartitionQueue, now: float) -> bool:
         """Fails what has waited too long without being sent; False if the queue is empty then."""
@@ -809,12 +864,12 @@ class Sender:
             if batch is None:
                 break
             if now < batch.deadline:
-                self._due(batch.deadline, now)
+                self.due(batch.deadline, now)
                 return True
             expired = self.queues.drain(queue, also_open=True)
             if expired is not None:
                 error = Expired(self._reason("not sent"), persisted="no", **_where(expired))
-                self._fail(expired, error)
+                self.fail(expired, error)
         return False
 
     def _reason(self, what: str) -> str:
@@ -846,9 +901,9 @@ class Sender:
         for queue in self.queues.everything():
             if queue.flight is not None:
                 for sent in queue.flight.give_up_all():
-                    self._fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+                    self.fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
             while (batch := self.queues.drain(queue, also_open=True)) is not None:
-                self._fail(batch, _copy(cause, "no", **_where(batch)))
+                self.fail(batch, _copy(cause, "no", **_where(batch)))
         self._note_early_failures()
 
     def abandon(self) -> None:

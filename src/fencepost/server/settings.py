@@ -58,7 +58,7 @@ class ServerConfig:
     offsets_retention_ms: Milliseconds = 7 * _DAY
     offset_metadata_max_bytes: int = 4096
     transaction_max_timeout_ms: Milliseconds = 15 * 60 * 1000
-    background_interval_ms: Milliseconds = 5_000
+    background_interval_ms: Milliseconds = 5 * 60 * 1000
     """How often retention, expiry of idle pids and compaction look for work."""
 
     def __post_init__(self) -> None:

@@ -25,7 +25,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 public class RoundTrip {
-    static final long START = 1_700_000_000_000L;
+    // An hour ago: records older than the retention may be deleted at any moment.
+    static final long START = System.currentTimeMillis() - 3_600_000L;
 
     static byte[] key(int number) {
         return number % 5 == 0 ? null : ("key-" + number).getBytes(StandardCharsets.UTF_8);

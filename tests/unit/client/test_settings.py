@@ -61,9 +61,3 @@ def test_a_name_like_no_other_is_answered_with_the_list() -> None:
 def test_a_timeout_is_a_positive_number_of_milliseconds(value: str) -> None:
     with pytest.raises(ConfigError, match=r"request\.timeout\.ms must be a positive number of milliseconds"):
         ClientSettings.from_config({"request.timeout.ms": value})
-
-
-def test_a_security_protocol_that_is_not_there_is_refused_and_not_ignored() -> None:
-    ClientSettings.from_config({"security.protocol": "plaintext"})
-    with pytest.raises(ConfigError, match="SASL_SSL is not supported"):
-        ClientSettings.from_config({"security.protocol": "SASL_SSL"})

@@ -1,0 +1,76 @@
+"""Consume, produce, save both positions in one place, die anywhere, go on: every record comes out once (IDEM-4).
+
+    python examples/saved_ids.py SERVERS SOURCE TARGET FILE
+
+Reads SOURCE from the saved position, writes what it makes of each record to TARGET, and every few records saves the
+input position and the producer's ids in FILE, with one atomic rename. Killed at any moment and started again, it begins
+at the last save: it reads again and sends again what came after it, and the producer leaves out what TARGET has
+already. For that, what goes to a partition of TARGET must be the same again in the same order: it is made of the record
+alone, and each partition of TARGET is fed from one partition of SOURCE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from fencepost import Admin, Producer, ProducerIds, Reader
+
+Position: TypeAlias = dict[int, int]
+"""Partition → the next offset to read."""
+
+SAVE_EVERY = 5
+
+
+def load(path: Path) -> tuple[Position, ProducerIds | None]:
+    if not path.exists():
+        return {}, None
+    saved = json.loads(path.read_text())
+    return {int(partition): at for partition, at in saved["position"].items()}, ProducerIds.from_json(saved["ids"])
+
+
+def save(path: Path, position: Position, ids: ProducerIds) -> None:
+    """Both or neither: that is the whole point."""
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        json.dump({"position": position, "ids": ids.to_json()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def run(servers: str, source: str, target: str, path: Path) -> Iterator[str]:
+    """The job, up to the present end of the source. Says after every step what it has just done."""
+    position, ids = load(path)
+    if not position:
+        with Admin(servers) as admin:
+            position = {partition: int(at) for partition, at in admin.earliest(source).items()}
+    name = f"saved-ids-{source}-{target}"
+    with Producer(servers, ids=ids) if ids is not None else Producer(servers, name=name) as producer:
+        if ids is None:
+            save(
+                path, position, producer.ids
+            )  # before the first record: a life that was never saved is not gone on from
+        yield "began"
+        with Reader(servers, source, start=position, stop="latest") as reader:
+            for count, record in enumerate(reader, start=1):
+                producer.send(target, b"made of " + (record.value or b""), key=record.key, partition=record.partition)
+                position[record.partition] = record.offset + 1
+                yield "sent"
+                if count % SAVE_EVERY == 0:
+                    producer.flush()
+                    yield "flushed"
+                    save(path, position, producer.ids)
+                    yield "saved"
+        producer.flush()
+        save(path, position, producer.ids)
+    yield "ended"
+
+
+if __name__ == "__main__":
+    for step in run(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])):
+        print(step)

@@ -1,0 +1,233 @@
+"""TLS and SASL against an Apache Kafka that is configured for them: every client, by the names its users know."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from fencepost import Admin, Producer, Reader
+from fencepost.client.link import Link
+from fencepost.client.security import Sasl, Security, Tls
+from fencepost.client.settings import ClientSettings, parse_address
+from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
+from tests.conftest import without_kafka
+from tests.support.certificates import KEY_PASSWORD, Certificates, make
+from tests.support.kafka import KafkaBroker, KafkaUnavailable
+
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
+
+MODULES = "org.apache.kafka.common.security"
+JAAS = {
+    "plain": f'{MODULES}.plain.PlainLoginModule required user_alice="alice, \\"secret\\"";',
+    "scram-sha-256": f"{MODULES}.scram.ScramLoginModule required;",
+    "scram-sha-512": f"{MODULES}.scram.ScramLoginModule required;",
+    "oauthbearer": f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
+}
+PASSWORD = 'alice, "secret"'
+SCRAM_PASSWORD = "alice-scram"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": certificates.server,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificates.authority,
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        # Longer than a second: within that, Kafka takes no renewal.
+        "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms": 1500,
+        # In a properties file a backslash escapes.
+        **{
+            f"listener.name.{listener}.{mechanism}.sasl.jaas.config": jaas.replace("\\", "\\\\")
+            for listener in ("sasl_ssl", "sasl_plaintext")
+            for mechanism, jaas in JAAS.items()
+        },
+    }
+    started = KafkaBroker(
+        tmp_path_factory.mktemp("secured"),
+        settings,
+        protocols=["SSL", "SASL_SSL", "SASL_PLAINTEXT"],
+        scram=[f"SCRAM-SHA-{bits}=[name=alice,password={SCRAM_PASSWORD}]" for bits in (256, 512)],
+    )
+    try:
+        started.start()
+    except KafkaUnavailable as unavailable:
+        without_kafka(str(unavailable))
+    yield started
+    started.stop()
+
+
+def token(_config: str = "") -> tuple[str, float]:
+    """An unsigned one, which Kafka takes for development; in the shape that confluent-kafka's users return."""
+    ends = time.time() + 600
+    parts = ({"alg": "none"}, {"sub": "alice", "iat": time.time() - 1, "exp": ends})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return f"{'.'.join(encoded)}.", ends
+
+
+def jaas(module: str, password: str) -> str:
+    escaped = password.replace('"', '\\"')
+    return f'{MODULES}.{module} required\n  username="alice"\n  password="{escaped}" ;'
+
+
+WAYS: dict[str, tuple[str, dict[str, object]]] = {
+    "mutual TLS": ("SSL", {}),
+    "PLAIN": ("SASL_SSL", {"sasl.mechanisms": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}),
+    "PLAIN by JAAS": (
+        "SASL_PLAINTEXT",
+        {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("plain.PlainLoginModule", PASSWORD)},
+    ),
+    "SCRAM-SHA-256": (
+        "SASL_PLAINTEXT",
+        {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": SCRAM_PASSWORD},
+    ),
+    "SCRAM-SHA-512 by JAAS": (
+        "SASL_SSL",
+        {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": jaas("scram.ScramLoginModule", SCRAM_PASSWORD)},
+    ),
+    "OAUTHBEARER": ("SASL_SSL", {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}),
+}
+
+
+def configured(broker: KafkaBroker, certificates: Certificates, way: str, **changed: object) -> Mapping[str, object]:
+    protocol, settings = WAYS[way]
+    config = {"bootstrap.servers": broker.listening[protocol], "security.protocol": protocol, **settings}
+    if protocol.endswith("SSL"):
+        config["ssl.ca.location"] = str(certificates.authority)
+    if protocol == "SSL":
+        config["ssl.certificate.location"] = str(certificates.client)
+        config["ssl.key.location"] = str(certificates.client_key)
+        config["ssl.key.password"] = KEY_PASSWORD
+    return {**config, **{name.replace("_", "."): value for name, value in changed.items()}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, way: str) -> None:
+    """Producer (with batches larger than TLS's records), Reader, Admin, and the link of Spark's tasks."""
+    config = configured(broker, certificates, way)
+    topic = way.replace(" ", "-")
+    values = [f"{number}".encode() * 300 for number in range(3000)]
+    with Producer.from_config({**config, "linger.ms": 5}, compression="none") as producer:
+        for value in values:
+            producer.send(topic, value)
+    with Reader.from_config({**config, "isolation.level": "read_committed"}, topic, stop="latest") as reader:
+        assert [record.value for record in reader] == values
+    settings = ClientSettings.from_config(config)
+    with Admin(settings) as admin:
+        assert admin.latest(topic) == {0: len(values)}
+    with Link(settings.servers[0], security=settings.security) as link:
+        link.send_fetch(topic, 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
+        assert link.receive_fetched().error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password_is_refused_in_the_servers_words(
+    broker: KafkaBroker, certificates: Certificates, way: str
+) -> None:
+    settings = ClientSettings.from_config(configured(broker, certificates, way, sasl_password="guessed"))
+    with (
+        Admin(settings) as admin,
+        pytest.raises(ServerError, match=r"(?i)invalid (username|credentials)|SASL") as caught,
+    ):
+        admin.topics()
+    assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_record_that_cannot_be_sent_for_want_of_a_password_says_so(
+    broker: KafkaBroker, certificates: Certificates
+) -> None:
+    config = configured(broker, certificates, "PLAIN", sasl_password="guessed", delivery_timeout_ms=500)
+    producer = Producer.from_config(config, on_error=lambda error: None)
+    with producer, pytest.raises(FencepostError, match=r"(?i)invalid username or password"):
+        producer.send("never", b"1").result(30)
+
+
+def test_a_refused_token_is_a_failed_authentication(broker: KafkaBroker, certificates: Certificates) -> None:
+    config = configured(broker, certificates, "OAUTHBEARER")
+    with Admin(ClientSettings.from_config({**config, "oauth_cb": lambda _: "no.token."})) as admin:
+        with pytest.raises(FencepostError, match="invalid_token") as caught:
+            admin.topics()
+        assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_mechanism_that_the_server_does_not_take_is_answered_with_those_it_does(
+    broker: KafkaBroker, certificates: Certificates
+) -> None:
+    def gssapi() -> Security:
+        sasl = Sasl("PLAIN", "alice", PASSWORD)
+        object.__setattr__(sasl, "mechanism", "SCRAM-SHA-1")  # none that is spoken here, but a name Kafka has heard of
+        return Security(Tls(str(certificates.authority)), sasl)
+
+    address = parse_address(broker.listening["SASL_SSL"])
+    with Admin(ClientSettings((address,), security=gssapi())) as admin, pytest.raises(ServerError) as caught:
+        admin.topics()
+    assert caught.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert "SCRAM-SHA-512" in caught.value.message
+
+
+def test_a_server_signed_by_a_stranger_is_not_spoken_to(broker: KafkaBroker, certificates: Certificates) -> None:
+    config = configured(broker, certificates, "PLAIN", ssl_ca_location=str(certificates.stranger))
+    with Admin(ClientSettings.from_config(config)) as admin, pytest.raises(Unreachable, match="not trusted"):
+        admin.topics()
+    producer = Producer.from_config({**config, "delivery.timeout.ms": 500}, on_error=lambda error: None)
+    with producer, pytest.raises(FencepostError, match="not trusted"):
+        producer.send("never", b"1").result(30)
+
+
+def test_the_certificate_must_be_for_the_host_unless_that_is_waived(
+    broker: KafkaBroker, certificates: Certificates
+) -> None:
+    """The certificate is for 127.0.0.1; `localhost` is the same machine by another name."""
+    by_name = broker.listening["SASL_SSL"].replace("127.0.0.1", "localhost")
+    config = configured(broker, certificates, "PLAIN", bootstrap_servers=by_name)
+    with Admin(ClientSettings.from_config(config)) as admin, pytest.raises(Unreachable, match="localhost"):
+        admin.topics()
+    waived = {**config, "ssl.endpoint.identification.algorithm": "none"}
+    with Admin(ClientSettings.from_config(waived)) as admin:
+        admin.topics()
+
+
+def test_without_a_certificate_of_its_own_a_client_stays_outside_of_mutual_tls(
+    broker: KafkaBroker, certificates: Certificates
+) -> None:
+    config = {
+        "bootstrap.servers": broker.listening["SSL"],
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(certificates.authority),
+    }
+    with Admin(ClientSettings.from_config(config)) as admin, pytest.raises(Unreachable):
+        admin.topics()
+
+
+def test_a_client_that_should_authenticate_and_does_not_is_told_what_may_be_wrong(broker: KafkaBroker) -> None:
+    with Admin(broker.listening["SASL_PLAINTEXT"]) as admin, pytest.raises(Unreachable, match="expects TLS or SASL"):
+        admin.topics()
+    with Admin(broker.listening["SASL_SSL"]) as admin, pytest.raises(Unreachable):
+        admin.topics()
+
+
+def test_a_session_that_ends_is_renewed_on_the_same_connection(broker: KafkaBroker, certificates: Certificates) -> None:
+    """KIP-368: this broker ends SCRAM-SHA-512 connections that have not authenticated anew within 1.5 s."""
+    with Producer.from_config(configured(broker, certificates, "SCRAM-SHA-512 by JAAS")) as producer:
+        producer.send("renewed", b"0").result(30)
+        (connection,) = producer._sender.brokers
+        ends = {connection._session_ends}
+        sent = 1
+        while len(ends) < 3:  # until it was renewed twice
+            producer.send("renewed", b"%d" % sent).result(30)
+            sent += 1
+            assert list(producer._sender.brokers) == [connection]
+            ends.add(connection._session_ends)
+    with Reader.from_config(configured(broker, certificates, "PLAIN"), "renewed", stop="latest") as reader:
+        assert [record.value for record in reader] == [b"%d" % number for number in range(sent)]
