@@ -12,6 +12,7 @@ from fencepost._version import __version__
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
+    from fencepost.client.aio import AsyncProducer, AsyncReader
     from fencepost.client.ids import ProducerIds
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Admin": "fencepost.client.admin",
+    "AsyncProducer": "fencepost.client.aio",
+    "AsyncReader": "fencepost.client.aio",
     "BufferFull": "fencepost.errors",
     "Delivered": "fencepost.client.ticket",
     "Expired": "fencepost.errors",
@@ -37,6 +40,8 @@ _HOME = {
 
 __all__ = [
     "Admin",
+    "AsyncProducer",
+    "AsyncReader",
     "BufferFull",
     "Delivered",
     "Expired",

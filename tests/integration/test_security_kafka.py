@@ -144,13 +144,14 @@ def test_a_wrong_password_is_refused_in_the_servers_words(
     assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_a_record_that_cannot_be_sent_for_want_of_a_password_says_so(
-    broker: KafkaBroker, certificates: Certificates
+def test_a_record_that_cannot_be_sent_for_want_of_a_password_says_so_and_the_log_says_it_at_once(
+    broker: KafkaBroker, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configured(broker, certificates, "PLAIN", sasl_password="guessed", delivery_timeout_ms=500)
     producer = Producer.from_config(config, on_error=lambda error: None)
     with producer, pytest.raises(FencepostError, match=r"(?i)invalid username or password"):
         producer.send("never", b"1").result(30)
+    assert [record.message.split(" ", 1)[1][:16] for record in caplog.records] == ["lets nobody in: "]
 
 
 def test_a_refused_token_is_a_failed_authentication(broker: KafkaBroker, certificates: Certificates) -> None:
@@ -164,13 +165,11 @@ def test_a_refused_token_is_a_failed_authentication(broker: KafkaBroker, certifi
 def test_a_mechanism_that_the_server_does_not_take_is_answered_with_those_it_does(
     broker: KafkaBroker, certificates: Certificates
 ) -> None:
-    def gssapi() -> Security:
-        sasl = Sasl("PLAIN", "alice", PASSWORD)
-        object.__setattr__(sasl, "mechanism", "SCRAM-SHA-1")  # none that is spoken here, but a name Kafka has heard of
-        return Security(Tls(str(certificates.authority)), sasl)
-
+    sasl = Sasl("PLAIN", "alice", PASSWORD)
+    object.__setattr__(sasl, "mechanism", "SCRAM-SHA-1")  # past the check: a name that nobody takes
+    security = Security(Tls(str(certificates.authority)), sasl)
     address = parse_address(broker.listening["SASL_SSL"])
-    with Admin(ClientSettings((address,), security=gssapi())) as admin, pytest.raises(ServerError) as caught:
+    with Admin(ClientSettings((address,), security=security)) as admin, pytest.raises(ServerError) as caught:
         admin.topics()
     assert caught.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert "SCRAM-SHA-512" in caught.value.message

@@ -156,8 +156,9 @@ def wait_for(path: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> N
         time.sleep(0.05)  # another process makes it; there is nothing else to await
 
 
+@pytest.mark.soak
 def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation(ours: str, name: str) -> None:
-    """A real cluster of two executors; one dies with the frozen batches it stored, and what is computed anew differs."""
+    """A cluster of two executors; one dies with the frozen batches it stored, and what is computed anew differs."""
     with Admin(ours) as admin:
         admin.create_topic(name, 3)
     command = [sys.executable, "-m", "tests.support.spark_cluster", ours, name, name, "2000"]

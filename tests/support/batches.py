@@ -23,8 +23,8 @@ GZIP: Final = 1
 ZSTD: Final = 4
 CONTROL: Final = 0x20
 NOW: Final = (int(time.time()) - 3600) * 1000
-"""The time of batches whose time does not matter: an hour ago. A fixed one would not do: a server may delete records older
-than its retention at any moment, and with them a test's."""
+"""The time of batches whose time does not matter: an hour ago. A fixed one would not do: a server may delete records
+older than its retention at any moment, and with them a test's."""
 
 _UNDER_CHECKSUM: Final = Struct(">hiqqqhii")
 _IN_FRONT: Final = Struct(">qiibI")

@@ -1,4 +1,4 @@
-"""A job on a small real cluster whose executor is killed while it publishes rows that differ whenever they are computed.
+"""A job on a real cluster of two whose executor is killed while it publishes rows that differ whenever computed.
 
     python -m tests.support.spark_cluster SERVERS TOPIC JOB ROWS
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from fencepost.client.settings import ClientSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_ESCAPED: Final = re.compile(r"\\(.)")
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,12 @@ class Target:
         """`--servers` before `-X` before `--config` before FENCEPOST_SERVERS before the default."""
         import os
 
+        from fencepost.client.config_names import override
         from fencepost.client.settings import DEFAULT_SERVERS, ClientSettings
 
-        named = read_config(self.config) if self.config else {}
-        named |= pairs(self.options, "-X")
+        named = override(read_config(self.config) if self.config else {}, pairs(self.options, "-X"))
         if self.servers is not None:
-            named.pop("metadata.broker.list", None)
-            named["bootstrap.servers"] = self.servers
+            named = override(named, {"bootstrap.servers": self.servers})
         default = os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
         return ClientSettings.from_config(named, default_servers=default)
 
@@ -98,6 +102,20 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def read_config(path: Path) -> dict[str, str]:
-    """A properties file: NAME=VALUE per line, # and ! begin comments."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return pairs((line for line in lines if line and line[0] not in "#!"), str(path))
+    """A properties file as Java reads it: NAME=VALUE per line, # and ! begin comments, a backslash at the end of a line
+    continues it, and elsewhere stands before a character that is meant as it is."""
+    whole: list[str] = []
+    begun = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.strip()
+        if not begun and (not text or text[0] in "#!"):
+            continue
+        if _CONTINUED.search(text):
+            begun += text[:-1]
+        else:
+            whole.append(begun + text)
+            begun = ""
+    return {
+        name: _ESCAPED.sub(lambda found: _ESCAPES.get(found[1], found[1]), value)
+        for name, value in pairs([*whole, begun] if begun else whole, str(path)).items()
+    }

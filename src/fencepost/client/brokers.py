@@ -5,6 +5,7 @@ One connection per broker. A broker that cannot be reached is left alone for a g
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,9 +15,14 @@ from fencepost.client.connection import Connection
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.errors import FencepostError
+from fencepost.errors import ErrorCode, FencepostError
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 2.0
+_ABOUT_CREDENTIALS: Final = frozenset(
+    {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE}
+)
 
 
 class Brokers:
@@ -93,6 +99,10 @@ class Brokers:
             del self._connections[address]
         self.last_error = error
         failures = self._failures[address] = self._failures.get(address, 0) + 1
+        if failures == 1 and error.code in _ABOUT_CREDENTIALS:
+            # Time may cure it (a user that is about to be made), so it is tried again; but nobody should have to wait
+            # for a record to expire to hear of it.
+            logger.warning("%s lets nobody in: %s", address, error)
         wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
         self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
         self._metadata.distrust()

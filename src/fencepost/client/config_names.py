@@ -384,3 +384,13 @@ def _take(config: Config, known: Mapping[str, Setting], absent: Mapping[str, str
 def _fields_of(table: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict.fromkeys(setting.field for setting in table.values() if setting.field != _NOTHING)
     return {field: given[field] for field in fields if field in given}
+
+
+def override(lower: Config, higher: Config) -> dict[str, object]:
+    """Both together; where they speak of the same thing, by whichever of its names, `higher` is right."""
+    known = {**_CLIENT, **_SECURITY, **_PRODUCER, **_READER}
+    said = {known[name].field for name in higher if name in known}
+    return {
+        **{name: value for name, value in lower.items() if name not in known or known[name].field not in said},
+        **higher,
+    }

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import producer_settings
@@ -23,6 +23,11 @@ from fencepost.client.transactional import NO_MEMBER, Member, Steps, Transaction
 from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fencepost.client.bulk import BulkTicket
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -96,6 +101,7 @@ class Producer:
 
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
+        self._clock = clock
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
         intake = sender.queues.intake
         intake.slowly = self._send_slowly
@@ -126,6 +132,20 @@ class Producer:
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
         )
         return ticket
+
+    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
+        """Sends a row per record, encoded straight from the columns without the GIL.
+
+        Columns, each of them optional: `key` and `value` (binary or text), `headers` (a list of (key, value), or a
+        map), `partition` (a whole number) and `timestamp`. Others are left alone. The first call for a topic waits
+        until its partitions are known. Rows that have neither key nor partition go to one partition per chunk.
+        """
+        if self._thread is None:
+            self._begin()
+        from fencepost.client.bulk import send_table
+
+        queues, options = self._sender.queues, self._options
+        return send_table(queues, self._sender.queues.intake.send, options, topic, table, self._clock.now_ms())
 
     def _send_slowly(
         self,

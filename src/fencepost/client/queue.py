@@ -183,6 +183,7 @@ class Queues:
         self._all_settled = threading.Condition(self._lock)
         self._active: dict[PartitionQueue, None] = {}
         self._to_place: dict[TopicQueues, None] = {}
+        self._bulks = 0
         self.needs_partitions = False
         """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
         self.flushing = 0
@@ -318,6 +319,38 @@ class Queues:
             self._unopen(queue)
             raise
         return Ticket(batch, index, timestamp)
+
+    def partition_count(self, topic_name: str) -> int:
+        """0: not known."""
+        topic = self._topics.get(topic_name)
+        return topic.partition_count if topic is not None else 0
+
+    def next_partition(self, count: int) -> int:
+        """For rows without a key that are sent together: each time another one."""
+        with self._lock:
+            self._bulks += 1
+            return self._bulks % count
+
+    def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> Batch:
+        """A batch that is complete already, behind what the partition's queue holds."""
+        with self._lock:
+            topic = self._topics[topic_name]
+            if (refusal := self.refusal) is not None:
+                raise refusal
+            if not topic.has_room_for(builder.size):
+                self._wait_for_room(topic, builder.size)
+            queue = topic.queue(partition)
+            if queue.open is not None:
+                self._seal(queue)
+            now = self._clock.monotonic()
+            batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout)
+            batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
+            topic.charge(builder.size)
+            queue.sealed.append(batch)
+            self._unsettled[batch] = None
+            self._active[queue] = None
+            self._wake()
+            return batch
 
     def _open(self, queue: PartitionQueue) -> Batch:
         now = self._clock.monotonic()

@@ -161,11 +161,14 @@ class Reader:
 
     def _records(self) -> Iterator[ReadRecord]:
         while (chunk := self._next(None)) is not None:
-            for record in self._decode(chunk):
-                self._given = record  # instead of moving the position for each: `positions` looks here
-                yield record
-            self._given = None
-            self._positions[chunk.partition] = chunk.next
+            yield from self._hand_out(chunk, self._decode(chunk))
+
+    def _hand_out(self, chunk: Chunk, records: list[ReadRecord]) -> Iterator[ReadRecord]:
+        for record in records:
+            self._given = record  # instead of moving the position for each: `positions` looks here
+            yield record
+        self._given = None
+        self._positions[chunk.partition] = chunk.next
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
         """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
@@ -188,23 +191,25 @@ class Reader:
 
     def arrow(self) -> Iterator[pa.RecordBatch]:
         """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
+        while (chunk := self._next(None)) is not None:
+            table = self._table(chunk)
+            self._positions[chunk.partition] = chunk.next
+            if table is not None and table.num_rows:
+                yield table
+
+    def _table(self, chunk: Chunk) -> pa.RecordBatch | None:
         from fencepost.kernel.arrow import read_arrow
 
-        while (chunk := self._next(None)) is not None:
-            if not chunk.batches:
-                self._positions[chunk.partition] = chunk.next
-                continue
-            table = read_arrow(
-                chunk.batches,
-                start=chunk.start,
-                stop=chunk.stop if chunk.stop is not None else _ALL,
-                topic=chunk.partition.topic,
-                partition=chunk.partition.partition,
-                headers=self._headers,
-            )
-            self._positions[chunk.partition] = chunk.next
-            if table.num_rows:
-                yield table
+        if not chunk.batches:
+            return None
+        return read_arrow(
+            chunk.batches,
+            start=chunk.start,
+            stop=chunk.stop if chunk.stop is not None else _ALL,
+            topic=chunk.partition.topic,
+            partition=chunk.partition.partition,
+            headers=self._headers,
+        )
 
     def _next(self, timeout: float | None) -> Chunk | None:
         if self._closed:

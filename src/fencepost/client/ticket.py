@@ -72,6 +72,12 @@ class Settlement:
             return 0
         return self.count - (len(self._seen) if self._seen else 0)
 
+    def look_at_all(self) -> None:
+        """Somebody has asked for all of them at once."""
+        if self.error is not None:
+            with self._lock:
+                self._seen = set(range(self.count))
+
     def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
         if self.error is not None:
             with self._lock:

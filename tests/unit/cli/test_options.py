@@ -39,6 +39,29 @@ def test_a_config_file_has_comments_and_values_with_equals_signs(config: Path) -
     assert read_config(config) == {"metadata.broker.list": "file:1", "client.id": "me=you"}
 
 
+def test_a_config_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    """As people have it for Kafka's tools: a JAAS entry over several lines, quotes and backslashes escaped."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_SSL\n"
+        "sasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=a.PlainLoginModule required \\\n"
+        '    # username="not a comment, but no option either"\\\n'
+        "    ;\n"
+        "! end\n"
+        "ssl.key.password=a\\\\b\\=c\\\\\n"
+        "client.id=last\\",
+        encoding="utf-8",
+    )
+    assert read_config(path) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": 'a.PlainLoginModule required # username="not a comment, but no option either";',
+        "ssl.key.password": "a\\b=c\\",
+        "client.id": "last",
+    }
+
+
 def test_a_line_without_an_equals_sign_is_shown_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers\n", encoding="utf-8")

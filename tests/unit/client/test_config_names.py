@@ -296,5 +296,5 @@ def test_every_name_sets_something_that_exists() -> None:
     arguments = set(inspect.signature(Reader.__init__).parameters)
     assert {setting.field for setting in _READER.values()} - {""} <= arguments
     for table, kind, extra in ((_CLIENT, ClientSettings, set()), (_TLS, Tls, {""}), (_SASL, Sasl, {"jaas"})):
-        fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        fields = {field.name for field in dataclasses.fields(kind)}
         assert {setting.field for setting in table.values()} - extra <= fields

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from fencepost.client.connection import Connection, State
 from fencepost.client.network import Handler
-from fencepost.client.opening import SASL_AUTHENTICATE, SASL_HANDSHAKE, Question, Welcome, follow, introduce, renew
+from fencepost.client.opening import (
+    INTRODUCTION,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Question,
+    Welcome,
+    follow,
+    introduce,
+    renew,
+)
 from fencepost.client.sasl import Plain
 from fencepost.client.security import Sasl, Security, Tls
 from fencepost.client.settings import Address
@@ -24,7 +33,6 @@ pytestmark = pytest.mark.unit
 
 ADDRESS = Address("kafka.example", 9093)
 VERSIONS = {API_VERSIONS: (0, 4), SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 2)}
-Script = Callable[[Question], Mapping[str, Any]]
 
 
 class Server:
@@ -77,7 +85,7 @@ def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
 @pytest.mark.parametrize(
     ("server", "code", "words"),
     [
-        (Server(versions={"error_code": 35}), ErrorCode.UNSUPPORTED_VERSION, "kafka.example:9093 for its API versions"),
+        (Server(versions={"error_code": 31}), ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "for its API versions"),
         (
             Server(versions={"api_keys": [{"api_key": 18, "min_version": 0, "max_version": 3}]}),
             ErrorCode.ILLEGAL_SASL_STATE,
@@ -192,15 +200,15 @@ def test_a_session_is_renewed_behind_what_is_under_way_and_nothing_is_added_mean
     def nobody_expects(error: FencepostError, left: bool) -> None:
         raise AssertionError(error)
 
-    dialled.connection.ask(API_VERSIONS, {}, answers.append, nobody_expects)
+    dialled.connection.ask(API_VERSIONS, INTRODUCTION, answers.append, nobody_expects)
     dialled.clock.advance(dialled.connection.next_deadline - dialled.clock.monotonic())
     dialled.connection.check_deadlines(dialled.clock.monotonic())
-    assert not dialled.connection.is_ready
-    dialled.answer()
+    ready = [dialled.connection.is_ready]
+    for _ in range(3):  # to what was asked before, to the handshake, to the credentials
+        dialled.answer()
+        ready.append(dialled.connection.is_ready)
+    assert ready == [False, False, False, True]
     assert len(answers) == 1
-    assert not dialled.connection.is_ready
-    dialled.answer(2)
-    assert dialled.connection.is_ready
     assert dialled.ready == 1  # the same connection, not a new one
     assert dialled.connection.next_deadline > dialled.clock.monotonic()
 

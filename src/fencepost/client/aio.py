@@ -1,0 +1,195 @@
+"""`AsyncProducer` and `AsyncReader`: the same, for programs that live in an event loop.
+
+Thin on purpose. `send` never waits anyway, and tickets can be awaited; the few calls that do wait run in a thread. A
+reader has one thread of its own, which fetches and decodes while the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+
+from fencepost.client.ids import ProducerIds
+from fencepost.client.producer import Producer, ProducerKeywords
+from fencepost.client.reader import Place, Reader, ReadRecord
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.ticket import Ticket
+from fencepost.client.transaction import Transaction
+from fencepost.client.transactional import NO_MEMBER, Member
+from fencepost.errors import Closed, TimedOut
+from fencepost.kernel import Headers
+from fencepost.types import Milliseconds, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fencepost.client.bulk import BulkTicket
+
+T = TypeVar("T")
+
+_LOOK_UP: Final = 0.2
+"""Seconds after which a reader's thread looks whether it is still wanted."""
+
+
+class AsyncProducer:
+    """
+    >>> async with AsyncProducer("127.0.0.1:9092") as producer:
+    ...     ticket = producer.send("orders", b"value")
+    ...     delivered = await ticket
+    """
+
+    def __init__(
+        self,
+        servers: str | Address | ClientSettings = "127.0.0.1:9092",
+        *,
+        ids: ProducerIds | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        options.setdefault("when_full", "raise")  # a blocked event loop helps nobody
+        self._make: Callable[[], Producer] = lambda: Producer(servers, ids=ids, **options)
+        self._producer: Producer | None = None
+
+    async def __aenter__(self) -> Self:
+        self._producer = await asyncio.to_thread(self._make)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._its.__exit__, kind, error, traceback)
+
+    @property
+    def _its(self) -> Producer:
+        if self._producer is None:
+            raise Closed("the producer is not open: async with AsyncProducer(…) as producer")
+        return self._producer
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: Milliseconds | None = None,
+    ) -> Ticket:
+        """As `Producer.send`. Raises BufferFull when the memory is full: then `await flush()`, or a ticket."""
+        return self._its.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
+        """As `Producer.send_arrow`; what it returns can be awaited in turn."""
+        return await asyncio.to_thread(self._its.send_arrow, topic, table)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        await asyncio.to_thread(self._its.flush, timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        await asyncio.to_thread(self._its.close, timeout)
+
+    async def ids(self) -> ProducerIds:
+        return await asyncio.to_thread(lambda: self._its.ids)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """As `Producer.transaction`: `async with producer.transaction(): …`."""
+        transaction = self._its.transaction()
+        await asyncio.to_thread(transaction.__enter__)
+        try:
+            yield transaction
+        except BaseException as error:
+            # Shielded: also a task that is cancelled leaves no open transaction behind.
+            await asyncio.shield(asyncio.to_thread(transaction.__exit__, type(error), error, None))
+            raise
+        await asyncio.to_thread(transaction.__exit__, None, None, None)
+
+    async def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None:
+        await asyncio.to_thread(self._its.send_offsets, group, offsets, member)
+
+
+class AsyncReader:
+    """
+    >>> async with AsyncReader("127.0.0.1:9092", "orders", stop="latest") as reader:
+    ...     async for record in reader:
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self,
+        servers: str | Address | ClientSettings,
+        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        *,
+        start: Place = "earliest",
+        stop: Place | None = None,
+        **options: Any,
+    ) -> None:
+        self._make: Callable[[], Reader] = lambda: Reader(servers, topics, start=start, stop=stop, **options)
+        self._reader: Reader | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-read")
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._reader = await self._run(self._make)
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._run(self._its.close)  # behind what the thread is at: a reader is used by one thread at a time
+        self._thread.shutdown(wait=False)
+
+    @property
+    def _its(self) -> Reader:
+        if self._reader is None:
+            raise Closed("the reader is not open: async with AsyncReader(…) as reader")
+        return self._reader
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Offset]:
+        return self._its.positions
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        positions = self.positions if offsets is None else offsets
+        await self._run(lambda: self._its.commit(positions))
+
+    async def __aiter__(self) -> AsyncIterator[ReadRecord]:
+        reader = self._its
+        while (taken := await self._take(reader._decode)) is not None:
+            for record in reader._hand_out(*taken):
+                yield record
+
+    async def arrow(self) -> AsyncIterator[pa.RecordBatch]:
+        reader = self._its
+        while (taken := await self._take(reader._table)) is not None:
+            chunk, table = taken
+            reader._positions[chunk.partition] = chunk.next
+            if table is not None and table.num_rows:
+                yield table
+
+    async def _take(self, decode: Callable[[Any], T]) -> tuple[Any, T] | None:
+        reader = self._its
+
+        def take() -> tuple[Any, T] | None:
+            chunk = reader._next(_LOOK_UP)
+            return None if chunk is None else (chunk, decode(chunk))
+
+        while True:
+            try:
+                return await self._run(take)
+            except TimedOut:
+                continue  # nothing new: a moment for a cancelled task to end
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,214 @@
+"""`send_arrow`: a whole table into the queues, partitioned and encoded by native calls without the GIL.
+
+Per chunk: a partition for every row, rows grouped by partition, and then batch after batch encoded straight from the
+columns. Whole batches enter a partition's queue behind its open one, so order is kept with whatever is sent before and
+after. Everything that can be wrong with a table is found before its first row is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fencepost.client.options import ProducerOptions
+from fencepost.client.queue import Batch, Queues
+from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
+from fencepost.errors import ConfigError, FencepostError, RecordTooLarge, SendFailed
+from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, decode_batch, group_rows, partition_rows
+from fencepost.kernel.arrow import column_source
+from fencepost.types import Milliseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RECORD_OVERHEAD = 36
+
+
+class DeliveredRun(NamedTuple):
+    """Records that stand one behind the other."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Of the first; −1 where the server knows that it has them but no longer where."""
+    records: int
+
+
+class BulkTicket:
+    """What `send_arrow` hands back: settled when all of the table's records are."""
+
+    def __init__(self, tickets: list[Ticket], ahead: Ticket | None = None) -> None:
+        self._tickets = tickets  # the first record of every batch
+        self._ahead = ahead  # a row in a batch that it may share with others
+
+    def done(self) -> bool:
+        return all(ticket.done() for ticket in self._all())
+
+    def result(self, timeout: float | None = None) -> tuple[DeliveredRun, ...]:
+        """Waits for the answers: where the records are; or the first failure, whose `count` says how many share it."""
+        failure = self.exception(timeout)
+        if failure is not None:
+            raise failure
+        runs = [run for ticket in self._tickets for run in _runs(ticket)]
+        if self._ahead is not None:
+            where = self._ahead.result(0)
+            runs.insert(0, DeliveredRun(where.topic, where.partition, where.offset, 1))
+        return tuple(runs)
+
+    def exception(self, timeout: float | None = None) -> FencepostError | None:
+        deadline = None if timeout is None else monotonic() + timeout
+        first: FencepostError | None = None
+        for ticket in self._all():
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            failure = ticket.exception(left)
+            if ticket is not self._ahead:
+                failure = _failure(ticket.settlement)
+            first = first or failure
+        return first
+
+    def __await__(self) -> Generator[Any, None, tuple[DeliveredRun, ...]]:
+        for ticket in self._all():
+            try:
+                yield from ticket.__await__()
+            except FencepostError:
+                continue  # the others are waited for all the same; `result` says it
+        return self.result(0)
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return sum(ticket.settlement.count for ticket in self._tickets) + (self._ahead is not None)
+
+    def _all(self) -> Iterator[Ticket]:
+        if self._ahead is not None:
+            yield self._ahead
+        yield from self._tickets
+
+
+def send_table(
+    queues: Queues,
+    send_row: Callable[..., Ticket],
+    options: ProducerOptions,
+    topic: str,
+    table: pa.Table | pa.RecordBatch,
+    now_ms: Milliseconds,
+) -> BulkTicket:
+    import pyarrow as pa
+
+    if options.serializes:
+        raise ConfigError("send_arrow takes columns of bytes or text, and a producer with serializers takes objects")
+    chunks = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    chunks = [chunk for chunk in chunks if chunk.num_rows]
+    sources = [column_source(chunk) for chunk in chunks]
+    for chunk in chunks:
+        _check_sizes(chunk, options.max_request_size)
+    if not chunks:
+        return BulkTicket([])
+    tickets: list[Ticket] = []
+    ahead: Ticket | None = None
+    if not queues.partition_count(topic):
+        # The first row goes ahead and has its topic found; the others wait for that here, and nobody else does.
+        ahead = _send_ahead(send_row, topic, chunks[0], now_ms)
+        chunks[0] = chunks[0].slice(1)
+        sources[0] = column_source(chunks[0])
+    count = queues.partition_count(topic)
+    chosen = [_choose(queues, options, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)]
+    for source, partitions in zip(sources, chosen, strict=True):
+        order, starts = group_rows(partitions, count)
+        for partition in range(count):
+            at, stop = starts[partition], starts[partition + 1]
+            while at < stop:
+                builder = BatchBuilder(options.batch_size)
+                at = builder.append_columns(source, at, stop, timestamp=now_ms, rows=order, limit=options.batch_size)
+                tickets.append(Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp))
+    return BulkTicket(tickets, ahead)
+
+
+def _send_ahead(send_row: Callable[..., Ticket], topic: str, chunk: pa.RecordBatch, now_ms: Milliseconds) -> Ticket:
+    builder = BatchBuilder()
+    builder.append_columns(column_source(chunk), 0, 1, timestamp=now_ms)
+    (record,) = decode_batch(builder.build())
+    partition = chunk.column("partition")[0].as_py() if "partition" in chunk.schema.names else None
+    ticket = send_row(
+        topic,
+        record.value,
+        key=record.key,
+        headers=record.headers or None,
+        partition=partition,
+        timestamp=record.timestamp,
+    )
+    if isinstance(settlement := ticket.settlement, Unplaced):
+        settlement.wait(None)
+    if ticket.done() and (error := ticket.exception(0)) is not None:
+        raise error
+    return ticket
+
+
+def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
+    import pyarrow.compute as pc
+
+    lengths = [
+        pc.fill_null(pc.binary_length(chunk.column(name)), 0)
+        for name in ("key", "value")
+        if name in chunk.schema.names and chunk.column(name).null_count < chunk.num_rows
+    ]
+    if not lengths:
+        return
+    both = lengths[0] if len(lengths) == 1 else pc.add(lengths[0].cast("int64"), lengths[1].cast("int64"))
+    largest = pc.max(both).as_py() + _RECORD_OVERHEAD
+    if largest + HEADER_SIZE > max_request_size:
+        raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
+
+
+def _choose(queues: Queues, options: ProducerOptions, chunk: pa.RecordBatch, source: ColumnSource, count: int) -> Any:
+    """A partition per row, as numbers of 32 bits: the one it names, or its key's, or one for all the others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if options.partitioner is not None:
+        keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
+        as_bytes = [key.encode() if isinstance(key, str) else key for key in keys]
+        chosen = pa.array([options.partitioner(key, count) for key in as_bytes], pa.int32())
+    else:
+        keyless = queues.next_partition(count)
+        block = partition_rows(source, count, keyless=-1)
+        chosen = pa.Array.from_buffers(pa.int32(), chunk.num_rows, [None, pa.py_buffer(block)])
+    if "partition" in chunk.schema.names:
+        named = chunk.column("partition").cast(pa.int32())
+        _check_partitions(named, count)
+        chosen = pc.coalesce(named, chosen) if named.null_count else named
+    if options.partitioner is None and pc.any(pc.equal(chosen, -1)).as_py():
+        if queues.needs_partitions and count > 1:
+            raise FencepostError("a record without a key needs its partition named, to be the same once more")
+        chosen = pc.if_else(pc.equal(chosen, -1), pa.scalar(keyless, pa.int32()), chosen)
+    _check_partitions(chosen, count)
+    return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]
+
+
+def _check_partitions(chosen: pa.Array, count: int) -> None:
+    import pyarrow.compute as pc
+
+    bounds = pc.min_max(chosen).as_py()
+    if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < count:
+        wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
+        raise SendFailed(f"there is no partition {wrong}, the topic has {count}", persisted="no")
+
+
+def _failure(settlement: Settlement) -> FencepostError | None:
+    """The first failure in a batch, which is thereby looked at."""
+    if isinstance(settlement, Batch) and settlement.parts is not None:
+        failures = [_failure(part) for part in settlement.parts]
+        return next((failure for failure in failures if failure is not None), None)
+    settlement.look_at_all()
+    return settlement.error
+
+
+def _runs(ticket: Ticket) -> Iterator[DeliveredRun]:
+    settlement = ticket.settlement
+    if isinstance(settlement, Batch) and settlement.parts is not None:
+        for part in settlement.parts:
+            yield from _runs(Ticket(part, 0, ticket.timestamp))
+        return
+    where = settlement.outcome(ticket)
+    assert isinstance(where, Delivered)
+    yield DeliveredRun(where.topic, where.partition, where.offset, settlement.count)

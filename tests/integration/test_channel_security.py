@@ -1,0 +1,120 @@
+"""The blocking channel over TLS and SASL, against a peer of Python's own `ssl`: idle connections, and their ends."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.client.channel import Channel, Key
+from fencepost.client.opening import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from fencepost.client.security import Sasl, Security, Tls
+from fencepost.client.settings import Address
+from fencepost.errors import Unreachable
+from fencepost.wire import messages
+from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
+from tests.support.certificates import Certificates, make
+
+pytestmark = pytest.mark.integration
+
+ASKED = {"include_cluster_authorized_operations": False}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make(Path(tmp_path_factory.mktemp("certificates")))
+
+
+def answer(frame: bytes, lifetime: int) -> bytes:
+    head = read_request_head(frame)
+    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (18, SASL_HANDSHAKE, 60)]
+    offered.append({"api_key": SASL_AUTHENTICATE, "min_version": 0, "max_version": 2})
+    fields: dict[int, dict[str, Any]] = {
+        Key.API_VERSIONS: {"error_code": 0, "api_keys": offered, "throttle_time": 0},
+        SASL_HANDSHAKE: {"error_code": 0, "mechanisms": ["PLAIN"]},
+        SASL_AUTHENTICATE: {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": lifetime},
+        Key.DESCRIBE_CLUSTER: {
+            "error_code": 0,
+            "cluster_id": "c",
+            "controller_id": 1,
+            "brokers": [],
+            "throttle_time": 0,
+        },
+    }
+    body = messages.encode_response(head.key, head.version, fields[head.key])
+    return b"".join(framed([response_head(head.key, head.version, head.correlation_id), body]))
+
+
+@contextmanager
+def peer(requests: Sequence[int], tls: ssl.SSLContext | None = None, lifetime: int = 0) -> Iterator[Address]:
+    """Takes one connection after the other, and ends each after so many requests (0: when the client does)."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for most in requests:
+            accepted, _ = listener.accept()
+            with accepted if tls is None else tls.wrap_socket(accepted, server_side=True) as connection:
+                frames, answered = FrameReader(), 0
+                while (not most or answered < most) and (received := connection.recv(65536)):
+                    for frame in frames.feed(received):
+                        connection.sendall(answer(frame, lifetime))
+                        answered += 1
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield Address(*listener.getsockname())
+        thread.join(30)  # all connections were needed
+        assert not thread.is_alive()
+    finally:
+        listener.close()
+
+
+def server_context(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server)
+    return context
+
+
+def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certificates: Certificates) -> None:
+    """The session tickets that TLS 1.3 sends behind the handshake are not mistaken for an answer, nor for the end."""
+    security = Security(Tls(str(certificates.authority)))
+    with peer([3, 0], server_context(certificates)) as address, closing(Channel(address, security=security)) as channel:
+        for _ in range(2):
+            assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+        # Versions and two questions: the peer has ended it now, or is about to.
+        assert channel._socket is not None
+        channel._socket.settimeout(30)
+        assert channel._socket.recv(1) == b""
+        with pytest.raises(Unreachable, match="has ended"):
+            channel.request(Key.DESCRIBE_CLUSTER, ASKED, reconnect=False)
+        assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+
+
+def test_a_session_that_is_over_is_not_used_again() -> None:
+    security = Security(sasl=Sasl("PLAIN", "a", "b"))
+    with peer([0, 0], lifetime=1) as address, closing(Channel(address, security=security)) as channel:
+        channel.versions()
+        channel._session_ends = 0.0  # the millisecond is over
+        assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+
+
+def test_a_server_that_speaks_no_tls_is_recognised(certificates: Certificates) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def refuse() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(65536)
+                accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=refuse, daemon=True).start()
+        channel = Channel(Address(*listener.getsockname()), security=Security(Tls(str(certificates.authority))))
+        with closing(channel), pytest.raises(Unreachable, match="does not speak TLS"):
+            channel.versions()

@@ -1,0 +1,144 @@
+"""AsyncProducer and AsyncReader, on fencepost's server and on Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import fencepost
+from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted import Api, Delayed
+from fencepost.types import Offset, TopicPartition
+from tests.integration.conftest import TestedServer
+
+pytestmark = pytest.mark.integration
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))
+
+
+async def values(server: TestedServer, topic: str, **where: Any) -> list[bytes | None]:
+    async with fencepost.AsyncReader(server.address, topic, stop="latest", **where) as reader:
+        return [record.value async for record in reader]
+
+
+def test_records_are_sent_awaited_and_read(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address) as producer:
+            tickets = [producer.send(topic, b"%d" % i) for i in range(100)]
+            assert [delivered.offset for delivered in await asyncio.gather(*tickets)] == list(range(100))
+            await (await producer.send_arrow(topic, pa.table({"value": [b"100", b"101"]})))
+            producer.send(topic, b"102")
+            await producer.flush()
+        assert await values(server, topic) == [b"%d" % i for i in range(103)]
+        async with fencepost.AsyncReader(server.address, topic, start=50, stop=60) as reader:
+            rows = [batch.num_rows async for batch in reader.arrow()]
+            assert sum(rows) == 10
+            assert reader.positions[TopicPartition(topic, 0)] == 60
+
+    run(main())
+
+
+def test_a_transaction_is_committed_or_aborted_also_when_its_task_is_cancelled(
+    server: TestedServer, topic: str
+) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address, name=topic) as producer:
+            sent = asyncio.Event()
+
+            async def never_ends() -> None:
+                async with producer.transaction():
+                    await producer.send(topic, b"cancelled")
+                    sent.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(never_ends())
+            await sent.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with producer.transaction():
+                producer.send(topic, b"kept")
+                await producer.send_offsets(f"{topic}-group", {TopicPartition(topic, 0): Offset(1)})
+            await producer.send(topic, b"end")
+        assert await values(server, topic) == [b"kept", b"end"]
+
+    run(main())
+
+
+def test_the_loop_is_never_blocked_by_full_memory(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        with Proxy(server.address) as proxy:
+            async with fencepost.AsyncProducer(proxy.address, buffer_memory=100_000) as producer:
+                await producer.send(topic, b"v")
+                proxy.next(Api.PRODUCE, Delayed(0.5))
+                with pytest.raises(BufferFull):
+                    for _ in range(1000):
+                        producer.send(topic, b"x" * 1000)
+                await producer.flush()
+                await producer.send(topic, b"fits again")
+
+    run(main())
+
+
+def test_a_reader_that_waits_for_more_can_be_cancelled_and_others_go_on(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        async with (
+            fencepost.AsyncReader(server.address, topic) as reader,
+            fencepost.AsyncProducer(server.address) as producer,
+        ):
+            first = asyncio.ensure_future(anext(aiter(reader)))
+            await producer.send(topic, b"later")
+            assert (await first).value == b"later"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(aiter(reader)), 0.05)
+            await producer.send(topic, b"after")
+        assert await values(server, topic) == [b"later", b"after"]
+
+    run(main())
+
+
+def test_a_group_keeps_the_position(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address) as producer:
+            for i in range(10):
+                producer.send(topic, b"%d" % i)
+        group = f"{topic}-group"
+        async with fencepost.AsyncReader(server.address, topic, group=group) as reader:
+            async for record in reader:
+                if record.value == b"3":
+                    break
+            await reader.commit()
+        assert await values(server, topic, group=group, start="committed") == [b"%d" % i for i in range(4, 10)]
+
+    run(main())
+
+
+def test_saved_ids_are_read_without_blocking(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address, name=topic) as producer:
+            await producer.send(topic, b"1", partition=0)
+            ids = await producer.ids()
+        async with fencepost.AsyncProducer(server.address, ids=ids) as producer:
+            await producer.send(topic, b"2", partition=0)
+        assert await values(server, topic) == [b"1", b"2"]
+
+    run(main())
+
+
+def test_what_is_not_open_says_so(server: TestedServer, name: str) -> None:
+    async def main() -> None:
+        with pytest.raises(Closed):
+            fencepost.AsyncProducer(server.address).send(name, b"v")
+        with pytest.raises(FencepostError) as raised:
+            async with fencepost.AsyncReader(server.address, f"{name}-absent"):
+                pass
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(main())
