@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import machine
+from bench import machine, side_by_side
 from bench.brokers import ALWAYS, OS, Broker, Fencepost, Kafka
 from bench.report import table
 from bench.results import Results
@@ -117,6 +117,38 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
 
 
 @main.command()
+@click.option("--quick", is_flag=True, help="One repetition, fewer records: for a look, not for a claim.")
+@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@click.option("--size", "sizes", type=int, multiple=True, help="Only records of this size; may be repeated.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+def clients(quick: bool, reps: int | None, sizes: tuple[int, ...], folder: Path | None) -> None:
+    """Python's producers and consumers side by side, to one Apache Kafka and to our server. Needs java and mvn."""
+    console = _console()
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
+    chosen = side_by_side.QUICK if quick else side_by_side.FULL
+    if reps is not None:
+        chosen = replace(chosen, reps=reps)
+    if sizes:
+        chosen = replace(chosen, records={size: count for size, count in chosen.records.items() if size in sizes})
+    today = dt.datetime.now(dt.UTC).date()
+    stem = f"clients-{today}{'-quick' if quick else ''}"
+    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {chosen.reps} repetitions"}
+    results = Results(about, RESULTS / f"{stem}.json")
+    kafka, ours = Kafka(scratch / "kafka"), Fencepost(scratch / "fencepost-os", "os")
+    try:
+        kafka.start()
+        ours.start()
+        side_by_side.measure(
+            chosen, kafka, ours, results, lambda line: console.print(line, style="dim", highlight=False)
+        )
+    finally:
+        kafka.remove()
+        ours.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
+        _report(results, console, RESULTS / f"{stem}.png")
+
+
+@main.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def report(file: Path) -> None:
     """The tables and the picture of a run that was saved as JSON."""
@@ -132,9 +164,9 @@ def _report(results: Results, console: Console, picture_path: Path) -> None:
     from bench.report import picture
 
     table.show(results, console)
-    picture.draw(results, picture_path)
+    drawn = picture.draw(results, picture_path)
     if results.path is not None:
-        console.print(f"saved: {results.path} and {picture_path.name}", highlight=False)
+        console.print(f"saved: {results.path}{f' and {picture_path.name}' if drawn else ''}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from bench import transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
+from bench.side_by_side import CONFLUENT, READ, SEND, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class Goal:
     at_least: bool
     """Else: at most."""
     last_label: str | None = None
-    """Only series whose last label is this one."""
+    """Only series whose last label is this one …"""
+    first_label: str | None = None
+    """… and whose first is this one."""
 
     def met(self, value: float) -> bool:
         return value >= self.bound if self.at_least else value <= self.bound
@@ -52,6 +55,12 @@ GOALS: Final = (
     Goal(restart.SECTION, OS, None, 2.0, at_least=False),
     Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),
     Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
+    Goal(SEND, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
+    Goal(SEND, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),
+    Goal(SEND, name("fencepost_arrow", KAFKA), CONFLUENT, 8.0, at_least=True, first_label="lz4", last_label="100 B"),
+    Goal(SEND, name("fencepost_arrow", KAFKA), CONFLUENT, 5.0, at_least=True, first_label="none", last_label="100 B"),
+    Goal(READ, name("fencepost", KAFKA), CONFLUENT, 8.0, at_least=True, first_label="100 B", last_label="lz4"),
+    Goal(READ, name("fencepost", KAFKA), CONFLUENT, 6.0, at_least=True, first_label="100 B", last_label="none"),
 )
 
 
@@ -77,6 +86,8 @@ def judge(results: Results) -> Iterator[Judgement]:
     for goal in GOALS:
         for labels in results.labels(goal.section):
             if goal.last_label is not None and labels[-1:] != (goal.last_label,):
+                continue
+            if goal.first_label is not None and labels[:1] != (goal.first_label,):
                 continue
             ours = results.get(goal.section, labels, goal.ours)
             if ours is None:

@@ -15,7 +15,17 @@ import psutil
 from fencepost import kernel
 from tests.support.kafka import VERSION as KAFKA_VERSION
 
-_PACKAGES = ("fencepost", "uvloop", "kio", "cramjam", "crc32c", "confluent-kafka")
+_PACKAGES = (
+    "fencepost",
+    "uvloop",
+    "kio",
+    "cramjam",
+    "crc32c",
+    "confluent-kafka",
+    "aiokafka",
+    "kafka-python",
+    "pyarrow",
+)
 
 
 def describe() -> dict[str, Any]:

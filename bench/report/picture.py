@@ -12,15 +12,22 @@ import matplotlib.pyplot as plt
 from bench.brokers import KAFKA
 from bench.goals import Judgement, judge
 from bench.results import Results
+from bench.side_by_side import CONFLUENT
 
+_BESIDE = {
+    KAFKA: ("fencepost serve --sync os beside Apache Kafka, same clients, same machine", "Apache Kafka"),
+    CONFLUENT: ("fencepost's clients beside confluent-kafka, same machine", "confluent-kafka with Apache Kafka"),
+}
+"""Baseline → title, and what the bars compare with."""
 _BETTER, _WORSE, _SPREAD = "#2a7f62", "#b5483a", "#333333"
 
 
-def draw(results: Results, path: Path) -> None:
-    """A PNG of well under 150 kB."""
-    rows = [judgement for judgement in judge(results) if judgement.goal.baseline == KAFKA]
+def draw(results: Results, path: Path) -> bool:
+    """A PNG of well under 150 kB, if there is something to compare."""
+    rows = [judgement for judgement in judge(results) if judgement.goal.baseline in _BESIDE]
     if not rows:
-        return
+        return False
+    title, other = _BESIDE[rows[0].goal.baseline or KAFKA]
     figure, axes = plt.subplots(figsize=(9, 1.4 + 0.3 * len(rows)))
     for place, row in enumerate(reversed(rows)):
         factors = sorted(_factor(row, value) for value in row.values)
@@ -35,9 +42,9 @@ def draw(results: Results, path: Path) -> None:
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("times better than Apache Kafka (bar: median of pairs, line: min to max)", fontsize=8)
+    axes.set_xlabel(f"times better than {other} (bar: median of pairs, line: min to max)", fontsize=8)
     about, machine = results.about, results.about["machine"]
-    figure.suptitle("fencepost serve --sync os beside Apache Kafka, same clients, same machine", fontsize=10)
+    figure.suptitle(title, fontsize=10)
     axes.set_title(
         f"{about['date']} · {machine['cores']} cores {machine['cpu']}, {machine['memory_gib']} GiB · "
         f"Kafka {about['versions']['Apache Kafka']}, Python {about['versions']['Python']} · {about['run']}",
@@ -48,6 +55,7 @@ def draw(results: Results, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+    return True
 
 
 def _factor(row: Judgement, ratio: float) -> float:
@@ -56,7 +64,8 @@ def _factor(row: Judgement, ratio: float) -> float:
 
 
 def _name(row: Judgement) -> str:
-    text = " ".join((row.goal.section, *row.labels))
+    who = [row.goal.ours] if row.goal.baseline == CONFLUENT else []
+    text = " ".join((row.goal.section, *row.labels, *who))
     return (
         text
         if row.goal.bound == 1

@@ -30,8 +30,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from fencepost.errors import ErrorCode
 from tests.support.batches import batch
-from tests.support.group_client import commit
+from tests.support.group_client import await_coordinator, commit
 from tests.support.raw import RawClient
 
 with warnings.catch_warnings():
@@ -58,7 +59,8 @@ def filled(raw: RawClient, topic: str) -> str:
 def group(raw: RawClient, filled: str) -> str:
     """A group without members that has read three records."""
     name = f"group-{filled}"
-    commit(raw, name, filled, 3, metadata="note")
+    await_coordinator(raw, name)
+    assert commit(raw, name, filled, 3, metadata="note") is ErrorCode.NONE
     return name
 
 
@@ -110,7 +112,9 @@ def test_confluent_describes_and_alters_configs(confluent: AdminClient, topic: s
     default = ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE)
     only(confluent.incremental_alter_configs([resource(default)]))
     assert values()["retention.ms"] == "604800000"
-    only(confluent.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "2000000"})]))
+    replaced = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "2000000"})
+    with pytest.warns(DeprecationWarning, match="alter_configs has been deprecated"):
+        only(confluent.alter_configs([replaced]))
     assert (values()["segment.bytes"], values()["cleanup.policy"]) == ("2000000", "delete"), "all replaced"
     wrong = ConfigEntry("retention.mss", "1", incremental_operation=AlterConfigOpType.SET)
     assert refusal(confluent.incremental_alter_configs([resource(wrong)])) == KafkaError.INVALID_CONFIG
@@ -144,7 +148,8 @@ def test_confluent_lists_describes_moves_and_deletes_a_group(confluent: AdminCli
     assert only(confluent.describe_consumer_groups([group])).state == confluent_kafka.ConsumerGroupState.EMPTY
     wanted = confluent_kafka.ConsumerGroupTopicPartitions(group)
     [found] = only(confluent.list_consumer_group_offsets([wanted])).topic_partitions
-    assert (found.offset, found.metadata) == (3, "note")
+    assert found.offset == 3
+    assert found.metadata.startswith("note"), "it reads on behind the end (see FINDINGS.md)"
     moved = confluent_kafka.ConsumerGroupTopicPartitions(group, [confluent_kafka.TopicPartition(filled, 0, 8)])
     only(confluent.alter_consumer_group_offsets([moved]))
     assert only(confluent.list_consumer_group_offsets([wanted])).topic_partitions[0].offset == 8
@@ -156,7 +161,7 @@ def test_confluent_asks_what_needs_security_or_more_nodes(confluent: AdminClient
     anything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    assert refusal({"acls": confluent.describe_acls(anything)}) == KafkaError.SECURITY_DISABLED
+    assert confluent.describe_acls(anything).result(SECONDS) == [], "SECURITY_DISABLED is no error to it"
     assert confluent.describe_user_scram_credentials().result(SECONDS) == {}
     partition = confluent_kafka.TopicPartition(topic, 0)
     [answer] = confluent.elect_leaders(confluent_kafka.ElectionType.PREFERRED, [partition]).result(SECONDS).values()
@@ -189,9 +194,9 @@ def test_kafka_python_describes_and_alters_configs(python: Any, topic: str) -> N
         dotted = {name.replace("_", "."): value for name, value in configs.items()}
         return kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, topic, configs=dotted or None)
 
-    def modified() -> dict[str, Any]:
-        found: dict[str, Any] = python.describe_configs([resource()])["topic"][topic]
-        return found
+    def modified() -> dict[str, str]:
+        entries = python.describe_configs([resource()])["topic"][topic]
+        return {name: entry["value"] for name, entry in entries.items()}
 
     python.alter_configs([resource(retention_ms="5000", cleanup_policy="compact")])
     assert modified()["retention.ms"] == "5000"
@@ -205,8 +210,9 @@ def test_kafka_python_describes_the_node(python: Any) -> None:
     cluster = python.describe_cluster()
     assert [node["broker_id"] for node in cluster["brokers"]] == [1]
     python.describe_features()
-    [directory] = python.describe_log_dirs()[1] if isinstance(python.describe_log_dirs(), dict) else [None]
-    assert directory is not None
+    [node] = python.describe_log_dirs()
+    [directory] = node["log_dirs"]
+    assert (node["broker"], directory["error_code"]) == (1, 0)
 
 
 def test_kafka_python_finds_offsets_by_time_and_deletes_records(python: Any, filled: str) -> None:
@@ -253,7 +259,10 @@ def test_kafka_python_asks_what_needs_security_or_more_nodes(python: Any, topic:
     pid = raw.new_pid()
     raw.produce(topic, batch([b"x"] * 3, pid=pid, epoch=0, sequence=0))
     partition = kafka.TopicPartition(topic, 0)
-    print(python.describe_producers([partition]), python.list_transactions(), python.list_config_resources())
+    [producer] = python.describe_producers([partition])[partition].active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (pid, 0, 2)
+    assert topic in python.list_config_resources()["topic"]
+    assert list(python.list_transactions()) == [1]
 
 
 # --- aiokafka ---
@@ -310,10 +319,7 @@ def test_aiokafka_describes_the_node_and_groups(aio: Aio, group: str, filled: st
     async def work(client: Any) -> None:
         cluster = await client.describe_cluster()
         assert [node["node_id"] for node in cluster["brokers"]] == [1]
-        assert (group, "consumer") in await client.list_consumer_groups() or (
-            group,
-            "",
-        ) in await client.list_consumer_groups()
+        assert group in {listed[0] for listed in await client.list_consumer_groups()}
         [answer] = await client.describe_consumer_groups([group])
         assert answer.groups[0][:3] == (0, group, "Empty")
         offsets = await client.list_consumer_group_offsets(group)

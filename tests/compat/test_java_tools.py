@@ -17,7 +17,7 @@ import pytest
 
 from tests.compat.java_tools import CONFIGS, GROUPS, JAVA, SECONDS, TOPICS, Said, Tools, running_tools
 from tests.support.batches import batch
-from tests.support.group_client import commit, fetch_offsets
+from tests.support.group_client import await_coordinator, commit, fetch_offsets
 from tests.support.kafka import java
 from tests.support.raw import RawClient
 
@@ -55,8 +55,11 @@ def run(jvm: Callable[[], Tools], kafka_jars: str, address: str) -> Run:
 
 
 @pytest.fixture
-def group(name: str) -> str:
-    return f"group-{name}"
+def group(raw: RawClient, name: str) -> str:
+    """A name for a group, whose coordinator is ready."""
+    found = f"group-{name}"
+    await_coordinator(raw, found)
+    return found
 
 
 # --- topics ---

@@ -43,4 +43,4 @@ def test_nothing_is_lost_torn_doubled_or_reordered_in_an_hour(tmp_path: Path) ->
     for number in range(rounds):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run(folder, seconds / rounds, inputs=40_000)
+        run(folder, seconds / rounds, inputs=round(40 * seconds / rounds))

@@ -152,11 +152,6 @@ def test_ids_are_refused_where_they_would_be_wrong(
         resumed.send(f"{name}-wide", b"v").result(30)
 
 
-def test_ids_survive_being_written_down() -> None:
-    with pytest.raises(ConfigError, match="no saved ids"):
-        ProducerIds.from_json("{}")
-
-
 def test_killed_at_every_step_every_record_comes_out_once(
     server: TestedServer, client: RawClient, name: str, tmp_path: Path
 ) -> None:

@@ -104,7 +104,9 @@ class FakeChannel(Channel):
                 offered[int(key)] = (lowest, highest)
         return offered
 
-    def request(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
+    def request(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
+    ) -> Answer:
         if key not in self.versions():
             raise ServerError(ErrorCode.UNSUPPORTED_VERSION, messages.API_NAMES[key])
         highest = self.versions()[key][1]

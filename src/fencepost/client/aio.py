@@ -7,12 +7,14 @@ reader has one thread of its own, which fetches and decodes while the loop goes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
+from fencepost.client.fetcher import Chunk
 from fencepost.client.ids import ProducerIds
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Place, Reader, ReadRecord
@@ -20,7 +22,7 @@ from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
-from fencepost.errors import Closed, TimedOut
+from fencepost.errors import Closed, FencepostError, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -132,6 +134,9 @@ class AsyncReader:
         self._make: Callable[[], Reader] = lambda: Reader(servers, topics, start=start, stop=stop, **options)
         self._reader: Reader | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-read")
+        self._taking: asyncio.Future[Chunk | None] | None = None
+        """A chunk that is being taken, or was and is not handed out yet."""
+        self._records: Iterator[ReadRecord] = iter(())
 
     async def __aenter__(self) -> Self:
         try:
@@ -147,6 +152,10 @@ class AsyncReader:
         await self.close()
 
     async def close(self) -> None:
+        taking, self._taking = self._taking, None
+        if taking is not None:
+            await asyncio.wait([taking])
+            taking.exception()  # nobody waits for it any more
         await self._run(self._its.close)  # behind what the thread is at: a reader is used by one thread at a time
         self._thread.shutdown(wait=False)
 
@@ -164,32 +173,46 @@ class AsyncReader:
         positions = self.positions if offsets is None else offsets
         await self._run(lambda: self._its.commit(positions))
 
-    async def __aiter__(self) -> AsyncIterator[ReadRecord]:
+    def __aiter__(self) -> Self:
+        """A loop that was left, or cancelled, can be taken up again where it was left."""
+        return self
+
+    async def __anext__(self) -> ReadRecord:
         reader = self._its
-        while (taken := await self._take(reader._decode)) is not None:
-            for record in reader._hand_out(*taken):
-                yield record
+        while (record := next(self._records, None)) is None:
+            taken = await self._take(reader._decode)
+            if taken is None:
+                raise StopAsyncIteration
+            self._records = reader._hand_out(*taken)
+        return record
 
     async def arrow(self) -> AsyncIterator[pa.RecordBatch]:
         reader = self._its
         while (taken := await self._take(reader._table)) is not None:
             chunk, table = taken
-            reader._positions[chunk.partition] = chunk.next
+            reader._is_at(chunk)
             if table is not None and table.num_rows:
                 yield table
 
-    async def _take(self, decode: Callable[[Any], T]) -> tuple[Any, T] | None:
+    async def _take(self, decode: Callable[[Chunk], T]) -> tuple[Chunk, T] | None:
         reader = self._its
-
-        def take() -> tuple[Any, T] | None:
-            chunk = reader._next(_LOOK_UP)
-            return None if chunk is None else (chunk, decode(chunk))
-
         while True:
+            if self._taking is None:
+                self._taking = asyncio.ensure_future(self._run(lambda: reader._next(_LOOK_UP)))
             try:
-                return await self._run(take)
+                # What the thread has taken stays taken: a task that is cancelled here loses nothing.
+                chunk = await asyncio.shield(self._taking)
             except TimedOut:
-                continue  # nothing new: a moment for a cancelled task to end
+                self._taking = None
+                continue
+            except FencepostError:
+                self._taking = None
+                raise
+            if chunk is None:
+                return None
+            decoded = await self._run(partial(decode, chunk))
+            self._taking = None
+            return chunk, decoded
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -168,7 +168,12 @@ class Reader:
             self._given = record  # instead of moving the position for each: `positions` looks here
             yield record
         self._given = None
-        self._positions[chunk.partition] = chunk.next
+        self._is_at(chunk)
+
+    def _is_at(self, chunk: Chunk) -> None:
+        """Behind the chunk; but not behind the stop, where the log may go on with what was not asked for."""
+        at = chunk.next if chunk.stop is None else min(chunk.next, chunk.stop)
+        self._positions[chunk.partition] = Offset(at)
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
         """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
@@ -176,7 +181,7 @@ class Reader:
         if chunk is None:
             return None
         records = self._decode(chunk)
-        self._positions[chunk.partition] = chunk.next
+        self._is_at(chunk)
         return records
 
     def _decode(self, chunk: Chunk) -> list[ReadRecord]:
@@ -193,7 +198,7 @@ class Reader:
         """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
         while (chunk := self._next(None)) is not None:
             table = self._table(chunk)
-            self._positions[chunk.partition] = chunk.next
+            self._is_at(chunk)
             if table is not None and table.num_rows:
                 yield table
 

@@ -1,0 +1,186 @@
+"""A producer with a name, stepped by hand, with a coordinator that answers when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from fencepost.client.ids import ProducerIds, SavedPartition
+from fencepost.client.options import ProducerOptions
+from fencepost.client.sender import Sender
+from fencepost.client.settings import ClientSettings
+from fencepost.client.transactional import NO_MEMBER, Member
+from fencepost.core.pid import Identity
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
+from fencepost.kernel import read_header
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import Api, Refused, ScriptedCluster
+from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
+from tests.support.stepped import SteppedProducer
+
+pytestmark = pytest.mark.unit
+
+PID = Pid(77)
+
+
+class Coordinator:
+    """Hands out epochs; the other steps wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.expected: list[Identity | None] = []
+        self.added: list[TopicPartition] = []
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+        self.refusal: FencepostError | None = None
+
+    def init(self, timeout_ms: int, who: Identity | None = None) -> Identity:
+        self.expected.append(who)
+        self.epoch += 1
+        return Identity(PID, Epoch(self.epoch))
+
+    def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None:
+        self.asked.set()
+        assert self.answer.wait(10)
+        if self.refusal is not None:
+            raise self.refusal
+        self.added += partitions
+
+    def add_offsets(
+        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None:
+        raise AssertionError("not in these tests")
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        raise AssertionError("not in these tests")
+
+
+class NamedProducer(SteppedProducer):
+    def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
+        super().__init__(cluster)
+        self.coordinator = Coordinator()
+        self.options = ProducerOptions(name="n", **options)
+        self.network = cluster.network()
+        settings = ClientSettings(tuple(cluster.addresses.values()))
+        self.sender = Sender(settings, self.options, self.network, self.clock, steps=self.coordinator)
+        self.until(self.sender.identity_is_settled.is_set)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Steps while threads do their errands, too."""
+        deadline = 2_000
+        while not condition():
+            self.sender.run_once(0.01)
+            deadline -= 1
+            assert deadline, "never"
+            threading.Event().wait(0.0005)
+
+
+def cluster(**topics: int) -> ScriptedCluster:
+    return ScriptedCluster(HandWoundClock(), topics=topics)
+
+
+def produced(on: ScriptedCluster) -> int:
+    return sum(request.key == Api.PRODUCE for request in on.seen)
+
+
+def test_nothing_is_sent_to_a_partition_before_the_coordinator_has_added_it() -> None:
+    on = cluster(t=2)
+    producer = NamedProducer(on)
+    producer.sender.begin_transaction()
+    ticket = producer.send("t", b"v", partition=1)
+    producer.until(producer.coordinator.asked.is_set)
+    for _ in range(20):
+        producer.sender.run_once(0.01)
+    assert produced(on) == 0
+    producer.coordinator.answer.set()
+    producer.until(ticket.done)
+    assert producer.coordinator.added == [TopicPartition("t", 1)]
+    header = read_header(on.logs["t"][1].batches[0])
+    assert header.is_transactional
+    assert (header.pid, header.epoch, header.base_sequence) == (PID, 0, 0)
+
+
+def test_a_record_outside_of_a_transaction_is_stamped_but_not_transactional() -> None:
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    producer.until(producer.send("t", b"v").done)
+    header = read_header(on.logs["t"][0].batches[0])
+    assert not header.is_transactional
+    assert (header.pid, header.epoch) == (PID, 0)
+
+
+def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> None:
+    """IDEM-5: it is given only to whoever still has the name."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    producer.coordinator.answer.set()
+    producer.sender.begin_transaction()
+    producer.until(producer.send("t", b"v").done)
+    dropped = producer.send("t", b"w")
+    producer.sender.drop_transaction()
+    assert isinstance(dropped.exception(0), SendFailed)
+    producer.until(producer.sender.identity_is_settled.is_set)
+    assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
+    producer.sender.begin_transaction()
+    producer.until(producer.send("t", b"x").done)
+    header = read_header(on.logs["t"][0].batches[-1])
+    assert (header.epoch, header.base_sequence) == (1, 0)
+
+
+def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_the_producer() -> None:
+    producer = NamedProducer(cluster(t=1))
+    producer.coordinator.refusal = ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
+    producer.coordinator.answer.set()
+    producer.sender.begin_transaction()
+    ticket = producer.send("t", b"v")
+    producer.until(ticket.done)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(ticket.exception(0))
+    with pytest.raises(SendFailed, match="the transaction has failed"):
+        producer.send("t", b"w")
+    producer.sender.drop_transaction()
+    producer.send("t", b"x")
+
+
+def test_a_coordinator_that_fences_ends_the_producer() -> None:
+    producer = NamedProducer(cluster(t=1))
+    producer.coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "n")
+    producer.coordinator.answer.set()
+    producer.sender.begin_transaction()
+    ticket = producer.send("t", b"v")
+    producer.until(ticket.done)
+    assert isinstance(ticket.exception(0), Fenced)
+    producer.sender.drop_transaction()
+    with pytest.raises(Fenced):
+        producer.send("t", b"w")
+
+
+def test_a_server_that_lost_track_in_a_transaction_fails_it_since_a_bump_would_abort_it_silently() -> None:
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    producer.coordinator.answer.set()
+    producer.sender.begin_transaction()
+    on.next(Api.PRODUCE, Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    ticket = producer.send("t", b"v")
+    producer.until(ticket.done)
+    assert isinstance(ticket.exception(0), SendFailed)
+    assert producer.coordinator.expected == [None]
+
+
+def test_ids_are_the_same_when_they_come_back_from_json() -> None:
+    partitions = {
+        TopicPartition("a", 0): SavedPartition(PID, Epoch(1), Sequence(5), Offset(9)),
+        TopicPartition("b", 3): SavedPartition(PID, Epoch(2), Sequence(0), None),
+    }
+    ids = ProducerIds("cluster", "n", PID, Epoch(2), partitions)
+    assert ProducerIds.from_json(ids.to_json()) == ids
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cluster_id": "c", "name": "n", "pid": 1, "epoch": 0, "partitions": [[1]]}']
+)
+def test_what_are_no_ids_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no saved ids"):
+        ProducerIds.from_json(text)

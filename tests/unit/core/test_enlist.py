@@ -1,0 +1,53 @@
+"""Which partitions a transaction has: nothing is sent to one before the coordinator has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.core.enlist import Enlisted
+from fencepost.errors import FencepostError
+from fencepost.types import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+A, B, C = (TopicPartition("t", index) for index in range(3))
+
+
+def test_a_partition_is_admitted_when_it_was_added_and_not_before() -> None:
+    transaction = Enlisted()
+    assert not transaction.admits(A)
+    assert transaction.to_add() == [A]
+    assert not transaction.admits(A)
+    transaction.added([A])
+    assert transaction.admits(A)
+    assert transaction.to_add() == []
+
+
+def test_one_question_at_a_time_for_all_that_gathered_meanwhile() -> None:
+    transaction = Enlisted()
+    transaction.admits(A)
+    assert transaction.to_add() == [A]
+    transaction.admits(B)
+    transaction.admits(C)
+    assert transaction.to_add() == []
+    transaction.added([A])
+    assert transaction.to_add() == [B, C]
+
+
+def test_it_has_begun_as_soon_as_the_question_is_on_its_way() -> None:
+    """The answer may be lost: there is something to abort all the same."""
+    transaction = Enlisted()
+    assert not transaction.is_begun
+    transaction.admits(A)
+    transaction.to_add()
+    assert transaction.is_begun
+
+
+def test_a_failed_one_asks_for_nothing_and_keeps_its_first_cause() -> None:
+    transaction = Enlisted()
+    first, second = FencepostError("first"), FencepostError("second")
+    transaction.fail(first)
+    transaction.fail(second)
+    assert transaction.error is first
+    assert not transaction.admits(A)
+    assert transaction.to_add() == []
