@@ -36,9 +36,9 @@ def produce(job: Produce) -> Outcome:
 def fetch(job: Fetch) -> Outcome:
     import pyarrow.compute as pc
 
+    count = size = 0
+    watch = Stopwatch()  # connecting counts, as it does for confluent-kafka
     with Reader(job.address, job.topic, stop="latest", partition_bytes=4 << 20, headers=False) as reader:
-        count = size = 0
-        watch = Stopwatch()
         for batch in reader.arrow():
             count += batch.num_rows
             size += pc.sum(pc.binary_length(batch.column("value"))).as_py()

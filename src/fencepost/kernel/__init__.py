@@ -1,6 +1,7 @@
 """Record batches: encode, decode, compress, checksum. The kernel knows bytes and numbers, no topics and no sockets.
 
-What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`).
+What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`,
+`intake_py.py`).
 `IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is
 said aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
 """
@@ -76,19 +77,24 @@ __all__ = [
     "MAX_DECOMPRESSED",
     "BatchBuilder",
     "BatchHeader",
+    "Budget",
     "Buffer",
     "BytesColumn",
     "ColumnDecoder",
     "ColumnSource",
     "HeaderColumn",
     "Headers",
+    "Intake",
+    "Lane",
     "Marker",
     "MarkerType",
     "NumberColumn",
     "Payload",
+    "Place",
     "Record",
     "RecordColumns",
     "Row",
+    "Slot",
     "build_batches",
     "check_batch",
     "checksum",

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, compiled. `batch_py.py` says the same in plain Python, with the layouts; read that first.
 
-One module of three files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
-`_columns.pxi` is about records as columns, and here are the batches.
+One module of four files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
+`_columns.pxi` is about records as columns, `_intake.pxi` is a producer's way into its open batches, and here are the batches.
 
 While a builder's memory is in use without the GIL, or lent out, `lent` is above zero, and whoever wants to change the
 builder gets a BufferError.
