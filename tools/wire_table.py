@@ -3,7 +3,7 @@
     python tools/wire_table.py            prints the tables
     python tools/wire_table.py --write    puts them into docs/wire.md
 
-What is served comes from the registry (`fencepost.server.api`), what each API does from the first sentence of its module.
+What is served comes from the registry (`fencepost.server.api`), what an API does from the first sentence of its module.
 Kafka's ranges are those a broker of this version advertises; `tests/compat/test_versions.py` compares them with one.
 """
 
@@ -35,7 +35,7 @@ KAFKA: Final = {  # 4.3.1: API key → lowest and highest version
 }
 # fmt: on
 
-_TRANSACTIONS: Final = "needs `transaction.version` 2 (KIP-890), which is not advertised: no client asks for it"
+_TRANSACTIONS: Final = "v5 needs `transaction.version` 2 (KIP-890), which is not advertised: no client asks for it"
 NARROWER: Final = {
     24: "v4 and v5 are for brokers among themselves",
     26: _TRANSACTIONS,
@@ -44,13 +44,15 @@ NARROWER: Final = {
 }
 """Why the newest versions of an API are left out."""
 
-_ONE_NODE: Final = "one node: there is nobody to talk to about it"
+_ONE_NODE: Final = "one node, and no quorum to manage"
 _NO_SECURITY: Final = "nobody is authenticated here"
 _OTHER_GROUPS: Final = "share groups and streams groups are not built"
 ABSENT: Final = {
     **dict.fromkeys((17, 30, 31, 36, 38, 39, 40, 41, 51), _NO_SECURITY),
-    **dict.fromkeys((34, 45, 55, 57, 64, 80, 81), _ONE_NODE),
+    **dict.fromkeys((45, 55, 64, 80, 81), _ONE_NODE),
+    34: "there is one data directory",
     49: "there are no quotas to alter",
+    57: "no features are advertised",
     **dict.fromkeys((76, 77, 78, 79, *range(83, 93)), _OTHER_GROUPS),
 }
 """Why an API of Kafka's is not served."""
