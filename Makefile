@@ -67,5 +67,5 @@ tools:
 		need="tests with a real Apache Kafka need"; \
 		skip=$(if $(filter true,$(CI)),,'; FENCEPOST_ALLOW_SKIP=1 goes without them'); \
 		java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
-		test "$${java:-0}" -ge 17 || { echo "make: $$need Java 17 or newer (Debian: openjdk-17-jre-headless)$$skip" >&2; exit 1; }; \
+		test "$${java:-0}" -ge 17 || { echo "make: $$need Java 17 or newer (Debian: openjdk-17-jdk-headless)$$skip" >&2; exit 1; }; \
 		command -v mvn >/dev/null || { echo "make: $$need Maven (Debian: maven)$$skip" >&2; exit 1; }; }

@@ -224,7 +224,7 @@ def read(server: Server, topic: str) -> Iterator[tuple[int, int]]:
 def why_no_spark() -> str | None:
     """What is missing for the second part, in words; None if nothing is."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        return "needs Java 17 or newer (Debian: openjdk-17-jre-headless)"
+        return "needs Java 17 or newer (Debian: openjdk-17-jdk-headless)"
     if importlib.util.find_spec("pyspark") is None:
         return "needs PySpark (pip install 'fencepost[spark]')"
     return None
