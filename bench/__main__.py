@@ -18,6 +18,8 @@ from bench.results import Results
 from bench.server import footprint, idempotence, latency, partitions, plan, restart, throughput
 
 RESULTS = Path(__file__).resolve().parent / "results"
+_BUSY = 0.5
+"""Load average above which others would be measured too."""
 SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "restart")
 
 
@@ -90,6 +92,9 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
     def say(line: str) -> None:
         console.print(line, style="dim", highlight=False)
 
+    load = results.about["machine"]["load_before"]
+    if load > _BUSY:
+        console.print(f"the machine is busy (load {load}): these figures will be noise", style="red")
     kafka = Kafka(chosen.folder / "kafka")
     ours = {sync: Fencepost(chosen.folder / f"fencepost-{sync}", sync) for sync in ("os", "always")}
     brokers: list[Broker] = [kafka, ours["os"], ours["always"]]

@@ -107,6 +107,8 @@ class Fencepost:
         self._folder = folder
         self._port = free_port()
         self._child: Child | None = None
+        # An installed package has its bytecode beside it; a checkout, or a shell that forbids to write any, has not.
+        self._environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
         serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(folder / "data"), "--sync", sync]
         self._command = [*serve, "--listen", self.address, "--no-auto-create", *arguments]
         if open_files is not None:
@@ -125,7 +127,7 @@ class Fencepost:
     def start(self) -> float:
         self._folder.mkdir(parents=True, exist_ok=True)
         began = time.perf_counter()
-        self._child = Child(self._command, log=self._folder / "server.log")
+        self._child = Child(self._command, log=self._folder / "server.log", env=self._environment)
         while not answers(self._port):
             if self._child.exit_code is not None or time.perf_counter() - began > _READY_SECONDS:
                 raise RuntimeError(f"{self.name} did not come up:\n{self._child.output()}")
