@@ -253,4 +253,5 @@ def test_a_change_is_carried_to_its_end_although_its_client_hung_up(ours: Tested
         for topic in names:
             answer = client.call(CREATE_TOPICS, 7, topics=[new_topic(topic)], timeout=10_000, validate_only=False)
             assert answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            client.await_topic(topic)  # the name may be taken by a creation that is still on its way
             assert client.produce(topic, batch([b"x"])).error is ErrorCode.NONE

@@ -101,7 +101,8 @@ class HistoryRun:
                 values = [f"{partition}:{number}".encode() for number in range(self._written, self._written + count)]
                 now = [int(time.time() * 1000)] * count  # retention would take older records away
                 whole = batch(values, timestamps=now)
-                assert client.produce("in", whole, partition=partition).error is ErrorCode.NONE
+                answer = client.produce("in", whole, partition=partition)
+                assert answer.error is ErrorCode.NONE, answer
         self._written += count
 
     # --- faults ---

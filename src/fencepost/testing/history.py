@@ -247,16 +247,18 @@ class _Judge:
 
     def readers_saw_the_log(self) -> Iterator[Anomaly]:
         for reader, reads in self._history.reads.items():
-            seen: dict[TopicPartition, list[Offset]] = {}
+            seen: dict[TopicPartition, set[Offset]] = {}
+            last: dict[TopicPartition, Offset] = {}
             for partition, offset, value in reads:
-                offsets = seen.setdefault(partition, [])
-                if offsets and offset <= offsets[-1]:
+                offsets = seen.setdefault(partition, set())
+                if offsets and offset <= last[partition]:
                     kind: Kind = "duplicate" if offset in offsets else "reordered"
-                    yield Anomaly(kind, f"{reader} was given {partition} {offset} after {offsets[-1]}")
-                offsets.append(offset)
+                    yield Anomaly(kind, f"{reader} was given {partition} {offset} after {last[partition]}")
+                offsets.add(offset)
+                last[partition] = offset
                 yield from self._judge_read(reader, partition, offset, value)
             for partition, offsets in seen.items():
-                yield from self._passed_over(reader, partition, set(offsets))
+                yield from self._passed_over(reader, partition, offsets)
 
     def _judge_read(self, reader: str, partition: TopicPartition, offset: Offset, value: str) -> Iterator[Anomaly]:
         transaction = self._transaction_of.get(value)
@@ -268,8 +270,9 @@ class _Judge:
             yield Anomaly("lost", f"{reader} read {value} in {partition} at {offset}, where it no longer is")
 
     def _passed_over(self, reader: str, partition: TopicPartition, offsets: set[Offset]) -> Iterator[Anomaly]:
+        low, high = min(offsets), max(offsets)
         for offset, value in self._log.get(partition, ()):
-            if min(offsets) < offset < max(offsets) and offset not in offsets:
+            if low < offset < high and offset not in offsets:
                 yield Anomaly("lost", f"{reader} passed over {value} in {partition} at {offset}")
 
     def offsets_do_not_change(self) -> Iterator[Anomaly]:

@@ -16,6 +16,8 @@ from fencepost.server.topics import check_topic_name
 
 TOPIC: Final = 2
 BROKER: Final = 4
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 
 _FROM_TOPIC: Final = 1
 _FROM_SERVER: Final = 4
@@ -64,6 +66,8 @@ def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]
         if resource.resource_name not in ("", str(broker.config.node_id)):
             raise ServerError(ErrorCode.INVALID_REQUEST, f"this is node {broker.config.node_id}")
         return _server_rows(broker)
+    if resource.resource_type in (CLIENT_METRICS, GROUP):
+        return []  # tools ask; there is nothing to set
     raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
 
 
