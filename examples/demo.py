@@ -205,9 +205,12 @@ def read(server: Server, topic: str) -> Iterator[tuple[int, int]]:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         unfinished = set(range(PARTITIONS))
+        heard_at = time.monotonic()
         while unfinished:
-            batch = consumer.consume(10_000, timeout=SECONDS_WITHOUT_PROGRESS)
-            if not batch:
+            batch = consumer.consume(10_000, timeout=0.2)  # it waits until there are as many, or for so long
+            if batch:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SECONDS_WITHOUT_PROGRESS:
                 raise SystemExit("the log cannot be read to its end")
             for message in batch:
                 error = message.error()
