@@ -184,7 +184,8 @@ class KafkaBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self._properties_file
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Its first byte is 0, and the text then begins with an A: a "-" in front would be taken for an option.
+        cluster_id = base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run(
             [*formatting, "-t", cluster_id, "-c", properties, *self._scram], capture_output=True, text=True, check=False
