@@ -144,6 +144,11 @@ def shared_broker(folder: Path) -> Iterator[str]:
                     broker.stop()
 
 
+def new_cluster_id() -> str:
+    # Its first byte is 0, and the text then begins with an A: a "-" in front would be taken for an option.
+    return base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
 class KafkaBroker:
     """One node that is broker and controller; `address` is where clients connect."""
 
@@ -155,18 +160,24 @@ class KafkaBroker:
         jvm: Sequence[str] = JVM,
         protocols: Sequence[str] = (),
         scram: Sequence[str] = (),
+        cluster_id: str | None = None,
     ) -> None:
         """`protocols` are those of further listeners (SSL, SASL_SSL …), whose addresses are in `listening`; `scram` are
-        users in the form that Kafka's storage tool takes."""
+        users in the form that Kafka's storage tool takes; `cluster_id` is one that several nodes share."""
         self.folder = folder
         self.listening = {protocol: f"{HOST}:{free_port()}" for protocol in protocols}
         self._scram = [argument for user in scram for argument in ("--add-scram", user)]
         self._jvm = jvm
         self.port = free_port()
         self.address = f"{HOST}:{self.port}"
-        self._controller_port = free_port()
-        self._settings = dict(settings or {})
+        self.controller_port = free_port()
+        self.settings = dict(settings or {})
+        self._cluster_id = cluster_id or new_cluster_id()
         self._child: Child | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
 
     @property
     def pid(self) -> int:
@@ -184,19 +195,28 @@ class KafkaBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self._properties_file
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-        # Its first byte is 0, and the text then begins with an A: a "-" in front would be taken for an option.
-        cluster_id = base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run(
-            [*formatting, "-t", cluster_id, "-c", properties, *self._scram], capture_output=True, text=True, check=False
+            [*formatting, "-t", self._cluster_id, "-c", properties, *self._scram],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise KafkaUnavailable(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout)[-2000:]}")
 
     def launch(self) -> None:
         """Starts the process on a formatted directory and waits until it answers."""
+        self.begin()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
+        """Starts the process: a node of several answers only once most of them run."""
         command: list[str | Path] = ["java", *self._jvm, "-cp", f"{jars()}/*", "kafka.Kafka", self._properties_file]
         self._child = Child(command, log=self.folder / "broker.log")
+
+    def wait_until_ready(self) -> None:
+        assert self._child is not None
         deadline = time.monotonic() + READY_SECONDS
         while not answers(self.port):
             if self._child.exit_code is not None or time.monotonic() > deadline:
@@ -225,8 +245,8 @@ class KafkaBroker:
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
-            "listeners": ",".join([*clients, f"CONTROLLER://{HOST}:{self._controller_port}"]),
+            "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
+            "listeners": ",".join([*clients, f"CONTROLLER://{HOST}:{self.controller_port}"]),
             "advertised.listeners": ",".join(clients),
             "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in names)]),
             "controller.listener.names": "CONTROLLER",
@@ -244,5 +264,5 @@ class KafkaBroker:
             "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
             "num.network.threads": 2,
             "num.io.threads": 4,
-            **self._settings,
+            **self.settings,
         }

@@ -1,0 +1,129 @@
+"""Three nodes of a real Apache Kafka on this machine, each broker and controller, to be killed and started again.
+
+Replication 3 and `min.insync.replicas` 2: one node at a time may be gone and nothing that was acknowledged is. Sessions
+are short, so that a leader that was killed has a successor in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fencepost import Admin
+from fencepost.client.results import PartitionDescription
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
+from fencepost.errors import FencepostError
+from tests.support.kafka import HOST, KafkaBroker, new_cluster_id
+
+NODES: Final = (1, 2, 3)
+SETTLED_SECONDS: Final = 120
+JVM: Final = ["-Xms48m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
+
+SETTINGS: Final[Mapping[str, object]] = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 3,
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    "auto.leader.rebalance.enable": "false",  # leaders move when a test says so
+    "unclean.leader.election.enable": "false",
+}
+
+
+class KafkaCluster:
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        cluster_id = new_cluster_id()
+        self.nodes = {node: KafkaBroker(folder / str(node), jvm=JVM, cluster_id=cluster_id) for node in NODES}
+        voters = ",".join(f"{node}@{HOST}:{broker.controller_port}" for node, broker in self.nodes.items())
+        for node, broker in self.nodes.items():
+            broker.settings.update({**SETTINGS, "node.id": node, "controller.quorum.voters": voters})
+            broker.settings.update(settings or {})
+        self.servers = ",".join(broker.address for broker in self.nodes.values())
+
+    def start(self) -> None:
+        for broker in self.nodes.values():
+            broker.format()
+        for broker in self.nodes.values():
+            broker.begin()
+        for broker in self.nodes.values():
+            broker.wait_until_ready()
+
+    def stop(self) -> None:
+        for broker in self.nodes.values():
+            broker.stop()
+
+    # --- what becomes of a node ---
+
+    def kill(self, node: int) -> None:
+        """SIGKILL: its session ends by time, and it comes back after an unclean shutdown."""
+        self.nodes[node].stop()
+
+    def shut_down(self, node: int) -> None:
+        """SIGTERM: it hands its leaderships over before it goes."""
+        self.nodes[node].shut_down()
+
+    def bring_back(self, node: int) -> None:
+        self.nodes[node].launch()
+
+    @contextlib.contextmanager
+    def paused(self, node: int) -> Iterator[None]:
+        """SIGSTOP: it holds its connections, says nothing, and wakes up not knowing that time has passed."""
+        pid = self.nodes[node].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def elect_preferred(self, topic: str) -> None:
+        """Every partition is led by the first of its replicas again."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        partitions = [TopicPartition(topic, each.partition) for each in self.partitions(topic)]
+        admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
+
+    # --- who does what ---
+
+    def partitions(self, topic: str) -> tuple[PartitionDescription, ...]:
+        """By whichever node answers."""
+        with Admin(self.servers) as admin:
+            return admin.describe_topic(topic).partitions
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self.partitions(topic)[partition].leader
+
+    def coordinator(self, name: str) -> int:
+        """The node that keeps a transactional id."""
+        with Routes(ClientSettings.of(self.servers)) as routes:
+            return routes.retried(lambda: routes.transaction_coordinator(name)).id
+
+    def wait_until_moved(self, topic: str, away_from: int) -> None:
+        """Every partition has a leader, and it is not that node."""
+        self._wait(topic, lambda each: each.leader not in (-1, away_from))
+
+    def wait_until_whole(self, topic: str) -> None:
+        """Every replica is in sync: the next node may go."""
+        self._wait(topic, lambda each: each.leader != -1 and len(each.in_sync) == len(NODES))
+
+    def _wait(self, topic: str, is_so: Callable[[PartitionDescription], bool]) -> None:
+        deadline = time.monotonic() + SETTLED_SECONDS
+        seen: object = None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FencepostError):
+                partitions = self.partitions(topic)
+                seen = partitions
+                if all(is_so(each) for each in partitions):
+                    return
+            time.sleep(0.1)  # another process's state: nothing to await
+        raise AssertionError(f"{topic} did not settle within {SETTLED_SECONDS} s: {seen}")
