@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -14,12 +14,14 @@ from fencepost.client.config_names import producer_settings
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
+from fencepost.client.own import Claim, Road, claim_by, no_road
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Steps, Transactional
+from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -85,6 +87,7 @@ class Producer:
         if self._options.name is not None:
             self._steps = Transactional(self._routes, self._options.name)
         self._transaction: Transaction | None = None
+        self._owns_by: Road | None = None
         self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
@@ -211,6 +214,41 @@ class Producer:
         if self._transaction is None or not self._transaction.is_open:
             raise FencepostError("offsets are sent in a transaction")
         self._transaction.send_offsets(group, offsets, member)
+
+    # --- owning ---
+
+    def own(
+        self,
+        group: str,
+        resources: Sequence[str],
+        *,
+        generation: int | None = None,
+        wait: bool | float | None = None,
+        after: int | None = None,
+        session: float = 0.0,
+    ) -> Claim:
+        """Claims `resources` (a partition's name is `TOPIC-PARTITION`) in `group`, all of them or none.
+
+        At once with `generation`, the one this claimant believes in: severs an owner whose generation is not higher,
+        Refused otherwise. With `wait` (seconds, or True: as long as it takes) when all are free; TimedOut otherwise.
+        `after`: only if that is still the newest token. `session`: this producer loses what it owns when it is silent
+        for so many seconds, as a stopped process is.
+
+        Once it owns something, the loss of its connection is the end of this producer: every ticket is settled with
+        what is known, `send` raises Fenced, and it does not come back by itself.
+        """
+        wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
+        if self._transaction is not None and self._transaction.is_open:
+            raise FencepostError("own first, then begin the transaction")
+        if self._thread is None:
+            self._begin()
+        return claim_by(self._road(), wanted)
+
+    def _road(self) -> Road:
+        """Chosen when it is first needed, by what the server offers."""
+        if self._owns_by is None:
+            raise no_road(self._routes)
+        return self._owns_by
 
     # --- until all is settled ---
 

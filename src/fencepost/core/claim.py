@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from fencepost.core.ownership import MAX_GENERATION
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut
 from fencepost.types import Generation, Milliseconds
+
+MOST_RESOURCES: Final = 20_000
+"""That one owner holds."""
+LONGEST_NAME: Final = 1_000
+LONGEST_WAIT: Final = (2**31 - 1) / 1000
+"""Seconds; about 25 days. What a claim that waits for as long as it takes asks for."""
 
 
 class Held(NamedTuple):
@@ -32,6 +39,70 @@ class Refused(FencepostError):
         """Of the resources that were refused: their present generation and newest token."""
         self.current_generation = first.generation
         self.token = first.token
+
+
+class Demand(NamedTuple):
+    """What a claimant asks for; made by `demand`, which checks it."""
+
+    group: str
+    resources: tuple[str, ...]
+    generation: int | None
+    """The one believed in; None for a claim that waits."""
+    wait: float | None
+    """Seconds to wait until all is free; None: take over at once, or be refused."""
+    after: int | None
+    """Grant it only if this is still the newest token of every resource."""
+    session: float
+    """Seconds of silence after which the owner is severed; 0: it may be silent for ever."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """The OwnRequest."""
+        return own_fields(
+            self.group,
+            self.resources,
+            generation=self.generation,
+            wait_ms=0 if self.wait is None else max(1, round(self.wait * 1000)),
+            after=self.after,
+            session_ms=round(self.session * 1000),
+        )
+
+
+def demand(
+    group: str,
+    resources: Sequence[str],
+    *,
+    generation: int | None = None,
+    wait: bool | float | None = None,
+    after: int | None = None,
+    session: float = 0.0,
+) -> Demand:
+    """Checks what the caller says before anything is asked: a mistake never costs anybody what they own."""
+    if isinstance(resources, str):
+        raise TypeError("resources is a list of names, not one name")
+    if not 0 < len(group) <= LONGEST_NAME:
+        raise ValueError(f"a group's name has 1 to {LONGEST_NAME} characters, not {len(group)}")
+    names = tuple(resources)
+    if not 0 < len(names) <= MOST_RESOURCES:
+        raise ValueError(f"1 to {MOST_RESOURCES} resources are claimed, not {len(names)}")
+    seen: set[str] = set()
+    for name in names:
+        if not 0 < len(name) <= LONGEST_NAME:
+            raise ValueError(f"a resource's name has 1 to {LONGEST_NAME} characters, not {len(name)}")
+        if name in seen:
+            raise ValueError(f"resource {name!r} is named more than once")
+        seen.add(name)
+    seconds = LONGEST_WAIT if wait is True else None if wait is None or wait is False else float(wait)
+    if (generation is None) == (seconds is None):
+        raise ValueError("say generation=N (the one you believe in; 0 resets), or wait=… to wait until it is free")
+    if generation is not None and not 0 <= generation <= MAX_GENERATION:
+        raise ValueError(f"a generation is 0 to {MAX_GENERATION}, not {generation}")
+    if seconds is not None and not 0 < seconds <= LONGEST_WAIT:
+        raise ValueError(f"wait=True, or up to {LONGEST_WAIT:.0f} seconds, not {wait!r}")
+    if after is not None and after < 0:
+        raise ValueError(f"a token is 0 or more, not {after}")
+    if not 0 <= session <= LONGEST_WAIT:
+        raise ValueError(f"a session lasts up to {LONGEST_WAIT:.0f} seconds, not {session!r}")
+    return Demand(group, names, generation, seconds, after, session)
 
 
 def own_fields(

@@ -1,0 +1,99 @@
+"""Owning what one writes or reads: one API, and a road for each kind of server.
+
+    with producer.own("orders-writers", ["orders-0"], generation=3) as claim:
+        producer.send("orders", b"…", partition=0)      # raises Fenced once somebody else has taken over
+
+On fencepost's server the claim belongs to the connection that carries the data (`tenure.py`); what a severed connection
+sent takes no effect. On Apache Kafka it is built from what Kafka has (`own_kafka.py`). Which of the two it is, the
+server says in ApiVersions; who claims sees a `Road` and gets a `Claim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from fencepost.client.routing import Routes
+from fencepost.core.claim import Demand, Held
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.types import Generation
+from fencepost.wire.apis import OWN
+
+
+class Road(Protocol):
+    """How claims reach one kind of server. Called by the caller's threads; may block."""
+
+    def claim(self, demand: Demand) -> list[Held]:
+        """Settles what was sent before, then claims: all of it, or Refused, or TimedOut, and nothing has changed."""
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        """Settles what was sent before, then gives back. Fenced if it is lost already."""
+
+    def interrupt(self) -> None:
+        """From another thread: a claim that waits is given up, and raises there."""
+
+
+class Claim:
+    """What is owned, from the grant until `release`, or until somebody takes over."""
+
+    def __init__(self, road: Road, group: str, rows: Sequence[Held]) -> None:
+        self._road = road
+        self.group = group
+        self.rows: Mapping[str, Held] = {row.name: row for row in rows}
+        """By name: each resource's generation and token."""
+        self._released = False
+
+    @property
+    def generation(self) -> Generation:
+        """Of the first resource; they differ only where they were claimed apart before."""
+        return next(iter(self.rows.values())).generation
+
+    @property
+    def token(self) -> int:
+        """Of the first resource: durable, never used again, higher than all before it."""
+        return next(iter(self.rows.values())).token
+
+    def release(self) -> None:
+        """Waits until what was sent is settled, and gives everything back; the producer or reader goes on without.
+
+        Raises Fenced if somebody has taken over by now. Harmless if done before.
+        """
+        if not self._released:
+            self._released = True
+            self._road.release(self.group, list(self.rows))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.release()
+        elif isinstance(error, Exception):
+            try:
+                self.release()
+            except FencepostError as also:
+                error.add_note(f"{type(also).__name__}: {also}")  # the first error is the one to see
+        # Otherwise (Ctrl-C) nobody waits for records to be settled: what is owned ends with the connection.
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.rows)
+        return f"<Claim of {names} in {self.group!r}: generation {self.generation}, token {self.token}>"
+
+
+def claim_by(road: Road, demand: Demand) -> Claim:
+    return Claim(road, demand.group, road.claim(demand))
+
+
+def offers_own(routes: Routes) -> bool:
+    """Whether the claim can belong to a connection: only fencepost's server offers that."""
+    return routes.any().offers(OWN)
+
+
+def no_road(routes: Routes) -> ServerError:
+    address = routes.any().address
+    return ServerError(
+        ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
+    )
