@@ -157,6 +157,10 @@ class Ownership(Generic[OwnerT]):
             fresh.append(row)
         return Granted(rows, list(severed), fresh)
 
+    def restore(self, owner: OwnerT, group: str, name: str, generation: Generation, token: int) -> None:
+        """A holding as it was written down before."""
+        self._take(self._group(group), group, owner, Row(name, generation, token))
+
     def _allowed(self, table: _Group[OwnerT], owner: OwnerT, want: Wanted) -> bool:
         holding = table.holdings.get(want.name)
         if want.after is not None and want.after != table.newest.get(want.name, NO_TOKEN):

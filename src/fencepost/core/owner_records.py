@@ -1,0 +1,165 @@
+"""Who owns what, as records of a compacted topic: how `own` judges a claim on Apache Kafka (OWN-3 to OWN-8).
+
+Kafka knows no owners, but it fences transactional ids. So an owner is a *write id*: a transactional id of one producer
+alone, never used again by another. A group's topic has a record per resource:
+
+    resource → generation, token, owner (a write id, or nobody), older (write ids), claim, who and since when
+
+`older` are owners that this record replaced. They may not be fenced yet: whoever wrote the record does that next, and
+may have died before. So nobody relies on a record before all its `older` are fenced, and whoever replaces a record
+fences them first: the list never grows beyond the owners that one claim replaced.
+
+A resource that is given back keeps its record, without an owner, and with its newest token: `after=` asks for that one,
+and the highest token of all records is where the next one comes from. A tombstone would lose both. The rule itself is
+`core/ownership.py`, the same as on fencepost's server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+from fencepost.core.claim import Held, Refused
+from fencepost.core.ownership import NO_TOKEN, Granted, Ownership, Wanted
+from fencepost.errors import ErrorCode, Fenced, FencepostError
+from fencepost.types import Generation, Milliseconds
+
+FREE: Final = Generation(0)
+_VERSION: Final = 1
+
+
+class UnknownRecord(FencepostError):
+    """A record that this version of fencepost cannot read. Guessing who owns what is not an option."""
+
+    code = ErrorCode.INVALID_RECORD
+    fatal = True
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    generation: Generation
+    token: int
+    """The newest that was ever given for the resource."""
+    owner: str | None
+    """A write id; None: nobody owns it."""
+    older: tuple[str, ...] = ()
+    """Write ids that are replaced and perhaps not fenced yet."""
+    claim: str = ""
+    """The call that wrote it: unlike any other, so that a claim whose answer was lost knows its own."""
+    who: str = ""
+    """Host and process of the owner, for people."""
+    since_ms: Milliseconds = 0
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> OwnerRecord:
+        try:
+            fields = json.loads(value)
+            version = fields.pop("version")
+            if version != _VERSION:
+                raise UnknownRecord(f"an owner's record of version {version}: upgrade this fencepost")
+            return cls(**{**fields, "older": tuple(fields["older"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnknownRecord(f"this is no owner's record: {value[:100]!r}") from error
+
+
+Table: TypeAlias = Mapping[str, OwnerRecord]
+"""All records of a group, by resource."""
+
+
+class Claimant(NamedTuple):
+    """One call of `own` or `release`."""
+
+    group: str
+    write_id: str
+    claim: str
+    who: str = ""
+    now_ms: Milliseconds = 0
+
+
+class Plan(NamedTuple):
+    """What a claim comes to: what to write, and whom to fence before and after."""
+
+    rows: list[Held]
+    """What the claimant is told in the end."""
+    fence_first: tuple[str, ...]
+    """Replaced by the records that are replaced now; their successor may have died before it fenced them."""
+    records: Mapping[str, OwnerRecord]
+    """To be written in one transaction; empty: nothing changes."""
+    fence_then: tuple[str, ...]
+    """Replaced by the records that hold now. The claimant is told when they are fenced, not before."""
+
+
+def judge(table: Table, me: Claimant, wanted: Sequence[Wanted]) -> Plan:
+    """The claim's plan; Refused, and nothing is to be done; or Fenced, if the claimant itself was replaced before."""
+    check_not_replaced(table, me)
+    mine = [table[want.name] for want in wanted if want.name in table and table[want.name].owner == me.write_id]
+    if any(record.claim == me.claim for record in mine):
+        # It was written, and the answer was lost. All of it: a transaction is whole, and whoever replaces one of its
+        # resources frees the others.
+        return _as_it_is(table, wanted)
+    ownership = _ownership(table, me.group)
+    judged = ownership.claim(me.write_id, me.group, wanted)
+    if not isinstance(judged, Granted):
+        raise Refused(me.group, [Held(row.name, row.generation, row.token) for row in judged.rows])
+    if not judged.fresh:
+        return _as_it_is(table, wanted)
+    severed = tuple(judged.severed)
+    records = {
+        row.name: OwnerRecord(row.generation, row.token, me.write_id, severed, me.claim, me.who, me.now_ms)
+        for row in judged.fresh
+    }
+    for owner in severed:
+        for _, name in ownership.ended(owner):  # it is fenced as a whole, and so owns nothing any more (OWN-8)
+            records[name] = replace(table[name], generation=FREE, owner=None, older=severed, claim=me.claim)
+    rows = [Held(row.name, row.generation, row.token) for row in judged.rows]
+    kept = [table[row.name] for row in judged.rows if row.name not in records]
+    return Plan(rows, _older(_replaced(table, records)), records, _older([*records.values(), *kept]))
+
+
+def judge_release(table: Table, me: Claimant, names: Sequence[str]) -> Plan:
+    """Gives back those of `names` that the claimant owns."""
+    given = [name for name in names if name in table and table[name].owner == me.write_id]
+    records = {
+        name: replace(table[name], generation=FREE, owner=None, older=(), claim=me.claim, who="", since_ms=me.now_ms)
+        for name in given
+    }
+    rows = [Held(name, table[name].generation, table[name].token) for name in given]
+    return Plan(rows, _older(_replaced(table, records)), records, ())
+
+
+def check_not_replaced(table: Table, me: Claimant) -> None:
+    """A write id that is somebody's older one is fenced, or will be: it must not own anything again."""
+    for name, record in table.items():
+        if me.write_id in record.older:
+            by = f" by {record.who}" if record.owner is not None and record.who else ""
+            raise Fenced(
+                f"{name} in group {me.group!r} was taken over{by}", persisted="no", code=ErrorCode.PRODUCER_FENCED
+            )
+
+
+def _ownership(table: Table, group: str) -> Ownership[str]:
+    highest = max((record.token for record in table.values()), default=NO_TOKEN)
+    ownership = Ownership[str](highest, {(group, name): record.token for name, record in table.items()})
+    for name, record in table.items():
+        if record.owner is not None:
+            ownership.restore(record.owner, group, name, record.generation, record.token)
+    return ownership
+
+
+def _as_it_is(table: Table, wanted: Sequence[Wanted]) -> Plan:
+    records = [table[want.name] for want in wanted]
+    rows = [Held(want.name, table[want.name].generation, table[want.name].token) for want in wanted]
+    return Plan(rows, (), {}, _older(records))
+
+
+def _replaced(table: Table, records: Mapping[str, OwnerRecord]) -> list[OwnerRecord]:
+    return [table[name] for name in records if name in table]
+
+
+def _older(records: Sequence[OwnerRecord]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(write_id for record in records for write_id in record.older))
