@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint bench sanitize dist clean tools
+.PHONY: help setup demo test soak lint docs bench sanitize dist clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup  ## the documentation as a site, into build/site; fails on warnings
+	$(BIN)/mkdocs build --quiet
 
 bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
 	$(BIN)/python -m bench $(or $(ARGS),server)
