@@ -71,28 +71,30 @@ class Partition:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> PartitionLog:
+        """Leaves the log in its place itself: whoever asks once this is done, callbacks or not, finds it there."""
         disk = self._disk
-        return await asyncio.get_running_loop().run_in_executor(
-            disk.threads,
-            lambda: PartitionLog.open(
-                self.directory,
-                self.topic.log_config,
-                files=disk.files,
-                handles=disk.handles,
-                now_ms=disk.clock.now_ms(),
-            ),
-        )
+        try:
+            log = await asyncio.get_running_loop().run_in_executor(
+                disk.threads,
+                lambda: PartitionLog.open(
+                    self.directory,
+                    self.topic.log_config,
+                    files=disk.files,
+                    handles=disk.handles,
+                    now_ms=disk.clock.now_ms(),
+                ),
+            )
+        finally:
+            self._opening = None
+        if self.topic.deleted:
+            log.abandon()
+        else:
+            self.log = log
+        return log
 
     def _opened(self, opening: asyncio.Future[PartitionLog]) -> None:
-        self._opening = None
-        if opening.cancelled():
-            return
-        if (error := opening.exception()) is not None:
+        if not opening.cancelled() and (error := opening.exception()) is not None:
             logger.error("%s cannot be opened: %s", self.name, error)
-        elif self.topic.deleted:
-            opening.result().abandon()
-        else:
-            self.log = opening.result()
 
     def usable(self) -> bool:
         """Whether the log is open and takes appends; one that failed is let go now and then, to be opened anew."""
