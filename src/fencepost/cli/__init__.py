@@ -10,6 +10,7 @@ import click
 from fencepost._version import __version__
 from fencepost.cli.consume import consume
 from fencepost.cli.copy import copy
+from fencepost.cli.demo import demo
 from fencepost.cli.doctor import doctor
 from fencepost.cli.errors import OneLineErrors
 from fencepost.cli.group import group
@@ -39,5 +40,20 @@ def main() -> None:
     """
 
 
-for command in (serve, topic, produce, consume, producers, group, transactions, own, owners, ping, doctor, copy, sink):
+for command in (
+    serve,
+    demo,
+    topic,
+    produce,
+    consume,
+    producers,
+    group,
+    transactions,
+    own,
+    owners,
+    ping,
+    doctor,
+    copy,
+    sink,
+):
     main.add_command(command)

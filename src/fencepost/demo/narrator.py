@@ -1,0 +1,87 @@
+"""How the story is told: a line per event; at a terminal with colours, and a bar where something takes long."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+_LABEL: Final = 12
+
+
+class Narrator(Protocol):
+    def say(self, label: str, text: str) -> None: ...
+
+    def blow(self, label: str, text: str) -> None:
+        """Something was killed, stopped or refused."""
+
+    def bar(self, label: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """Gives a function to call with how much is done."""
+
+
+class Silent:
+    """For `--json`: the numbers speak."""
+
+    def say(self, label: str, text: str) -> None:
+        pass
+
+    def blow(self, label: str, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield lambda _done: None
+
+
+class Lines:
+    """Without a terminal: nothing but lines, flushed, so that a log has them when they happen."""
+
+    def say(self, label: str, text: str) -> None:
+        print(f"  {label:<{_LABEL}}  {text}", flush=True)
+
+    blow = say
+
+    @contextlib.contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        quarter = 1
+
+        def moved(done: int) -> None:
+            nonlocal quarter
+            while quarter < 4 and done * 4 >= total * quarter:
+                self.say(label, f"{quarter * 25} %")
+                quarter += 1
+
+        yield moved
+
+
+class Terminal:
+    """At a terminal: labels in colour, and bars below the lines that come meanwhile."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False)
+
+    def say(self, label: str, text: str, style: str = "bold cyan") -> None:
+        from rich.text import Text
+
+        self._console.print(Text.assemble("  ", (f"{label:<{_LABEL}}", style), "  ", text), soft_wrap=True)
+
+    def blow(self, label: str, text: str) -> None:
+        self.say(label, text, "bold red")
+
+    @contextlib.contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn(f"  {label:<{_LABEL}} "), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task(label, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+
+def choose(silent: bool = False) -> Narrator:
+    if silent:
+        return Silent()
+    return Terminal() if sys.stdout.isatty() else Lines()

@@ -1,0 +1,130 @@
+"""The picture: throughput over time, a row for each act, with what was killed, stopped and taken over marked.
+
+An SVG written by hand: every browser shows it, and nothing has to be installed to make it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from fencepost.demo.timeline import Mark, Stretch, Timeline
+
+_WIDTH: Final = 1000
+_LEFT, _RIGHT, _TOP = 90, 30, 96
+_ROW, _GAP = 110, 46
+_BINS: Final = 160
+_COLOURS: Final = ("#2563eb", "#059669", "#d97706", "#7c3aed")
+_INK, _PALE, _RED = "#1f2937", "#d1d5db", "#dc2626"
+_FONT: Final = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
+_LABEL_WIDTH: Final = 6.2
+"""Of a character of a mark's label, on average: enough to see whether two would overlap."""
+
+
+def draw(timeline: Timeline, title: str, verdict: str) -> str:
+    """The whole picture as SVG text."""
+    end = max([s.end for row in timeline.rows.values() for s in row] + [m.time for m in timeline.marks], default=0.0)
+    span = max(end - timeline.began, 1.0)
+    height = _TOP + len(timeline.rows) * (_ROW + _GAP) + 40
+    size = f"viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'"
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' {size} {_FONT} font-size='12' fill='{_INK}'>",
+        f"<rect width='{_WIDTH}' height='{height}' fill='white'/>",
+        f"<text x='{_LEFT}' y='26' font-size='17' font-weight='600'>{escape(title)}</text>",
+        f"<text x='{_LEFT}' y='46' fill='#4b5563'>{escape(verdict)}</text>",
+    ]
+    top = _TOP
+    for index, (name, stretches) in enumerate(timeline.rows.items()):
+        parts += _row(name, stretches, timeline.began, span, top + _GAP - 16, _COLOURS[index % len(_COLOURS)])
+        top += _ROW + _GAP
+    parts += _time_axis(span, top + 14)
+    parts += _marks(timeline.marks, timeline.began, span, top + 2)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def rates(stretches: Sequence[Stretch], began: float, span: float, bins: int) -> list[float]:
+    """Records per second in each of `bins` equal parts of the time; a stretch is spread evenly over its length."""
+    width = span / bins
+    sums = [0.0] * bins
+    for stretch in stretches:
+        begin = min(max(stretch.begin - began, 0.0), span)
+        end = min(max(stretch.end - began, begin + 1e-9), span + 1e-9)
+        for at in range(min(int(begin / width), bins - 1), min(int(end / width), bins - 1) + 1):
+            common = min(end, (at + 1) * width) - max(begin, at * width)
+            sums[at] += stretch.records * max(common, 0.0) / (end - begin)
+    return [records / width for records in sums]
+
+
+def round_up(value: float) -> float:
+    """To 1, 2 or 5 times a power of ten: the top of an axis."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.9999)
+
+
+def short(number: float) -> str:
+    """1500 → 1.5 k"""
+    for size, letter in ((1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:g}{letter}"
+    return f"{number:g}"
+
+
+def _x(time: float, span: float) -> float:
+    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * time / span
+
+
+def _row(name: str, stretches: Sequence[Stretch], began: float, span: float, top: float, colour: str) -> list[str]:
+    bars = rates(stretches, began, span, _BINS)
+    most = round_up(max(bars, default=0.0))
+    base = top + _ROW
+    total = sum(stretch.records for stretch in stretches)
+    in_all = f"<tspan font-weight='400' fill='#4b5563'>  ({total:,} in all)</tspan>"
+    style = f"font-weight='600' fill='{colour}'"
+    parts = [f"<text x='{_LEFT}' y='{top - 8:.1f}' {style}>{escape(name)}, per second{in_all}</text>"]
+    for share in (0, 0.5, 1):
+        y = base - _ROW * share
+        parts.append(f"<line x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='{_PALE}'/>")
+        parts.append(
+            f"<text x='{_LEFT - 8}' y='{y + 4:.1f}' text-anchor='end' fill='#6b7280'>{short(most * share)}</text>"
+        )
+    width = (_WIDTH - _LEFT - _RIGHT) / _BINS
+    for at, rate in enumerate(bars):
+        if rate > 0:
+            tall = max(_ROW * rate / most, 0.8)
+            parts.append(
+                f"<rect x='{_LEFT + at * width:.1f}' y='{base - tall:.1f}' width='{width:.2f}' height='{tall:.1f}' "
+                f"fill='{colour}' fill-opacity='0.85'/>"
+            )
+    return parts
+
+
+def _time_axis(span: float, y: float) -> list[str]:
+    step = max(1.0, round_up(span / 10))
+    ticks = [step * number for number in range(int(span / step) + 1)]
+    return [
+        f"<text x='{_x(tick, span):.1f}' y='{y:.1f}' text-anchor='middle' fill='#6b7280'>{tick:g} s</text>"
+        for tick in ticks
+    ]
+
+
+def _marks(marks: Sequence[Mark], began: float, span: float, bottom: float) -> list[str]:
+    """Labels that would overlap go to the next line of three."""
+    parts = []
+    free = [0.0, 0.0, 0.0]
+    for mark in marks:
+        x = _x(mark.time - began, span)
+        half = len(mark.text) * _LABEL_WIDTH / 2
+        middle = min(max(x, half + 4), _WIDTH - half - 4)
+        line = next((at for at in (0, 1, 2) if free[at] <= middle - half), 0)
+        free[line] = middle + half + 6
+        y = 66 + 13 * line
+        parts.append(
+            f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y + 3}' y2='{bottom:.1f}' stroke='{_RED}' stroke-dasharray='4 3'/>"
+        )
+        style = f"text-anchor='middle' fill='{_RED}' font-size='11'"
+        parts.append(f"<text x='{middle:.1f}' y='{y}' {style}>{escape(mark.text)}</text>")
+    return parts

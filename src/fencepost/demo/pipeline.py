@@ -1,0 +1,129 @@
+"""The second act: a Spark job enriches the orders; its driver is killed while it publishes, and started again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from fencepost.client.admin import Admin
+from fencepost.demo.children import Child
+from fencepost.demo.narrator import Narrator
+from fencepost.demo.orders import PARTITIONS
+from fencepost.demo.timeline import Stretch, Timeline
+from fencepost.errors import FencepostError
+from fencepost.spark import java
+
+TARGET: Final = "orders-enriched"
+MICRO_BATCHES: Final = 8
+_SECONDS_BETWEEN_LOOKS: Final = 0.005
+
+
+def what_is_missing() -> str | None:
+    """What has to be installed for this part, in words; None if nothing has."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        return "pip install 'fencepost[spark]'"
+    found = java.find()
+    if found is None:
+        return java.ADVICE
+    return None if found.new_enough else f"Java {found.version} is too old: {java.ADVICE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seconds: float
+    batches_before: int
+    """Micro-batches that were committed when the driver was killed."""
+    left_open: int
+    """Records of the unfinished transaction that lay in the log at that moment."""
+
+
+class Journal:
+    """What the job tells, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+        self.step = ""
+        """The step that the sink is at."""
+        self.batches: list[dict[str, Any]] = []
+
+    def read_on(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            told = json.loads(line)
+            if told["event"] == "batch":
+                self.batches.append(told)
+            self.step = told.get("step", "")
+
+
+def run(address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
+    """Runs the job, kills it half-way and runs it again, to its end."""
+    with Admin(address) as admin:
+        admin.create_topic(TARGET, PARTITIONS)
+    journal = Journal(folder / "job.jsonl")
+    per_batch = max(PARTITIONS, -(-records // MICRO_BATCHES))
+
+    def start() -> Child:
+        arguments = (address, source, TARGET, folder / "checkpoint", per_batch)
+        return Child("fencepost.demo.spark_job", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
+
+    began = time.monotonic()
+    with narrator.bar("enriching", records) as moved:
+
+        def look() -> None:
+            journal.read_on()
+            moved(sum(batch["rows"] for batch in journal.batches))
+
+        with start() as job:
+            _until(job, look, lambda: _is_publishing(journal, address))
+            if job.ended:
+                raise FencepostError(f"the Spark job ended before it was killed: {job.complaints()}")
+            job.kill()
+        timeline.mark("driver killed")
+        look()
+        before, left = len(journal.batches), _open_records(address)
+        which = f"micro-batch {before + 1} of {MICRO_BATCHES}"
+        narrator.blow("kill -9", f"the driver, writing {which}: {left:,} records lie in the log uncommitted")
+        with start() as job:
+            _until(job, look, lambda: False)
+            if job.wait():
+                raise FencepostError(f"the Spark job failed: {job.complaints()}")
+        look()
+    for batch in journal.batches:
+        timeline.add(
+            "orders enriched, committed", Stretch(batch["time"] - batch["seconds"], batch["time"], batch["rows"])
+        )
+    return Outcome(time.monotonic() - began, before, left)
+
+
+def _until(job: Child, look: Callable[[], None], reached: Callable[[], bool]) -> None:
+    """Until the moment has come, or the job has ended."""
+    look()
+    while not reached() and not job.ended:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)  # another process moves; the moment of the kill is what it is
+        look()
+
+
+def _is_publishing(journal: Journal, address: str) -> bool:
+    """Half of it is done, and the log holds records that are not committed: the worst moment for a crash. A small
+    micro-batch is published so fast that the moment may be missed: then any will do, before it is too late."""
+    done = len(journal.batches)
+    if done < MICRO_BATCHES // 2 or journal.step != "publish":
+        return False
+    return done >= MICRO_BATCHES - 2 or _open_records(address) > 0
+
+
+def _open_records(address: str) -> int:
+    with Admin(address) as admin:
+        end, stable = admin.latest(TARGET), admin.latest(TARGET, read_committed=True)
+    return sum(end.values()) - sum(stable.values())

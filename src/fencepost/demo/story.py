@@ -1,0 +1,101 @@
+"""The order of events, and the verdict.
+
+Everything happens in a temporary folder and on free ports of 127.0.0.1: a second run starts from nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fencepost._version import __version__
+from fencepost.demo import orders, picture, pipeline, stranger, takeover
+from fencepost.demo.broker import Broker
+from fencepost.demo.narrator import Narrator
+from fencepost.demo.proof import Count, Takeover, count, judge_takeover
+from fencepost.demo.timeline import Timeline
+
+_LEDGER_SHARE: Final = 50
+"""One ledger line for so many orders."""
+NEXT: Final = (
+    ("fencepost serve", "a server of your own, for any Kafka client"),
+    ("seq 1000 | fencepost produce numbers", "in a second terminal; then: fencepost consume numbers"),
+    ("fencepost own jobs nightly -- ./nightly.sh", "one at a time, on all machines, fenced"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the demo found out."""
+
+    counted_by: str
+    counts: tuple[Count, ...]
+    takeover: Takeover
+    spark: str
+    """`done`, or what has to be installed for it."""
+    kills: int
+    seconds: float
+    picture: str
+
+    @property
+    def holds(self) -> bool:
+        return all(found.holds for found in self.counts) and self.takeover.holds
+
+    @property
+    def sentence(self) -> str:
+        if not self.holds:
+            return "NOT exactly once: see the counts above."
+        kills = f"{self.kills} kill{'s' if self.kills != 1 else ''}"
+        refused = f"{self.takeover.refused:,} fenced writes refused"
+        return f"Exactly once, through {kills} and a take-over: lost 0, doubled 0, {refused}."
+
+
+def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path) -> Verdict:
+    """Runs it all."""
+    began, timeline, kills = time.monotonic(), Timeline(), 1
+    missing = pipeline.what_is_missing() if with_spark else "left out (--no-spark)"
+    with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as name, Broker(Path(name) / "data") as broker:
+        folder = Path(name)
+        narrator.say("server", f"fencepost {__version__} on {broker.address}, every acknowledged record on the disk")
+        seconds = orders.write(broker, records, narrator, timeline)
+        narrator.say("written", f"{records:,} orders in {seconds:.1f} s, the restart included")
+        if missing is None:
+            narrator.say("spark", f"a streaming job: {orders.TOPIC}, tax and time added, to {pipeline.TARGET}")
+            enriched = pipeline.run(broker.address, orders.TOPIC, records, folder, narrator, timeline)
+            narrator.say("restarted", f"from its checkpoint, and finished: {enriched.seconds:.1f} s in all")
+            kills += 1
+        else:
+            narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else missing)
+        owned = takeover.run(broker.address, max(2, records // _LEDGER_SHARE), folder, narrator, timeline)
+        reader = stranger.choose()
+        narrator.say("counting", f"by {reader.name}, isolation.level=read_committed")
+        if reader.advice is not None:
+            narrator.blow("stranger", reader.advice)
+        found = [_count(broker, reader, orders.TOPIC, records)]
+        if missing is None:
+            found.append(_count(broker, reader, pipeline.TARGET, records))
+        ledger = judge_takeover(
+            takeover.lines(reader.read(broker.address, takeover.TOPIC, 1)),
+            acknowledged=owned.acknowledged,
+            unknown=owned.unknown,
+            refused=owned.refused,
+            successor=owned.successor,
+        )
+    verdict = Verdict(
+        reader.name,
+        tuple(found),
+        ledger,
+        missing or "done",
+        kills,
+        round(time.monotonic() - began, 1),
+        str(picture_at),
+    )
+    picture_at.write_text(picture.draw(timeline, "fencepost demo: throughput over time", verdict.sentence))
+    return verdict
+
+
+def _count(broker: Broker, reader: stranger.Stranger, topic: str, records: int) -> Count:
+    return count(topic, records, orders.numbers(reader.read(broker.address, topic, orders.PARTITIONS)))

@@ -1,0 +1,105 @@
+"""The third act: a writer that owns a partition is stopped, replaced, and wakes up: its writes are refused.
+
+The topic is guarded: the server takes writes only on the connection that owns the partition.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import fencepost
+from fencepost.client.admin import Admin
+from fencepost.demo.children import Child
+from fencepost.demo.narrator import Narrator
+from fencepost.demo.timeline import Timeline, Watch
+from fencepost.errors import FencepostError
+
+TOPIC: Final = "ledger"
+GROUP: Final = "ledger-writers"
+_SECONDS_BEFORE: Final = 0.8
+_SECONDS_TO_WAIT: Final = 60.0
+_AT_A_TIME: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    acknowledged: int
+    unknown: int
+    refused: int
+    successor: int
+    """Records that the successor wrote, all of them acknowledged."""
+
+
+def run(address: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
+    """`records`: how many the successor writes, half of them before the first writer wakes up."""
+    with Admin(address) as admin:
+        admin.create_topic(TOPIC, 1, configs={"fencepost.writer.group": GROUP})
+    out = folder / "ledger.jsonl"
+    with (
+        Child("fencepost.demo.ledger_writer", address, TOPIC, GROUP, out=out, errors=folder / "ledger.log") as first,
+        Watch(timeline, "ledger lines, by A", address, TOPIC) as watch,
+        fencepost.Producer(address, linger=0) as second,
+    ):
+        owned = _told(first, out, 0)
+        narrator.say("writer A", f"owns {TOPIC}-0, generation {owned['generation']}, and writes")
+        _until_written(address)
+        first.signal(signal.SIGSTOP)
+        timeline.mark("A stopped")
+        narrator.blow("SIGSTOP", "A is paused in the middle of a write: is it dead? Nobody can know")
+        claim = second.own(GROUP, [f"{TOPIC}-0"], generation=owned["generation"])
+        watch.row = "ledger lines, by B"
+        timeline.mark("B takes over")
+        narrator.say("writer B", f"takes over: generation {claim.generation}, token {claim.token}")
+        _write(second, 0, records // 2)
+        first.signal(signal.SIGCONT)
+        timeline.mark("A wakes up")
+        _write(second, records // 2, records)
+        fenced = _told(first, out, 1)
+    narrator.blow("SIGCONT", f"A wakes up and goes on: {fenced['refused']:,} writes refused, A is fenced and stops")
+    return Outcome(fenced["acknowledged"], fenced["unknown"], fenced["refused"], records)
+
+
+def _write(producer: fencepost.Producer, begin: int, end: int) -> None:
+    for first in range(begin, end, _AT_A_TIME):
+        for number in range(first, min(first + _AT_A_TIME, end)):
+            producer.send(TOPIC, b"B %d" % number, partition=0)
+        producer.flush()
+
+
+def _until_written(address: str) -> None:
+    """Lets the first writer come into its stride."""
+    deadline = time.monotonic() + _SECONDS_TO_WAIT
+    with Admin(address) as admin:
+        began = time.monotonic()
+        while time.monotonic() < began + _SECONDS_BEFORE or not admin.latest(TOPIC)[0]:
+            if time.monotonic() > deadline:
+                raise FencepostError("the first writer of the ledger writes nothing")
+            time.sleep(0.02)
+
+
+def _told(child: Child, out: Path, index: int) -> dict[str, Any]:
+    """The line with this number of what the child tells."""
+    deadline = time.monotonic() + _SECONDS_TO_WAIT
+    while time.monotonic() < deadline:
+        ended = child.ended
+        lines = out.read_text().splitlines(keepends=True)
+        if len(lines) > index and lines[index].endswith("\n"):
+            told: dict[str, Any] = json.loads(lines[index])
+            return told
+        if ended:
+            break
+        time.sleep(0.01)
+    raise FencepostError(f"the first writer of the ledger has a problem: {child.complaints() or 'it says nothing'}")
+
+
+def lines(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[str, int]]:
+    """(writer, number) of each line of the ledger."""
+    for _, value in found:
+        writer, number = value.split()
+        yield writer.decode(), int(number)
