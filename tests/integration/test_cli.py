@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import re
 import signal
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
 from fencepost.cli import main
+from tests.conftest import Kafka
 from tests.integration.conftest import TestedServer
 from tests.support.process import Child
 
@@ -124,8 +126,40 @@ def test_a_group_is_listed_described_moved_and_deleted(
 def test_ping_and_doctor_find_the_server(run: Run, read: Callable[..., Any], ours: TestedServer) -> None:
     (pong,) = read("ping")
     assert pong["address"] == ours.address
-    assert {"what": "server", "state": "ok"}.items() <= read("doctor")[-2].items()
+    found = {finding["what"]: finding for finding in read("doctor")}
+    assert [found[what]["state"] for what in ("python", "kernel", "server", "transactions", "own", "broker 1")] == [
+        "ok"
+    ] * 6
+    assert ours.address in found["server"]["detail"]
     assert "reached" in run("doctor").stdout
+
+
+def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def version(package: str) -> str:
+        if package in ("pyspark", "uvloop"):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr("fencepost.kernel.IMPLEMENTATION", "python")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    shown, _, todo = run("doctor").stdout.partition("\nTo do:\n")
+    assert re.search(r"^pyspark +absent +not installed", shown, re.MULTILINE)
+    assert re.search(r"^uvloop +slow ", shown, re.MULTILINE)
+    assert re.search(r"^kernel +slow +the Python twin", shown, re.MULTILINE)
+    assert re.search(r"^java +absent ", shown, re.MULTILINE)
+    assert [line.split(":")[0].strip() for line in todo.splitlines()] == ["kernel", "uvloop", "pyspark", "java"]
+    assert "pip install 'fencepost[spark]'" in todo
+    assert "install Java 17 or newer" in todo
+
+
+@pytest.mark.kafka
+def test_doctor_knows_apache_kafka(kafka: Kafka) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--servers", kafka.address, "--json"])
+    assert result.exit_code == 0
+    found = {finding["what"]: finding["state"] for finding in json.loads(result.stdout)}
+    assert (found["transactions"], found["own"]) == ("ok", "absent")
 
 
 def test_doctor_names_an_advertised_address_that_leads_nowhere(fencepost_server_factory: Callable[..., Any]) -> None:

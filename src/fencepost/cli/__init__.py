@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from fencepost._version import __version__
+from fencepost.cli.completion import completion
 from fencepost.cli.consume import consume
 from fencepost.cli.copy import copy
 from fencepost.cli.demo import demo
@@ -37,23 +38,14 @@ def main() -> None:
       fencepost consume orders                 and out again
 
     Every command but `serve` works with Apache Kafka too: --servers HOST:PORT,… or FENCEPOST_SERVERS.
+
+    \b
+    Exit codes: 0 done, 1 failed (one line on stderr says why), 2 called wrongly,
+    75 fenced: somebody else took over (own), 130 interrupted.
     """
 
 
-for command in (
-    serve,
-    demo,
-    topic,
-    produce,
-    consume,
-    producers,
-    group,
-    transactions,
-    own,
-    owners,
-    ping,
-    doctor,
-    copy,
-    sink,
-):
-    main.add_command(command)
+main.add_section("To begin with", demo, serve, doctor, ping, completion)
+main.add_section("Records", produce, consume, copy)
+main.add_section("What is there", topic, group, producers, transactions, sink)
+main.add_section("One at a time", own, owners)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fencepost.cli.options import Target, client_command
+from fencepost.cli.progress import progress
 
 if TYPE_CHECKING:
     from fencepost.client.reader import ReadRecord
@@ -43,7 +44,9 @@ def consume(
     group: str | None,
     uncommitted: bool,
 ) -> None:
-    """Print the records of TOPIC, one per line; --json prints one object per record.
+    """Print the records of TOPIC, one per line.
+
+    --json prints one object per record.
 
     \b
     Examples:
@@ -59,18 +62,23 @@ def consume(
     wanted: Any = [TopicPartition(topic, index) for index in partitions] or topic
     end: Any = _place(stop) if stop is not None else None if follow else "latest"
     out, seen = sys.stdout, 0
-    with Reader(
-        target.settings(),
-        wanted,
-        start=_place(start),
-        stop=end,
-        group=group,
-        read_committed=not uncommitted,
-    ) as reader:
+    with (
+        Reader(
+            target.settings(),
+            wanted,
+            start=_place(start),
+            stop=end,
+            group=group,
+            read_committed=not uncommitted,
+        ) as reader,
+        progress("read", total=count, quiet=out.isatty()) as advance,  # the records themselves show it at a terminal
+    ):
         try:
             for record in reader:
-                out.write(show(record) + "\n")
+                line = show(record) + "\n"
+                out.write(line)
                 seen += 1
+                advance(1, len(line))
                 if follow:
                     out.flush()
                 if seen == count:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="[HOST:PORT/]TOPIC")
 @click.argument("destination", metavar="[HOST:PORT/]TOPIC")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("-F", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--name", help="The copy's identity across restarts [default: made of cluster and topics].")
 @click.option("--adopt", is_flag=True, help="Take over a name that another copy has used.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master, as for spark-submit.")
@@ -40,11 +40,12 @@ def copy(
     master: str,
     per_round: int | None,
 ) -> None:
-    """Copy a topic to another topic, on the same or another cluster, every record exactly once.
+    """Copy a topic to another one, exactly once, on Spark.
 
-    Partition goes to partition; keys, headers, timestamps and compression stay as they are. The target is created like
-    the source if it does not exist. Killed at any moment and started again it goes on where it was: its position is
-    committed together with the records, in the target's cluster. Without HOST:PORT a topic is on --servers.
+    The other one may be on another cluster. Partition goes to partition; keys, headers, timestamps and compression stay
+    as they are. The target is created like the source if it does not exist. Killed at any moment and started again it
+    goes on where it was: its position is committed together with the records, in the target's cluster. Without
+    HOST:PORT a topic is on --servers.
 
     \b
     Examples:

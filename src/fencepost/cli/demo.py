@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 def demo(records: int, spark: bool, picture: Path, as_json: bool) -> None:
-    """Show what is promised, in about a minute, and count afterwards with somebody else's client.
+    """Show what is promised, in about a minute.
 
     A server is started and killed with -9 while a million orders are written; a Spark job enriches them, and its driver
     is killed with -9 while it writes; a writer that owns a partition is paused, replaced, and woken up. Then everything
-    is counted. Nothing is left behind but a picture. Exits with 1 if a record is lost or there twice.
+    is counted by somebody else's client. Nothing is left behind but a picture. Exits with 1 if a record is lost
+    or there twice.
 
     \b
     Examples:

@@ -1,10 +1,10 @@
-"""`fencepost doctor`: the things that are most often wrong, looked at one after the other."""
+"""`fencepost doctor`: what is installed and reachable, looked at one after the other, and what to do about the rest."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
@@ -13,13 +13,25 @@ from fencepost.cli.output import Column
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
     from fencepost.client.settings import ClientSettings
+
+_PACKAGES: Final = (
+    ("kio", "the protocol's messages", None),
+    ("uvloop", "a faster event loop for the server", "pip install uvloop"),
+    ("pyarrow", "send_arrow and reader.arrow()", "pip install 'fencepost[arrow]'"),
+    ("pyspark", "the Spark source and sink, copy", "pip install 'fencepost[spark]'"),
+    ("confluent-kafka", "a stranger's client for the demo's count", "pip install confluent-kafka"),
+)
+"""Name, what for, and what to do where it is missing."""
 
 
 class Finding(NamedTuple):
     what: str
-    state: Literal["ok", "slow", "failed"]
+    state: Literal["ok", "absent", "slow", "failed"]
     detail: str
+    todo: str | None = None
+    """What to do about it."""
 
 
 @click.command()
@@ -28,11 +40,22 @@ def doctor(target: Target) -> None:
     """Look at the installation, the server, and the way to it.
 
     Among the checks is the classic trap of Kafka's listeners: clients connect to the addresses that the server
-    advertises, not to the one they dialled. Exits with 1 if something is wrong.
+    advertises, not to the one they dialled. What is absent is needed for a part only; what is slow works. Exits with 1
+    if something failed.
+
+    \b
+    Examples:
+      fencepost doctor
+      fencepost doctor --servers kafka.example.com:9092 --json
     """
-    findings = [*_installation(), *_connection(target.settings())]
+    findings = [*_installation(), *_java(), *_connection(target.settings())]
     rows = ((finding.what, finding.state, finding.detail) for finding in findings)
     target.show(findings, [Column("check"), Column("state"), Column("detail")], rows, empty="nothing to check")
+    todos = [finding for finding in findings if finding.todo is not None]
+    if todos and not target.as_json:
+        click.echo("\nTo do:")
+        for finding in todos:
+            click.echo(f"  {finding.what}: {finding.todo}")
     failed = [finding.what for finding in findings if finding.state == "failed"]
     if failed:
         raise FencepostError(f"wrong: {', '.join(failed)}")
@@ -44,39 +67,82 @@ def _installation() -> Iterator[Finding]:
     from fencepost import kernel
     from fencepost._version import __version__
 
-    yield Finding(
-        "fencepost", "ok", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
-    )
+    yield Finding("fencepost", "ok", __version__)
+    yield Finding("python", "ok", f"{platform.python_version()}, {platform.platform(terse=True)}")
     if kernel.IMPLEMENTATION == "cython":
         yield Finding("kernel", "ok", "compiled")
     else:
-        yield Finding("kernel", "slow", "the Python twin runs; reinstall with a C compiler for the compiled one")
-    for package in ("kio", "uvloop", "pyarrow"):
+        again = "install a C compiler (Debian: gcc), then: pip install --force-reinstall --no-cache-dir fencepost"
+        yield Finding("kernel", "slow", "the Python twin: right, but many times slower", again)
+    for package, purpose, todo in _PACKAGES:
         try:
             yield Finding(package, "ok", importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(package, "ok" if package == "pyarrow" else "slow", "not installed")
+            yield Finding(package, "slow" if package == "uvloop" else "absent", f"not installed; for {purpose}", todo)
+
+
+def _java() -> Iterator[Finding]:
+    from fencepost.spark import java
+
+    found = java.find()
+    if found is None:
+        yield Finding("java", "absent", "none that runs; for Spark", java.ADVICE)
+    elif found.new_enough:
+        yield Finding("java", "ok", f"{found.version}, {found.path}")
+    else:
+        yield Finding("java", "absent", f"{found.version}, {found.path}: too old for Spark", java.ADVICE)
 
 
 def _connection(settings: ClientSettings) -> Iterator[Finding]:
     from fencepost.client.admin import Admin
-    from fencepost.client.settings import Address
 
     with Admin(settings) as admin:
         try:
             pong = admin.ping()
             cluster = admin.cluster()
+            offered = list(_offered(admin))
         except FencepostError as error:
-            yield Finding("server", "failed", str(error))
+            yield Finding("server", "failed", str(error))  # which says what to do
             return
-    yield Finding("server", "ok", f"{pong.address} answers in {pong.milliseconds:.2f} ms, cluster {cluster.cluster_id}")
+    answers = f"{pong.address} answers in {pong.milliseconds:.2f} ms, {pong.apis} APIs, cluster {cluster.cluster_id}"
+    yield Finding("server", "ok", answers)
+    yield from offered
     for broker in cluster.brokers:
-        address = Address(broker.host, broker.port)
-        with Admin(address) as admin:
-            try:
-                admin.ping()
-            except FencepostError as error:
-                detail = f"advertised as {address}, which cannot be reached from here: {error}"
-                yield Finding(f"broker {broker.id}", "failed", detail)
-            else:
-                yield Finding(f"broker {broker.id}", "ok", f"advertised as {address}, reached")
+        yield _broker(settings, broker.id, broker.host, broker.port)
+
+
+def _offered(admin: Admin) -> Iterator[Finding]:
+    """By what the server says in ApiVersions: nothing is written to find out."""
+    from fencepost.client.channel import Key
+    from fencepost.wire.apis import OWN
+
+    needed = (Key.INIT_PRODUCER_ID, Key.ADD_PARTITIONS_TO_TXN, Key.END_TXN)
+    missing = [key.name for key in needed if not admin.offers(key)]
+    if missing:
+        detail = f"the server does not offer {', '.join(missing)}"
+        yield Finding(
+            "transactions", "failed", detail, "the Spark sink needs them: Kafka 3.6 or newer, or `fencepost serve`"
+        )
+    else:
+        yield Finding("transactions", "ok", "offered")
+    if admin.offers(OWN):
+        yield Finding("own", "ok", "by the server itself: a fencepost server")
+    else:
+        yield Finding("own", "absent", "the server does not know it: no fencepost server")
+
+
+def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Finding:
+    from dataclasses import replace
+
+    from fencepost.client.admin import Admin
+    from fencepost.client.settings import Address
+
+    address = Address(host, port)
+    with Admin(replace(settings, servers=(address,))) as admin:
+        try:
+            admin.ping()
+        except FencepostError as error:
+            detail = f"advertised as {address}, which cannot be reached from here: {error}"
+            todo = "let the server advertise an address that clients reach (fencepost serve --advertise HOST:PORT)"
+            return Finding(f"broker {number}", "failed", detail, todo)
+    return Finding(f"broker {number}", "ok", f"advertised as {address}, reached")

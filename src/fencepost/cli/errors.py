@@ -1,6 +1,7 @@
-"""Whatever goes wrong ends in one line on stderr and a non-zero exit, never in a traceback.
+"""The root command: what it lists, and how it ends. Whatever goes wrong is one line on stderr and a non-zero exit,
+never a traceback.
 
-    1  the command failed      2  it was called wrongly      130  it was interrupted
+    1  the command failed      2  it was called wrongly      75  somebody took over (own)      130  it was interrupted
 
 FENCEPOST_DEBUG=1 shows the traceback, for those who look for a bug.
 """
@@ -22,7 +23,23 @@ INTERRUPTED: Final = 130
 
 
 class OneLineErrors(click.Group):
-    """The root command. Overrides `main`, because click's own would print usage errors on four lines."""
+    """The root command. Overrides `main`, because click's own would print usage errors on four lines, and the list of
+    commands, which goes by what one wants to do."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.sections: dict[str, list[click.Command]] = {}
+
+    def add_section(self, title: str, *commands: click.Command) -> None:
+        self.sections[title] = list(commands)
+        for command in commands:
+            self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(len(name) for name in self.commands)
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(command.name or "", command.get_short_help_str(limit)) for command in commands])
 
     def main(
         self,
@@ -34,6 +51,9 @@ class OneLineErrors(click.Group):
     ) -> Any:
         try:
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:  # `fencepost topic` alone: the page, not a line
+            error.show()
+            sys.exit(MISUSED)
         except click.UsageError as error:
             _end(_misuse(error), MISUSED)
         except click.ClickException as error:
@@ -53,7 +73,8 @@ class OneLineErrors(click.Group):
 def _misuse(error: click.UsageError) -> str:
     message = error.format_message().rstrip(".")
     if error.ctx is not None:
-        message += f"; see `{error.ctx.command_path} --help`"
+        see = f"see `{error.ctx.command_path} --help`"
+        message += f" Or {see}" if message.endswith("?") else f"; {see}"
     return message
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import Target, client_command, confirm, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
@@ -30,7 +30,13 @@ def group() -> None:
 @group.command("list")
 @client_command
 def list_groups(target: Target) -> None:
-    """List the groups."""
+    """List the groups.
+
+    \b
+    Examples:
+      fencepost group list
+      fencepost group list --json
+    """
     with target.admin() as admin:
         found = admin.groups()
     rows = ((entry.name, entry.state, entry.kind) for entry in found)
@@ -41,7 +47,13 @@ def list_groups(target: Target) -> None:
 @click.argument("name")
 @client_command
 def describe(target: Target, name: str) -> None:
-    """Show a group's members, committed offsets and lag."""
+    """Show a group's members, committed offsets and lag.
+
+    \b
+    Examples:
+      fencepost group describe billing
+      fencepost group describe billing --json | jq '[.offsets[].lag] | add'
+    """
     with target.admin() as admin:
         described = admin.describe_group(name)
         offsets = admin.group_offsets(name)
@@ -69,7 +81,9 @@ def describe(target: Target, name: str) -> None:
 @click.option(
     "--to", required=True, metavar="WHERE", help=f"earliest, latest, an offset, or a time ({_EXAMPLE_TIME}, local)."
 )
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @client_command
 def reset(target: Target, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
@@ -98,9 +112,19 @@ def reset(target: Target, *, name: str, topic: str, to: str, partitions: tuple[i
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@yes_option
 @client_command
-def delete(target: Target, names: tuple[str, ...]) -> None:
-    """Delete groups that have no members, with their offsets."""
+def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
+    """Delete groups that have no members, with their offsets.
+
+    Asks first when it is typed at a terminal.
+
+    \b
+    Examples:
+      fencepost group delete billing
+      fencepost group delete billing reports --yes
+    """
+    confirm(f"delete {', '.join(names)} with all committed offsets?", yes)
     with target.admin() as admin:
         for name in names:
             admin.delete_group(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from fencepost.cli.output import Column, show_json, show_table
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
@@ -88,6 +89,15 @@ def client_command(function: F) -> F:
         return function(Target(servers, config, options, as_json), **rest)
 
     return command  # type: ignore[return-value]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Before something that cannot be undone: asks at a terminal, goes on elsewhere and with `--yes`."""
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise FencepostError("nothing was changed")
+
+
+yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask, even at a terminal.")
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

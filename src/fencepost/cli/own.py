@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from typing import Final
 
@@ -56,10 +57,11 @@ def own(
     after: int | None,
     session: float,
 ) -> None:
-    """Run COMMAND while owning every RESOURCE in GROUP, and end it when somebody takes over.
+    """Run COMMAND while owning every RESOURCE in GROUP.
 
-    The command finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment; a token only ever rises, so another
-    system can refuse what carries an older one. The exit code is the command's, or 75 if it was fenced.
+    It is ended when somebody takes over. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment; a token
+    only ever rises, so another system can refuse what carries an older one. The exit code is the command's, or 75 if it
+    was fenced.
 
     \b
     Examples:
@@ -74,6 +76,11 @@ def own(
     from fencepost.client.hold import hold
 
     forever = 2_000_000.0
+    if generation is None and sys.stderr.isatty():
+        click.echo(
+            f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
+            err=True,
+        )
     with hold(
         target.settings(),
         group,
@@ -117,7 +124,8 @@ def _run(command: list[str], environment: dict[str, str], lost: threading.Event)
     try:
         while True:
             try:
-                return child.wait()
+                code = child.wait()
+                return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
             except KeyboardInterrupt:
                 child.send_signal(signal.SIGINT)
     finally:
@@ -129,7 +137,9 @@ def _run(command: list[str], environment: dict[str, str], lost: threading.Event)
 @click.argument("group", required=False)
 @client_command
 def owners(target: Target, group: str | None) -> None:
-    """Show who owns what (in GROUP, or in all groups), and who waits.
+    """Show who owns what, and who waits.
+
+    In GROUP, or in all groups.
 
     \b
     Examples:

@@ -15,9 +15,11 @@ from fencepost.cli.output import Column
 def ping(target: Target) -> None:
     """Ask every server for a sign of life.
 
-    Fails if one of them does not answer, so that a script can wait for a server:
+    Fails if one of them does not answer, so that a script can wait for a server.
 
     \b
+    Examples:
+      fencepost ping
       until fencepost ping --servers 127.0.0.1:9092; do sleep 0.2; done
     """
     from fencepost.client.admin import Admin

@@ -10,10 +10,12 @@ from fencepost.cli.output import Column, when
 
 @click.command()
 @click.argument("topic")
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
+)
 @client_command
 def producers(target: Target, topic: str, partitions: tuple[int, ...]) -> None:
-    """Show the idempotent producers of TOPIC, partition by partition.
+    """Show the idempotent producers of TOPIC.
 
     H(P) is the highest sequence that the partition has accepted from producer P: the next batch it takes starts with
     the one after it. An open transaction holds readers of committed records back at its first offset.

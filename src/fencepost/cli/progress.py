@@ -13,18 +13,21 @@ _EVERY: Final = 1000
 
 
 @contextmanager
-def progress(verb: str, files: Sequence[Path] = ()) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with (records, bytes) done; with files the bar knows how much there is."""
-    if not sys.stderr.isatty():
+def progress(
+    verb: str, files: Sequence[Path] = (), *, total: int | None = None, quiet: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function to call with (records, bytes) done. The bar knows how much there is from the size of the files
+    or from `total`, a number of records; without either it only counts."""
+    if quiet or not sys.stderr.isatty():
         yield lambda _records, _bytes: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    total = sum(file.stat().st_size for file in files) or None
+    in_bytes = sum(file.stat().st_size for file in files)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{verb} 0", total=total)
+        task = bar.add_task(f"{verb} 0", total=in_bytes or total)
         records = size = shown = 0
 
         def advance(more_records: int, more_bytes: int) -> None:
@@ -33,6 +36,6 @@ def progress(verb: str, files: Sequence[Path] = ()) -> Iterator[Callable[[int, i
             size += more_bytes
             if records - shown >= _EVERY:
                 shown = records
-                bar.update(task, completed=size, description=f"{verb} {records:,}")
+                bar.update(task, completed=size if in_bytes else records, description=f"{verb} {records:,}")
 
         yield advance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -48,6 +50,7 @@ _SYNCED = {
     "--auto-create/--no-auto-create", default=True, show_default=True, help="Create a topic on its first use."
 )
 @click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A further setting; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens in one line of JSON, for programs.")
 @click.option("-v", "--verbose", count=True, help="Log more; twice for everything.")
 def serve(
     *,
@@ -60,6 +63,7 @@ def serve(
     partitions: int,
     auto_create: bool,
     options: tuple[str, ...],
+    as_json: bool,
     verbose: int,
 ) -> None:
     """Run a server that any Kafka client can use.
@@ -89,15 +93,20 @@ def serve(
         default_partitions=partitions,
     ).with_options(pairs(options, "-X"))
     try:
-        run(config, on_ready=lambda address, directory: _announce(config, address, directory))
+        run(config, on_ready=lambda address, directory: _announce(config, address, directory, as_json))
     except OSError as error:
         raise FencepostError(f"cannot serve on {config.listen}: {error.strerror or error}") from error
-    click.echo("fencepost: stopped")
+    if not as_json:
+        click.echo("fencepost: stopped")
 
 
-def _announce(config: ServerConfig, address: str, directory: Path) -> None:
+def _announce(config: ServerConfig, address: str, directory: Path, as_json: bool) -> None:
     from fencepost._version import __version__
 
+    if as_json:
+        ready = {"version": __version__, "address": address, "data": str(directory.resolve()), "pid": os.getpid()}
+        click.echo(json.dumps(ready))
+        return
     kept = "temporary" if config.data is None else f"--sync {config.sync}: {_SYNCED[config.sync]}"
     click.echo(f"fencepost {__version__} listening on {address}")
     click.echo(f"data in {directory.resolve()} ({kept})")

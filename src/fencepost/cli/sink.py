@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import Target, client_command, confirm, yes_option
 from fencepost.cli.output import Column, when
 from fencepost.errors import ErrorCode, ServerError
 
@@ -30,9 +30,14 @@ def sink() -> None:
 @sink.command("list")
 @client_command
 def list_sinks(target: Target) -> None:
-    """List the sinks, with the micro-batch that each has committed last.
+    """List the sinks, with the last micro-batch of each.
 
     Jobs of fencepost.spark.write are called job.NAME, copies copy.CLUSTER.SOURCE.TARGET.
+
+    \b
+    Examples:
+      fencepost sink list
+      fencepost sink list --json
     """
     from fencepost.spark.progress import TOPIC_PREFIX
 
@@ -58,12 +63,14 @@ def list_sinks(target: Target) -> None:
 
 @sink.command()
 @click.argument("name")
+@yes_option
 @client_command
-def reset(target: Target, name: str) -> None:
-    """Forget what sink NAME has written, so that a new query may use the name from its batch 0.
+def reset(target: Target, name: str, yes: bool) -> None:
+    """Forget what sink NAME has written.
 
-    Whoever writes under the name at the moment is fenced and stops. The records that were written stay where they are:
-    a query that starts anew writes its rows again.
+    A new query may then use the name from its batch 0. Whoever writes under it at the moment is fenced and stops. The
+    records that were written stay where they are: a query that starts anew writes its rows again. Asks first when it is
+    typed at a terminal.
 
     \b
     Examples:
@@ -75,6 +82,7 @@ def reset(target: Target, name: str) -> None:
     from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 
     topic = TOPIC_PREFIX + check_name(name)
+    confirm(f"forget what sink {name} has written, and fence whoever runs it?", yes)
     settings = target.settings()
     with target.admin() as admin, Routes(settings) as routes:
         progress = _last(settings, admin, name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fencepost.cli.options import Target, client_command, pairs
+from fencepost.cli.options import Target, client_command, confirm, pairs, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
-from fencepost.errors import ConfigError, FencepostError
+from fencepost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
@@ -57,7 +56,13 @@ def create(
 @click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
 @client_command
 def list_topics(target: Target, internal: bool) -> None:
-    """List the topics."""
+    """List the topics.
+
+    \b
+    Examples:
+      fencepost topic list
+      fencepost topic list --internal --json
+    """
     with target.admin() as admin:
         found = admin.topics(internal=internal)
     columns = [Column("topic"), Column("partitions", True), Column("replication", True)]
@@ -69,9 +74,14 @@ def list_topics(target: Target, internal: bool) -> None:
 @click.argument("name")
 @client_command
 def describe(target: Target, name: str) -> None:
-    """Show a topic's partitions, their offsets, and the configs that were set.
+    """Show a topic's partitions, offsets and configs.
 
-    --json has all configs, the defaults too.
+    Of the configs, those that were set; --json has all of them, the defaults too.
+
+    \b
+    Examples:
+      fencepost topic describe orders
+      fencepost topic describe orders --json | jq '.configs[] | select(.name == "retention.ms")'
     """
     with target.admin() as admin:
         described = admin.describe_topic(name)
@@ -107,15 +117,19 @@ def describe(target: Target, name: str) -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, even at a terminal.")
+@yes_option
 @client_command
 def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
     """Delete topics with all their records.
 
     Asks first when it is typed at a terminal.
+
+    \b
+    Examples:
+      fencepost topic delete orders
+      fencepost topic delete orders payments --yes
     """
-    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with all records?", err=True):
-        raise FencepostError("nothing was deleted")
+    confirm(f"delete {', '.join(names)} with all records?", yes)
     with target.admin() as admin:
         admin.delete_topics(names)
     target.done(f"deleted {', '.join(names)}", {"deleted": names})

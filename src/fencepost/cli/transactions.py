@@ -30,7 +30,13 @@ def transactions() -> None:
 @click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
 @client_command
 def list_transactions(target: Target, only_open: bool) -> None:
-    """List the transactional ids, with the age of what is open under them."""
+    """List the transactional ids, and for how long one is open.
+
+    \b
+    Examples:
+      fencepost transactions list
+      fencepost transactions list --open --json
+    """
     from fencepost.client.transactions import OPEN
 
     with target.admin() as admin:
@@ -44,7 +50,13 @@ def list_transactions(target: Target, only_open: bool) -> None:
 @click.argument("name")
 @client_command
 def describe(target: Target, name: str) -> None:
-    """Show the state, the producer, the age and the partitions of a transactional id."""
+    """Show state, producer, age and partitions.
+
+    \b
+    Examples:
+      fencepost transactions describe billing-7
+      fencepost transactions describe billing-7 --json
+    """
     with target.admin() as admin:
         described = admin.describe_transaction(name)
     if target.as_json:
@@ -63,11 +75,11 @@ def describe(target: Target, name: str) -> None:
 @transactions.command()
 @click.argument("name", required=False)
 @click.option("--hanging", metavar="TOPIC", help="Instead of NAME: end what hangs in this topic …")
-@click.option("--partition", type=click.IntRange(min=0), help="… in this partition …")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="… in this partition …")
 @click.option("--pid", type=click.IntRange(min=0), help="… of this producer.")
 @client_command
 def abort(target: Target, *, name: str | None, hanging: str | None, partition: int | None, pid: int | None) -> None:
-    """Abort the open transaction of NAME, and fence the producer that has it open.
+    """Abort the open transaction of NAME, and fence its producer.
 
     A transaction that hangs, open in a partition (`fencepost producers`) and not known to its coordinator, is ended
     with --hanging, --partition and --pid.

@@ -16,6 +16,8 @@ _WIDTH: Final = 1000
 _LEFT, _RIGHT, _TOP = 90, 30, 96
 _ROW, _GAP = 110, 46
 _BINS: Final = 160
+_INSTANT: Final = 1e-6
+"""No stretch is shorter: what came at one moment needs a width to be spread over."""
 _COLOURS: Final = ("#2563eb", "#059669", "#d97706", "#7c3aed")
 _INK, _PALE, _RED = "#1f2937", "#d1d5db", "#dc2626"
 _FONT: Final = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
@@ -49,8 +51,8 @@ def rates(stretches: Sequence[Stretch], began: float, span: float, bins: int) ->
     width = span / bins
     sums = [0.0] * bins
     for stretch in stretches:
-        begin = min(max(stretch.begin - began, 0.0), span)
-        end = min(max(stretch.end - began, begin + 1e-9), span + 1e-9)
+        begin = min(max(stretch.begin - began, 0.0), span - _INSTANT)
+        end = min(max(stretch.end - began, begin + _INSTANT), span)
         for at in range(min(int(begin / width), bins - 1), min(int(end / width), bins - 1) + 1):
             common = min(end, (at + 1) * width) - max(begin, at * width)
             sums[at] += stretch.records * max(common, 0.0) / (end - begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from fencepost import __version__
-from fencepost.cli import main
+from fencepost.cli import errors, main
+from fencepost.cli.own import FENCED
 
 pytestmark = pytest.mark.unit
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
+
+WITHOUT_SERVER = {"serve", "demo", "completion"}
+"""Commands that ask no server."""
 
 # (path, command) of every command that does something.
 Leaf = tuple[tuple[str, ...], click.Command]
@@ -47,10 +52,65 @@ def test_every_command_and_option_says_what_it_does(path: tuple[str, ...], comma
 
 @every_command
 def test_every_client_command_takes_the_common_options(path: tuple[str, ...], command: click.Command) -> None:
-    if path == ("serve",):
+    if path[0] in WITHOUT_SERVER:
         return
     options = {name for option in command.params for name in option.opts}
     assert {"--servers", "--config", "-X", "--json"} <= options
+
+
+@every_command
+def test_every_command_has_examples_that_it_would_accept(path: tuple[str, ...], command: click.Command) -> None:
+    shown = re.findall(r"^ *(.*\bfencepost .*)$", (command.help or "").partition("Examples:")[2], re.MULTILINE)
+    assert shown, f"fencepost {' '.join(path)} --help has no example"
+    for line in shown:
+        example = re.split(r" \| | >+ |; do ", line[line.index("fencepost ") :])[0]
+        words = shlex.split(re.split(r" {3,}", example)[0])[1:]
+        assert tuple(words[: len(path)]) == path, line
+        rest = [str(DOCUMENT) if word.endswith((".txt", ".log")) else word for word in words[len(path) :]]
+        command.make_context(path[-1], rest)  # raises UsageError for what it does not know
+
+
+@every_command
+def test_every_command_that_prints_data_prints_it_as_json_too(path: tuple[str, ...], command: click.Command) -> None:
+    if path == ("completion",):
+        return  # prints a script
+    assert any("--json" in option.opts for option in command.params)
+
+
+@pytest.mark.parametrize(
+    "path", [(), *sorted({path[:-1] for path, _ in LEAVES if len(path) > 1})], ids=lambda path: " ".join(path) or "root"
+)
+def test_no_line_of_a_list_of_commands_is_cut_off(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*path, "--help"], prog_name="fencepost", terminal_width=80)
+    assert result.exit_code == 0
+    assert not re.search(r"\.\.\.$", result.output.partition("Options:")[2], re.MULTILINE), result.output
+
+
+@pytest.mark.parametrize("path", [(), ("topic",)])
+def test_without_a_command_the_page_is_shown_and_not_one_long_line(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, path, prog_name="fencepost")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: fencepost")
+    assert result.stderr.count("\n") > 10
+
+
+def test_the_exit_codes_are_on_the_first_page_and_in_the_documentation() -> None:
+    page = CliRunner().invoke(main, ["--help"], prog_name="fencepost").output
+    for code in (errors.FAILED, errors.MISUSED, FENCED, errors.INTERRUPTED):
+        assert re.search(rf"\b{code}\b", page.partition("Exit codes:")[2])
+        assert f"| {code} |" in DOCUMENT.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell: str) -> None:
+    script = CliRunner().invoke(main, ["completion", shell], prog_name="fencepost")
+    assert script.exit_code == 0
+    assert "_FENCEPOST_COMPLETE=" in script.output
+    words = {"COMP_WORDS": "fencepost top", "COMP_CWORD": "top" if shell == "fish" else "1"}
+    asked = CliRunner().invoke(
+        main, [], prog_name="fencepost", env={"_FENCEPOST_COMPLETE": f"{shell}_complete", **words}
+    )
+    assert "topic" in asked.output
 
 
 @every_command
