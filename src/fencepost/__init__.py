@@ -12,49 +12,71 @@ from fencepost._version import __version__
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.aio import AsyncProducer, AsyncReader
+    from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
+    from fencepost.client.hold import Hold, hold
     from fencepost.client.ids import ProducerIds
+    from fencepost.client.own import Claim
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
+    from fencepost.client.standby import Standby, Term, standby
     from fencepost.client.ticket import Delivered, Ticket
+    from fencepost.core.claim import Held, Refused
     from fencepost.errors import BufferFull, Expired, Fenced, FencepostError, SendFailed, Undelivered
     from fencepost.server.server import Server
 
 _HOME = {
     "Admin": "fencepost.client.admin",
+    "AsyncClaim": "fencepost.client.aio",
     "AsyncProducer": "fencepost.client.aio",
     "AsyncReader": "fencepost.client.aio",
     "BufferFull": "fencepost.errors",
+    "Claim": "fencepost.client.own",
     "Delivered": "fencepost.client.ticket",
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
+    "Held": "fencepost.core.claim",
+    "Hold": "fencepost.client.hold",
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.ids",
     "Reader": "fencepost.client.reader",
+    "Refused": "fencepost.core.claim",
     "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
+    "Standby": "fencepost.client.standby",
+    "Term": "fencepost.client.standby",
     "Ticket": "fencepost.client.ticket",
     "Undelivered": "fencepost.errors",
+    "hold": "fencepost.client.hold",
+    "standby": "fencepost.client.standby",
 }
 
 __all__ = [
     "Admin",
+    "AsyncClaim",
     "AsyncProducer",
     "AsyncReader",
     "BufferFull",
+    "Claim",
     "Delivered",
     "Expired",
     "Fenced",
     "FencepostError",
+    "Held",
+    "Hold",
     "Producer",
     "ProducerIds",
     "Reader",
+    "Refused",
     "SendFailed",
     "Server",
+    "Standby",
+    "Term",
     "Ticket",
     "Undelivered",
     "__version__",
+    "hold",
+    "standby",
 ]
 
 

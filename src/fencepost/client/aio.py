@@ -7,15 +7,16 @@ reader has one thread of its own, which fetches and decodes while the loop goes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.fetcher import Chunk
 from fencepost.client.ids import ProducerIds
+from fencepost.client.own import Claim, OwnKeywords
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Place, Reader, ReadRecord
 from fencepost.client.settings import Address, ClientSettings
@@ -32,9 +33,49 @@ if TYPE_CHECKING:
     from fencepost.client.bulk import BulkTicket
 
 T = TypeVar("T")
+Runner: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 _LOOK_UP: Final = 0.2
 """Seconds after which a reader's thread looks whether it is still wanted."""
+
+
+class AsyncClaim:
+    """A `Claim` whose release is awaited."""
+
+    def __init__(self, claim: Claim, run: Runner) -> None:
+        self._claim = claim
+        self._run = run
+        self.group, self.rows = claim.group, claim.rows
+        self.generation, self.token = claim.generation, claim.token
+
+    async def release(self) -> None:
+        await self._run(self._claim.release)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # A task that is cancelled gives back too: unlike Ctrl-C it does not end the program.
+        await asyncio.shield(self._run(partial(self._claim.__exit__, kind, _as_exception(error), traceback)))
+
+
+def _as_exception(error: BaseException | None) -> BaseException | None:
+    return Closed("the task was cancelled") if isinstance(error, asyncio.CancelledError) else error
+
+
+async def _or_interrupt(claiming: asyncio.Future[Claim], interrupt: Callable[[], None]) -> Claim:
+    """What the thread claims for a task that is cancelled meanwhile is given up, or given back."""
+    try:
+        return await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        while not claiming.done():  # again and again: the claim may just be on its way to where it waits
+            await asyncio.to_thread(interrupt)
+            await asyncio.wait([claiming], timeout=_LOOK_UP)
+        if claiming.exception() is None:
+            await asyncio.to_thread(claiming.result().release)
+        raise
 
 
 class AsyncProducer:
@@ -95,6 +136,17 @@ class AsyncProducer:
 
     async def ids(self) -> ProducerIds:
         return await asyncio.to_thread(lambda: self._its.ids)
+
+    async def own(
+        self,
+        group: str,
+        resources: Sequence[str],
+        **how: Unpack[OwnKeywords],
+    ) -> AsyncClaim:
+        """As `Producer.own`: `async with await producer.own(…): …`. Cancelled, it claims nothing."""
+        its = self._its
+        claiming = asyncio.ensure_future(asyncio.to_thread(partial(its.own, group, resources, **how)))
+        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), asyncio.to_thread)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -172,6 +224,17 @@ class AsyncReader:
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         positions = self.positions if offsets is None else offsets
         await self._run(lambda: self._its.commit(positions))
+
+    async def own(
+        self,
+        group: str,
+        resources: Sequence[str] | None = None,
+        **how: Unpack[OwnKeywords],
+    ) -> AsyncClaim:
+        """As `Reader.own`. Cancelled, it claims nothing."""
+        its = self._its
+        claiming = asyncio.ensure_future(self._run(partial(its.own, group, resources, **how)))
+        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), self._run)
 
     def __aiter__(self) -> Self:
         """A loop that was left, or cancelled, can be taken up again where it was left."""

@@ -1,6 +1,7 @@
 """The connections of one client: to the addresses it was given, and to the brokers that metadata names.
 
 One connection per broker. A broker that cannot be reached is left alone for a growing while; the others go on (PROD-6).
+An owner has one connection for everything, and when that is lost, none (`keep_to`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ class Brokers:
         metadata: Metadata,
         *,
         on_ready: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection, FencepostError], None] | None = None,
     ) -> None:
         self._settings = settings
         self._network = network
         self._clock = clock
         self._metadata = metadata
         self._on_ready = on_ready
+        self.on_lost = on_lost
+        self._only: Connection | None = None
+        self.held_back = False
+        """Nothing is to be sent for now: the server would not get to it before it has answered something else."""
         self._connections: dict[Address, Connection] = {}
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
@@ -52,11 +58,15 @@ class Brokers:
 
     def of_node(self, node: int) -> Connection | None:
         """The connection to a broker by its id, when it is ready; otherwise it is being dialled."""
+        if self._only is not None or self.held_back:
+            return self._the_only()
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
 
     def any(self) -> Connection | None:
         """A ready connection to whichever broker; without one, all that may be are dialled, and the first wins."""
+        if self._only is not None or self.held_back:
+            return self._the_only()
         addresses = dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers])
         for address in addresses:
             connection = self._connections.get(address)
@@ -65,6 +75,14 @@ class Brokers:
         for address in addresses:
             self._ready(address)
         return None
+
+    def keep_to(self, connection: Connection | None) -> None:
+        """There is this connection and no other, also after it has ended. None: as it was before."""
+        self._only = connection
+
+    def _the_only(self) -> Connection | None:
+        only = self._only
+        return only if only is not None and only.is_ready and not self.held_back else None
 
     def _ready(self, address: Address) -> Connection | None:
         connection = self._connections.get(address)
@@ -106,6 +124,8 @@ class Brokers:
         wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
         self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
         self._metadata.distrust()
+        if self.on_lost is not None:
+            self.on_lost(connection, error)
 
     def check_deadlines(self, now: float) -> None:
         for connection in self:

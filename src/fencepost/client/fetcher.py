@@ -12,7 +12,8 @@ counting (markers and compaction leave gaps).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +23,10 @@ from fencepost.client.connection import Connection
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
 from fencepost.client.settings import ClientSettings
+from fencepost.client.tenure import Tenure
+from fencepost.core.claim import Held
 from fencepost.core.committed import AbortedTransactions
-from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError, Unreachable
+from fencepost.errors import CorruptBatch, ErrorCode, Fenced, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
@@ -108,14 +111,24 @@ class Fetcher:
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
         self._brokers = Brokers(settings, network, clock, self._metadata)
-        now = clock.monotonic()
-        self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
-        for name in self._partitions:
-            self._metadata.want(name.topic, now)
+        self.tenure = Tenure(self._brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
+        self._brokers.on_lost = self.tenure.lost
+        self._calls: deque[Callable[[], None]] = deque()
+        self._partitions: dict[TopicPartition, Fetched] = {}
         self._ready: deque[Chunk] = deque()
         self._ready_bytes = 0
         self._busy: set[Connection] = set()
         self._error: FencepostError | None = None
+        self.begin(partitions)
+
+    def begin(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
+        """Reads these from here on, and hands out nothing that was fetched before."""
+        now = self._clock.monotonic()
+        self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
+        for name in self._partitions:
+            self._metadata.want(name.topic, now)
+        self._ready.clear()
+        self._ready_bytes = 0
 
     def take(self) -> Chunk | None:
         """The next chunk, if one is ready."""
@@ -133,12 +146,16 @@ class Fetcher:
         """Every partition has reached its stop, and everything was taken."""
         return not self._ready and all(fetched.done for fetched in self._partitions.values())
 
-    def run_once(self, timeout: float | None = None) -> None:
+    def run_once(self, timeout: float | None = None, *, fetches: bool = True) -> None:
         """One turn; waits until something happens, at most `timeout` seconds."""
         self._network.before_work()
+        while self._calls:
+            self._calls.popleft()()
         now = self._clock.monotonic()
         self._refresh_metadata(now)
-        moment = self._fetch(now)
+        moment = self.tenure.turn(now)
+        if fetches:
+            moment = min(moment, self._fetch(now))
         if not self._metadata.due(now):
             moment = min(moment, self._metadata.ask_at())
         moment = min(moment, self._brokers.next_moment(now))
@@ -146,9 +163,44 @@ class Fetcher:
         self._network.poll(patience if timeout is None else min(timeout, patience))
         self._brokers.check_deadlines(self._clock.monotonic())
 
+    def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
+        """Turns without fetching until something that was asked is answered, or raises TimedOut."""
+        deadline = self._clock.monotonic() + self._settings.request_timeout + longer
+        while not outcome.done():
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                last = self._brokers.last_error
+                raise TimedOut("no answer in time" + (f": {last}" if last is not None else ""))
+            self.run_once(left, fetches=False)
+
+    def ask(self, key: int, fields: Mapping[str, Any], at_most: int) -> Any:
+        """One question over the connection that owns what is read, and its answer."""
+        outcome: Future[Any] = Future()
+
+        def lost(error: FencepostError, left: bool) -> None:
+            outcome.set_exception(error)
+
+        self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most)
+        self.run_until(outcome)
+        if self.tenure.fenced is not None:
+            raise self.tenure.fenced
+        return outcome.result()
+
+    def call_soon(self, what: Callable[[], None]) -> None:
+        """From another thread: done in the next turn, by whoever turns."""
+        self._calls.append(what)
+        self._network.wake()
+
     def close(self) -> None:
+        self.tenure.close()
         self._brokers.close()
         self._network.close()
+
+    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
+        """What was fetched and not handed out yet is somebody else's to work on (OWN-9)."""
+        self._ready.clear()
+        self._ready_bytes = 0
+        self._error = cause
 
     # --- asking ---
 
@@ -276,6 +328,8 @@ class Fetcher:
             self._later(fetched)
 
     def _chunk(self, fetched: Fetched, part: hot.FetchedPartition) -> None:
+        if self._partitions.get(fetched.name) is not fetched:
+            return  # asked for before it was begun anew
         position, batches, size = fetched.position, [], 0
         hidden = AbortedTransactions(part.aborted or ())
         try:

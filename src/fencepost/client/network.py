@@ -32,6 +32,8 @@ _TLS_RECORD: Final = 1 << 14
 _MOST_PER_TURN: Final = 4 << 20
 """Bytes read from one socket before the others have their turn."""
 MAX_FRAME: Final = 256 << 20
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, times; by the names of the options, which not every system has."""
 
 
 class Handler(Protocol):
@@ -69,6 +71,10 @@ class Network(Protocol):
         """Ends a `poll`, from any thread. Costs next to nothing while the other thread is at work."""
 
     def close(self) -> None: ...
+
+    def forget_sockets(self) -> None:
+        """In a forked child: gives back its copies of the sockets. While one lives, the parent's connection outlives
+        the parent, and with it everything that it owns."""
 
 
 class SocketNetwork:
@@ -139,6 +145,15 @@ class SocketNetwork:
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 key.data.close()
+        self._selector.close()
+        self._waker.close()
+        self._wakened.close()
+
+    def forget_sockets(self) -> None:
+        # Only the descriptors: the selector's registrations are shared with the parent, who needs them.
+        for key in list((self._selector.get_map() or {}).values()):
+            if key.data is not None and key.data.socket is not None:
+                key.data.socket.close()
         self._selector.close()
         self._waker.close()
         self._wakened.close()
@@ -225,6 +240,7 @@ class SocketLink:
             self.socket = socket.socket(family, socket.SOCK_STREAM)
             self.socket.setblocking(False)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(self.socket)
             code = self.socket.connect_ex((host, port))
         except OSError as error:
             self._dial_next(error)
@@ -395,6 +411,14 @@ def _join_small(out: deque[memoryview]) -> None:
         count += 1
     if count > 1:
         out.appendleft(memoryview(b"".join([out.popleft() for _ in range(count)])))
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """A host that is gone says nothing, and a claim may wait for days: the kernel asks now and then."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _has_pending(sock: socket.socket) -> bool:

@@ -12,13 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypedDict
 
 from fencepost.client.routing import Routes
 from fencepost.core.claim import Demand, Held
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.types import Generation
 from fencepost.wire.apis import OWN
+
+
+class OwnKeywords(TypedDict, total=False):
+    """How to claim; `Producer.own` explains each."""
+
+    generation: int | None
+    wait: bool | float | None
+    after: int | None
+    session: float
 
 
 class Road(Protocol):

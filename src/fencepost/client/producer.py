@@ -14,13 +14,14 @@ from fencepost.client.config_names import producer_settings
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
-from fencepost.client.own import Claim, Road, claim_by, no_road
+from fencepost.client.own import Claim, Road, claim_by, no_road, offers_own
+from fencepost.client.owning import ProducerRoad
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
-from fencepost.client.transactional import NO_MEMBER, Member, Steps, Transactional
+from fencepost.client.transactional import NO_MEMBER, Member, Transactional
 from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
@@ -83,7 +84,7 @@ class Producer:
         self._start = threading.Lock()
         self._closed = False
         self._routes = Routes(self._settings)
-        self._steps: Steps | None = None
+        self._steps: Transactional | None = None
         if self._options.name is not None:
             self._steps = Transactional(self._routes, self._options.name)
         self._transaction: Transaction | None = None
@@ -244,10 +245,23 @@ class Producer:
             self._begin()
         return claim_by(self._road(), wanted)
 
+    def check_owned(self) -> None:
+        """Raises Fenced if what this producer owned is lost, also when nothing is sent."""
+        if (fenced := self._sender.tenure.fenced) is not None:
+            raise fenced
+
+    def interrupt(self) -> None:
+        """From another thread: an `own` that waits is given up, and raises Closed there."""
+        if self._owns_by is not None:
+            self._owns_by.interrupt()
+
     def _road(self) -> Road:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
-            raise no_road(self._routes)
+            if not offers_own(self._routes):
+                raise no_road(self._routes)
+            patience = self._options.delivery_timeout
+            self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
         return self._owns_by
 
     # --- until all is settled ---
@@ -315,15 +329,19 @@ class Producer:
     def _after_fork(self) -> None:
         """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
         self._start = threading.Lock()
-        if self._options.name is not None:
+        if self._closed:
+            return
+        before, self._thread = self._sender, None
+        self._sender = self._new_sender()
+        self._routes, self._owns_by = Routes(self._settings), None
+        before.forget_sockets()
+        owner, named = bool(before.tenure.held), self._options.name is not None
+        if owner or named:
+            what = "that owns something" if owner else "with a name"
             self._closed = True
-            self._thread = None
-            self._sender = self._new_sender()
-            message = "a producer with a name belongs to the process that made it, and this one was forked"
-            self._sender.queues.refuse_from_now(Closed(message))
-        elif not self._closed:
-            self._thread = None
-            self._sender = self._new_sender()
+            self._sender.queues.refuse_from_now(
+                Closed(f"a producer {what} belongs to its process, and this one was forked")
+            )
 
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()

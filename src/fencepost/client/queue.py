@@ -28,7 +28,7 @@ from fencepost.client.clock import Clock
 from fencepost.client.options import ProducerOptions
 from fencepost.client.ticket import UNKNOWN_OFFSET, Delivered, Settlement, Ticket, Unplaced
 from fencepost.core.inflight import Flight
-from fencepost.errors import BufferFull, Closed, FencepostError, RecordTooLarge, SendFailed
+from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import (
     HEADER_SIZE,
     BatchBuilder,
@@ -415,7 +415,7 @@ class Queues:
     def refuse_from_now(self, error: FencepostError) -> None:
         """`send` raises this from now on; blocked callers are woken to hear it."""
         with self._lock:
-            if self._broken is None or not isinstance(error, Closed):
+            if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
                 self._broken = error
             self.intake.is_open = False
             self._room.notify_all()

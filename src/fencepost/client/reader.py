@@ -6,7 +6,7 @@ is given to it. For balanced consumption any Kafka consumer works with the serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from types import TracebackType
@@ -18,8 +18,11 @@ from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.network import Network, SocketNetwork
+from fencepost.client.own import Claim, Road, claim_by, no_road, offers_own
+from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
+from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, TimedOut
 from fencepost.kernel import decode_batch
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -84,13 +87,13 @@ class Reader:
             raise ConfigError("start='committed' needs a group")
         wanted: list[str | TopicPartition]
         wanted = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
-        with Admin(self._settings) as admin:
-            partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in wanted)))
-            starts = self._find(admin, partitions, start)
-            stops = {} if stop is None else self._find(admin, partitions, stop)
-        self._positions = {partition: starts[partition] for partition in partitions}
+        self._wanted = wanted
+        self._start, self._stop = start, stop
+        places = self._find_places()
+        self._positions = {partition: at for partition, (at, _) in places.items()}
+        self._owns_by: Road | None = None
+        self._untouched = True  # nothing was read yet
         network, clock = self._make_network()
-        places = {partition: (starts[partition], stops.get(partition)) for partition in partitions}
         self._clock = clock
         self._fetcher = Fetcher(self._settings, self._options, network, clock, places)
 
@@ -108,6 +111,14 @@ class Reader:
 
     def _make_network(self) -> tuple[Network, Clock]:
         return SocketNetwork(self._settings.security), SystemClock()
+
+    def _find_places(self) -> dict[TopicPartition, tuple[Offset, Offset | None]]:
+        """Where each partition starts and stops, as of now."""
+        with Admin(self._settings) as admin:
+            partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in self._wanted)))
+            starts = self._find(admin, partitions, self._start)
+            stops = {} if self._stop is None else self._find(admin, partitions, self._stop)
+        return {partition: (starts[partition], stops.get(partition)) for partition in partitions}
 
     def _find(self, admin: Admin, partitions: list[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
         """The offset that `place` means in each partition."""
@@ -219,6 +230,7 @@ class Reader:
     def _next(self, timeout: float | None) -> Chunk | None:
         if self._closed:
             raise Closed("the reader is closed")
+        self._untouched = False
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (chunk := self._fetcher.take()) is None:
             if self._fetcher.is_done:
@@ -230,6 +242,50 @@ class Reader:
         # Ask for more before this is decoded: the line and the server work meanwhile.
         self._fetcher.run_once(0.0)
         return chunk
+
+    # --- owning ---
+
+    def own(
+        self,
+        group: str,
+        resources: Sequence[str] | None = None,
+        *,
+        generation: int | None = None,
+        wait: bool | float | None = None,
+        after: int | None = None,
+        session: float = 0.0,
+    ) -> Claim:
+        """Claims `resources` (those it reads, as `TOPIC-PARTITION`, if none are given) in `group`; see `Producer.own`.
+
+        When somebody takes over, or the connection ends, reading and `commit` raise Fenced. A reader that was not read
+        from yet looks anew where to start, since whoever owned it before may have gone on until now. There is no
+        thread here: signs of life for the `session` are sent while records are asked for, so a loop that takes longer
+        than that for what it was given loses what it owns.
+        """
+        if self._closed:
+            raise Closed("the reader is closed")
+        names = [str(partition) for partition in self._positions] if resources is None else resources
+        wanted = demand(group, names, generation=generation, wait=wait, after=after, session=session)
+        claim = claim_by(self._road(), wanted)
+        if self._untouched:
+            places = self._find_places()
+            self._positions = {partition: at for partition, (at, _) in places.items()}
+            self._fetcher.begin(places)
+        return claim
+
+    def interrupt(self) -> None:
+        """From another thread: an `own` that waits is given up, and raises Closed there."""
+        if self._owns_by is not None:
+            self._owns_by.interrupt()
+
+    def _road(self) -> Road:
+        """Chosen when it is first needed, by what the server offers."""
+        if self._owns_by is None:
+            with Routes(self._settings) as routes:
+                if not offers_own(routes):
+                    raise no_road(routes)
+            self._owns_by = ReaderRoad(self._fetcher)
+        return self._owns_by
 
     # --- positions ---
 
@@ -258,18 +314,24 @@ class Reader:
             "member_id": "",
             "topics": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
         }
+        if self._fetcher.tenure.connection is not None:
+            # Where the topic is guarded, only the connection that owns a partition may say how far it was read.
+            self._stored(self._fetcher.ask(Key.OFFSET_COMMIT, fields, _OFFSET_COMMIT_BY_NAME))
+            return
         group = self._group
         with Routes(self._settings) as routes:
 
             def store_all() -> None:
                 channel = routes.to(routes.coordinator(group))
-                answer = channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message
-                for topic in answer.topics:
-                    for stored in topic.partitions:
-                        what = f"storing {topic.name}-{stored.partition_index} for {group!r}"
-                        raise_for(stored.error_code, what)
+                self._stored(channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message)
 
             routes.retried(store_all)
+
+    def _stored(self, answer: Any) -> None:
+        for topic in answer.topics:
+            for stored in topic.partitions:
+                what = f"storing {topic.name}-{stored.partition_index} for {self._group!r}"
+                raise_for(stored.error_code, what)
 
     def close(self) -> None:
         if not self._closed:

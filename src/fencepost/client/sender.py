@@ -19,10 +19,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
+from fencepost.client.aftermath import Aftermath
 from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
@@ -35,8 +36,10 @@ from fencepost.client.options import ProducerOptions
 from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, TopicQueues
 from fencepost.client.resume import Resumption
 from fencepost.client.settings import ClientSettings
+from fencepost.client.tenure import Tenure
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
 from fencepost.client.transactional import Steps
+from fencepost.core.claim import Held
 from fencepost.core.dedup import REMEMBERED
 from fencepost.core.enlist import Enlisted
 from fencepost.core.inflight import KAFKA_LIMIT, Flight, Sent, Step, Verdict
@@ -157,6 +160,7 @@ class Sender:
         steps: Steps | None = None,
         ids: ProducerIds | None = None,
     ) -> None:
+        self._settings = settings
         self._options = options
         self._network = network
         self._clock = clock
@@ -164,6 +168,9 @@ class Sender:
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self.metadata)
         self.identity = ProducerIdentity(named=steps is not None)
+        self.tenure = Tenure(self.brokers, self.metadata, clock, options.request_timeout, self._lost_what_it_owned)
+        self.brokers.on_lost = self.tenure.lost
+        self._aftermath: Aftermath | None = None
         self.errands = Errands(network.wake)
         self.transaction: Enlisted | None = None
         """The open transaction; touched by the send thread alone."""
@@ -195,14 +202,21 @@ class Sender:
             broken = SendFailed(f"the send thread ended: {error!r}", persisted="unknown")
             broken.__cause__ = error
             self.fail_everything(broken)
+            if self._aftermath is not None:
+                self._aftermath.give_up()
         finally:
             self.close()
+            self.tenure.close()
             self.errands.close()
 
     def close(self) -> None:
         """Gives back sockets; done by the thread itself where there was one."""
         self.brokers.close()
         self._network.close()
+
+    def forget_sockets(self) -> None:
+        """In a forked child: what is open is the parent's, and ends when the parent says so."""
+        self._network.forget_sockets()
 
     def stop(self) -> None:
         """From any thread: the loop ends after this turn."""
@@ -217,6 +231,8 @@ class Sender:
         self._turn += 1
         self.errands.run_due()
         self._sweep()
+        self.due(self.tenure.turn(now), now)
+        self._find_out(now)
         self._place(now)
         self._refresh_metadata(now)
         if self._options.idempotent:
@@ -361,6 +377,8 @@ class Sender:
         self.errands.send_out(lambda: steps.init(timeout_ms, before), self.name_answered)
 
     def name_answered(self, outcome: Identity | FencepostError) -> None:
+        if self.identity.state is PidState.FINISHED:
+            return  # fenced meanwhile
         if isinstance(outcome, Identity):
             self.identity.given(*outcome)
             for queue in self.queues.everything():
@@ -793,6 +811,46 @@ class Sender:
         except FencepostError as error:
             failed(error)
 
+    # --- owning ---
+
+    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
+        """The connection has ended, and with it this producer (OWN-9): what never left is not there, what was in a
+        transaction will never be committed, and for the rest the log is asked."""
+        self.identity.finished(cause.code)
+        self._first_failure = cause  # the first, for a named producer, and no more to be swept
+        doubtful: dict[PartitionQueue, list[Sent[Batch]]] = {}
+        for queue in self.queues.everything():
+            for sent in queue.flight.give_up_all() if queue.flight is not None else ():
+                known: Persisted = "no" if self.transaction is not None else sent.persisted
+                if known == "unknown" and self._options.idempotent:
+                    doubtful.setdefault(queue, []).append(sent)
+                else:
+                    self.fail(sent.batch, _copy(cause, known, **_where(sent.batch)))
+        self.fail_everything(cause)
+        self.identity_is_settled.set()
+        self._aftermath = Aftermath(
+            Brokers(self._settings, self._network, self._clock, self.metadata),
+            lost,
+            doubtful,
+            self._clock.monotonic(),
+            patience=self._options.request_timeout,
+            backoff=self._options.retry_backoff,
+            found=lambda sent, offset: self.deliver(sent.batch, offset, -1),
+            missing=lambda sent, known: self.fail(sent.batch, _copy(cause, known, **_where(sent.batch))),
+        )
+        self._find_out(self._clock.monotonic())
+
+    def renew_identity(self) -> None:
+        """The name's next epoch, over the connection that owns: from here on the name speaks there."""
+        self.identity_is_settled.clear()
+        self.identity.renew()
+
+    def _find_out(self, now: float) -> None:
+        if self._aftermath is not None:
+            self.due(self._aftermath.turn(now), now)
+            if self._aftermath.is_over:
+                self._aftermath = None
+
     # --- settling ---
 
     def deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
@@ -908,6 +966,8 @@ class Sender:
 
     def abandon(self) -> None:
         """The producer is closed and its time is over: what is left fails."""
+        if self._aftermath is not None:
+            self._aftermath.give_up()
         self.fail_everything(Closed("the producer was closed before the records were acknowledged"))
 
 

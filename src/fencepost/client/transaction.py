@@ -83,7 +83,8 @@ class Transaction:
             if is_fencing(error):
                 raise self._fenced(error) from error
             self.abort()
-            raise SendFailed(
+            kind = Fenced if isinstance(sender.queues.broken, Fenced) else SendFailed
+            raise kind(
                 f"it is not known whether the transaction was committed: {error}", persisted="unknown", code=error.code
             ) from error
         self._who = None

@@ -83,6 +83,10 @@ class Transactional:
     """Seconds for which waiting is tried."""
     _channel: Channel | None = None
 
+    def go_by(self, routes: Routes) -> None:
+        """From now on the coordinator is asked this way."""
+        self.routes, self._channel = routes, None
+
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity:
         """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before.
 

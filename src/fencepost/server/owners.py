@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.ownership import Granted, Judgement, Ownership, Wanted
@@ -51,6 +51,8 @@ class Owners:
         """Of the claims in line."""
         self._sessions: dict[Connection, Milliseconds] = {}
         self._patrolling = False
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Transactions of former owners that are being aborted."""
         self.since: dict[tuple[str, str], Milliseconds] = {}
         """When each resource was last taken, for people who ask."""
 
@@ -82,21 +84,22 @@ class Owners:
     ) -> Judgement[Connection]:
         if not isinstance(judged, Granted):
             return judged
-        owned = {owner: {name for _, name in self.table.held_by(owner)} for owner in judged.severed}
         lost = {row.name for row in judged.rows}
         for owner in judged.severed:
             logger.info("%s takes over from %s in group %s", connection.peer, owner.peer, group)
+            self._abort_transactions(owner, lost | {name for _, name in self.table.held_by(owner)})
             owner.sever()
         now = self._broker.clock.now_ms()
         for row in judged.fresh:
             self.since[group, row.name] = now
-        durable = [self._broker.syncer.barrier()] if judged.severed else []
+        durable: list[Awaitable[Any]] = list(self._leaving)
         if judged.fresh:
+            # Also where nobody was severed: the owner before may have hung up a moment ago.
+            durable.append(self._broker.syncer.barrier())
             durable.append(self._broker.store.execute(self._token_rows(group, judged)))
         try:
-            for owner, resources in owned.items():
-                await self._broker.transactions.abort_of(owner, resources | lost)
-            await asyncio.gather(*durable)
+            # Shielded: others wait for the same sync, and a claimant that hangs up must not cancel it for them.
+            await asyncio.gather(*(asyncio.shield(each) for each in durable))
         except FencepostError:
             # Nobody was told of the new owner, and it shall not own what it was not told of.
             self.table.release(connection, group, [row.name for row in judged.fresh])
@@ -120,6 +123,8 @@ class Owners:
 
     def release(self, connection: Connection, group: str, names: Sequence[str]) -> list[str]:
         given = self.table.release(connection, group, names)
+        if not self.table.held_by(connection):
+            self._sessions.pop(connection, None)
         if given:
             self._serve_line()
         return given
@@ -127,13 +132,29 @@ class Owners:
     def ended(self, connection: Connection) -> None:
         """The connection is closed, dead or severed: it owns nothing any more."""
         self._sessions.pop(connection, None)
-        self.table.ended(connection)
+        held = self.table.ended(connection)
+        if held:
+            # What it sent and is still being worked on takes no effect either: somebody else may own this at once.
+            connection.severed = True
+            self._abort_transactions(connection, {name for _, name in held})
         self._serve_line()
+
+    def _abort_transactions(self, owner: Connection, resources: set[str]) -> None:
+        """Begun at once, and awaited by every later claim."""
+        task = asyncio.ensure_future(self._broker.transactions.abort_of(owner, resources))
+        self._leaving.add(task)
+        task.add_done_callback(self._has_left)
+
+    def _has_left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a transaction of a former owner could not be aborted, and ends by its timeout: %s", error)
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def set_session(self, connection: Connection, session_ms: Milliseconds) -> None:
         """From now on this connection is severed when it is silent for longer."""
+        connection.last_progress = self._broker.clock.monotonic()
         self._sessions[connection] = session_ms
         if not self._patrolling:
             self._patrolling = True

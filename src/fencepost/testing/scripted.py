@@ -24,10 +24,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from fencepost.client.network import Handler
 from fencepost.client.settings import Address
 from fencepost.core.dedup import Accept, Batch, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.core.ownership import Granted, Ownership, Wanted
 from fencepost.errors import ErrorCode, FencepostError, Unreachable
 from fencepost.kernel import BatchHeader, Buffer, check_batch, decode_batch, stamp_offset
 from fencepost.testing.clock import HandWoundClock
-from fencepost.types import Offset
+from fencepost.types import Generation, Offset
 from fencepost.wire import hot, messages
 from fencepost.wire.frame import FrameReader, read_request_head, response_head
 
@@ -45,6 +46,8 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
+    OWN = 10_000
+    DESCRIBE_OWNERS = 10_001
 
 
 VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
@@ -84,6 +87,9 @@ class Refused(NamedTuple):
 
     code: ErrorCode
 
+
+OWNING: Final[Mapping[int, tuple[int, int]]] = {Api.OWN: (0, 0), Api.DESCRIBE_OWNERS: (0, 0)}
+"""What fencepost's server offers besides."""
 
 Script: TypeAlias = Fate | Delayed | Refused
 
@@ -156,9 +162,20 @@ def _judged(header: BatchHeader) -> Batch:
 
 class ScriptedCluster:
     def __init__(
-        self, clock: HandWoundClock, *, nodes: int = 1, topics: Mapping[str, int] | None = None, latency: float = 0.001
+        self,
+        clock: HandWoundClock,
+        *,
+        nodes: int = 1,
+        topics: Mapping[str, int] | None = None,
+        latency: float = 0.001,
+        knows_own: bool = False,
     ) -> None:
+        """`knows_own`: as fencepost's own server does."""
         self.clock = clock
+        self.versions = {**VERSIONS, **OWNING} if knows_own else VERSIONS
+        self.ownership: Ownership[ScriptedLink | str] = Ownership()
+        self.notices_ends = True
+        """Otherwise a connection that ended owns on: its end has not reached the server yet."""
         self.latency = latency
         self.addresses = {node: Address(f"10.0.0.{node + 1}", PORT) for node in range(nodes)}
         self.down: set[int] = set()
@@ -207,6 +224,18 @@ class ScriptedCluster:
     def revive(self, node: int) -> None:
         self.down.discard(node)
 
+    def take_over(self, group: str, *names: str, generation: int = 2**30) -> None:
+        """Somebody else claims these; whoever owned one of them is severed."""
+        judged = self.ownership.claim("somebody else", group, [Wanted(name, Generation(generation)) for name in names])
+        assert isinstance(judged, Granted), judged
+        self._sever(judged.severed)
+
+    def _sever(self, owners: Sequence[ScriptedLink | str]) -> None:
+        for owner in owners:
+            self.ownership.ended(owner)
+            if isinstance(owner, ScriptedLink):
+                owner.sever()
+
     def records(self, topic: str, partition: int) -> list[Any]:
         return [record for batch in self.logs[topic][partition].batches for record in decode_batch(batch)]
 
@@ -218,7 +247,7 @@ class ScriptedCluster:
 
     # --- what brokers do ---
 
-    def receive(self, node: int, frame: bytes) -> tuple[bytes | None, Script]:
+    def receive(self, node: int, frame: bytes, link: ScriptedLink) -> tuple[bytes | None, Script]:
         """The answer to a request (None if it is lost), and the fate that it was dealt."""
         head = read_request_head(frame)
         request = Request(node, head.key, head.version, _decode(head.key, head.version, frame, head.body_at))
@@ -228,11 +257,11 @@ class ScriptedCluster:
         if script is Fate.LOSE:
             return None, script
         if script is Fate.DUPLICATE:
-            self._carry_out(request, script)
-        body = self._carry_out(request, script)
+            self._carry_out(request, script, link)
+        body = self._carry_out(request, script, link)
         return response_head(head.key, head.version, head.correlation_id) + body, script
 
-    def _carry_out(self, request: Request, script: Script) -> bytes:
+    def _carry_out(self, request: Request, script: Script, link: ScriptedLink) -> bytes:
         key, version, message = request.key, request.version, request.message
         match key:
             case Api.PRODUCE:
@@ -248,12 +277,16 @@ class ScriptedCluster:
                 fields = {"error_code": 0, "throttle_time": 0, "producer_id": self._next_pid, "producer_epoch": 0}
             case Api.LIST_OFFSETS:
                 fields = self._list_offsets(message)
+            case Api.OWN:
+                fields = self._own(message, link)
+            case Api.DESCRIBE_OWNERS:
+                fields = self._owners()
             case _:
                 raise NotImplementedError(f"API key {key}")
         return messages.encode_response(key, version, fields)
 
     def _api_versions(self) -> Mapping[str, Any]:
-        keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in VERSIONS.items()]
+        keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in self.versions.items()]
         return {"error_code": 0, "api_keys": keys, "throttle_time": 0}
 
     def _metadata(self, message: Any) -> Mapping[str, Any]:
@@ -351,6 +384,38 @@ class ScriptedCluster:
             topics.append({"name": topic.name, "partitions": partitions})
         return {"throttle_time": 0, "topics": topics}
 
+    def _own(self, message: Any, link: ScriptedLink) -> Mapping[str, Any]:
+        """Waiting is the test's affair: `Delayed` holds the answer back."""
+        self.ownership.release(link, message.group, message.release)
+        wanted = [
+            Wanted(each.name, Generation(each.generation), None if each.after_token < 0 else each.after_token)
+            for each in message.resources
+        ]
+        judged = self.ownership.claim(link, message.group, wanted)
+        if isinstance(judged, Granted):
+            self._sever(judged.severed)
+        code = ErrorCode.NONE if isinstance(judged, Granted) else ErrorCode.ILLEGAL_GENERATION
+        rows = [
+            {"name": row.name, "error_code": int(code), "generation": row.generation, "token": row.token}
+            for row in judged.rows
+        ]
+        return {"error_code": int(code), "error_message": None, "resources": rows}
+
+    def _owners(self) -> Mapping[str, Any]:
+        owners = [
+            {
+                "group": group,
+                "name": name,
+                "generation": holding.generation,
+                "token": holding.token,
+                "since_ms": 0,
+                "address": "",
+                "client_id": "",
+            }
+            for group, name, holding in self.ownership
+        ]
+        return {"error_code": 0, "owners": owners, "waiting": []}
+
     def _led(self, node: int, topic: str | None, partition: int) -> MemoryLog | None:
         logs = self.logs.get(topic or "", [])
         if partition < len(logs) and logs[partition].leader == node:
@@ -384,6 +449,7 @@ class ScriptedLink:
         """When the newest answer is due: none overtakes another."""
         self.is_mute = False
         """An answer was swallowed, so none comes after it, or the end is near."""
+        self.is_severed = False
 
     def write(self, parts: Sequence[Buffer]) -> None:
         data = b"".join(bytes(part) for part in parts)
@@ -394,6 +460,12 @@ class ScriptedLink:
 
     def close(self) -> None:
         self._handler = None
+        self._network.ended(self)
+
+    def sever(self) -> None:
+        """By the server: what is on its way to the client is thrown away, and what comes from it is not heard."""
+        self.is_mute = self.is_severed = True
+        self._network.sever(self)
 
     @property
     def is_open(self) -> bool:
@@ -409,6 +481,7 @@ class ScriptedLink:
 
     def end(self, error: FencepostError) -> None:
         handler, self._handler = self._handler, None
+        self._network.ended(self)
         if handler is not None:
             handler.lost(error)
 
@@ -457,16 +530,26 @@ class ScriptedNetwork:
     def close(self) -> None:
         self._events.clear()
 
+    def forget_sockets(self) -> None:
+        """There are none."""
+
     def cut(self, address: Address) -> None:
         """Ends the connections to this address."""
         for link in [link for link in self._links if link.is_open and link.address == address]:
-            self._later(0.0, lambda link=link: link.end(Unreachable(f"{address} ended the connection")))  # type: ignore[misc]
+            self.sever(link)
+
+    def sever(self, link: ScriptedLink) -> None:
+        self._later(0.0, lambda: link.end(Unreachable(f"{link.address} ended the connection")))
+
+    def ended(self, link: ScriptedLink) -> None:
+        if self._cluster.notices_ends:
+            self._cluster.ownership.ended(link)
 
     def carry(self, link: ScriptedLink, frame: bytes) -> None:
         node = self._node(link.address)
-        if node is None or node in self._cluster.down or not link.is_open:
+        if node is None or node in self._cluster.down or not link.is_open or link.is_severed:
             return
-        answer, script = self._cluster.receive(node, frame)
+        answer, script = self._cluster.receive(node, frame, link)
         if link.is_mute:
             return
         seconds = self._cluster.latency + (script.seconds if isinstance(script, Delayed) else 0.0)
@@ -476,7 +559,7 @@ class ScriptedNetwork:
             link.is_mute = True
             self._later(seconds, lambda: link.end(Unreachable(f"{link.address} ended the connection")), link)
         else:
-            self._later(seconds, lambda: link.deliver(answer), link)
+            self._later(seconds, lambda: None if link.is_severed else link.deliver(answer), link)
 
     def _later(self, seconds: float, event: Callable[[], None], link: ScriptedLink | None = None) -> None:
         due = self._cluster.clock.monotonic() + seconds

@@ -1,8 +1,8 @@
 """Own (10000): claim resources for this connection, wait for them, or give them back (OWN-1 to OWN-9).
 
 Version 0, fencepost's own. A claim of several resources is all or nothing; a refusal says which and what is current.
-With `wait_ms` it severs nobody and waits until all are free. `session_ms` makes silence fatal. `release` is carried
-out first.
+With `wait_ms` it severs nobody and waits until all are free. `session_ms` makes silence fatal, for an owner: whoever
+waits may be silent until it is one. `release` is carried out first.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from fencepost.core.claim import LONGEST_NAME, MOST_RESOURCES
 from fencepost.core.ownership import Granted, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import Generation
 
-MOST_RESOURCES: Final = 20_000
-"""Per connection."""
-LONGEST_NAME: Final = 1_000
 _NO_TOKEN: Final = -1
 
 
@@ -28,14 +26,14 @@ async def handle(broker: Broker, request: Request) -> Fields:
         wanted = _check(broker, request)
         if message.release:
             broker.owners.release(connection, message.group, message.release)
-        if message.session_ms > 0:
-            broker.owners.set_session(connection, message.session_ms)
         if message.wait_ms > 0:
             judged = await broker.owners.wait(connection, message.group, wanted, message.wait_ms)
             if judged is None:
                 raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {message.wait_ms} ms")
         else:
             judged = await broker.owners.claim(connection, message.group, wanted)
+        if message.session_ms > 0 and broker.owners.table.held_by(connection):
+            broker.owners.set_session(connection, message.session_ms)
     except FencepostError as error:
         return {"error_code": error.code, "error_message": error.reason, "resources": []}
     refused = not isinstance(judged, Granted)

@@ -1,17 +1,26 @@
 """DescribeOwners (10001): who holds which resource, since when and from where, and who waits.
 
-Version 0, fencepost's own.
+Version 0, fencepost's own. The answer comes when everything that was accepted until then is readable: of whoever is not
+named in it any more, nothing will come to light later (OWN-9).
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 
 
-def handle(broker: Broker, request: Request) -> Fields:
-    wanted, owners = request.message.group, broker.owners
+async def handle(broker: Broker, request: Request) -> Fields:
+    answer = _describe(broker, request.message.group)
+    await asyncio.shield(broker.syncer.barrier())
+    return answer
+
+
+def _describe(broker: Broker, wanted: str | None) -> Fields:
+    owners = broker.owners
     return {
         "error_code": ErrorCode.NONE,
         "owners": [
@@ -40,4 +49,4 @@ def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-API = Api(key=10_001, name="DescribeOwners", versions=(0, 0), handle=handle)
+API = Api(key=10_001, name="DescribeOwners", versions=(0, 0), handle=handle, waits=True)

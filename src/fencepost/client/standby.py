@@ -1,0 +1,199 @@
+"""Active and standby in one loop: wait until it is free, work while it is owned, wait again when somebody took over.
+
+    for term in fencepost.standby("127.0.0.1:9092", "orders-writers", ["orders-0"], session=5):
+        with term as producer:
+            recover(term.token)
+            for change in changes():
+                producer.send("orders", change, partition=0)
+
+A `with` block runs once, so it is the loop that comes round: each time another term, with a producer of its own, since
+a fenced one is at its end. `with term` swallows the `Fenced` of that term, and the loop waits for the next. A block
+that comes to its end by itself has done its work: it is settled, what was owned is given back, and the loop ends. Any
+other exception gives back too, and is raised.
+
+The same with a function, which returns what the body returned:
+
+    fencepost.standby(servers, group, resources).run(lambda term: relay(term.producer))
+
+Every standby waits with a claim in line at the server, so they take over in the order of their arrival. The session is
+what makes room: an owner that is silent for longer, because its host is gone or its process stopped, is severed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, TypeVar, Unpack
+
+from fencepost.client.own import Claim
+from fencepost.client.producer import Producer, ProducerKeywords
+from fencepost.client.settings import Address, ClientSettings
+from fencepost.core.claim import demand
+from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
+from fencepost.types import Generation
+
+log = logging.getLogger("fencepost.standby")
+
+T = TypeVar("T")
+
+_LONGEST_PAUSE: Final = 2.0
+
+
+class Term:
+    """One stretch of owning, from the grant until the body ends or somebody takes over."""
+
+    def __init__(self, producer: Producer, claim: Claim) -> None:
+        self.producer = producer
+        self.claim = claim
+        self.was_fenced = False
+        """Known when its block has ended."""
+        self._is_over = False
+
+    @property
+    def token(self) -> int:
+        return self.claim.token
+
+    @property
+    def generation(self) -> Generation:
+        return self.claim.generation
+
+    def check(self) -> None:
+        """Raises Fenced if somebody has taken over, for a body that does long work between two sends."""
+        self.producer.check_owned()
+
+    def __enter__(self) -> Producer:
+        return self.producer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """True: the exception was the fence of this very term, and is dealt with."""
+        self._is_over = True
+        fenced = self._end(error)
+        if error is None or _is_fence(error):
+            self.was_fenced = fenced
+        return error is not None and self.was_fenced
+
+    def _end(self, error: BaseException | None) -> bool:
+        """Settles and gives back; says whether it was fenced. What else went wrong is raised if nothing else was."""
+        try:
+            if error is None or isinstance(error, Exception):
+                self.claim.release()
+        except Fenced:
+            return True
+        except FencepostError as wrong:
+            if error is not None:
+                error.add_note(f"{type(wrong).__name__}: {wrong}")
+                return False
+            raise
+        finally:
+            self._close(error)
+        return False
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self.producer.close(timeout=None if error is None or isinstance(error, Exception) else 0)
+        except Undelivered as undelivered:
+            if not _is_fence(undelivered):
+                if error is None:
+                    raise
+                error.add_note(str(undelivered))
+
+    def leave(self) -> None:
+        """For a term whose block was never entered."""
+        if not self._is_over:
+            self._is_over = True
+            self._end(None)
+
+
+def _is_fence(error: BaseException) -> bool:
+    """Also as `flush` says it, of records that nobody looked at."""
+    if isinstance(error, Undelivered):
+        return all(isinstance(cause, Fenced) for cause in error.causes)
+    return isinstance(error, Fenced)
+
+
+class Standby:
+    """Made by `standby`; each iteration is a term."""
+
+    def __init__(
+        self,
+        servers: str | Address | ClientSettings,
+        group: str,
+        resources: Sequence[str],
+        session: float,
+        options: ProducerKeywords,
+    ) -> None:
+        demand(group, resources, wait=True, session=session)  # a mistake is said now, and not in the loop
+        self._settings = ClientSettings.of(servers)
+        self._group = group
+        self._resources = list(resources)
+        self._session = session
+        self._options = options
+        self._stopped = threading.Event()
+        self._waiting: Producer | None = None
+
+    def __iter__(self) -> Iterator[Term]:
+        while (term := self._next_term()) is not None:
+            try:
+                yield term
+            finally:
+                term.leave()
+            if not term.was_fenced:
+                return
+            log.info("somebody else took over %s; waiting until it is free", ", ".join(self._resources))
+
+    def run(self, body: Callable[[Term], T]) -> T:
+        """Calls `body` with every term until one comes to its end by itself, and returns what it returned."""
+        for term in self:
+            with term:
+                result = body(term)
+            if not term.was_fenced:
+                return result
+        raise Closed("the standby was stopped")
+
+    def stop(self) -> None:
+        """From another thread: the loop ends instead of waiting. A term that is under way comes to its own end."""
+        self._stopped.set()
+        producer = self._waiting
+        if producer is not None:
+            producer.interrupt()
+
+    def _next_term(self) -> Term | None:
+        pause = self._settings.retry_backoff
+        while not self._stopped.is_set():
+            producer = Producer(self._settings, **self._options)
+            self._waiting = producer
+            try:
+                claim = producer.own(self._group, self._resources, wait=True, session=self._session)
+            except (Unreachable, TimedOut, Closed) as error:
+                producer.close(0)
+                if not self._stopped.is_set():
+                    log.info("waiting for %s: %s", ", ".join(self._resources), error)
+                self._stopped.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except BaseException:
+                producer.close(0)
+                raise
+            else:
+                return Term(producer, claim)
+            finally:
+                self._waiting = None
+        return None
+
+
+def standby(
+    servers: str | Address | ClientSettings,
+    group: str,
+    resources: Sequence[str],
+    *,
+    session: float = 10.0,
+    **options: Unpack[ProducerKeywords],
+) -> Standby:
+    """Terms of owning `resources` in `group`, one after the other: `for term in standby(…): with term as producer: …`.
+
+    `session`: seconds of silence after which this one is replaced. `options` are the producer's.
+    """
+    return Standby(servers, group, resources, session, options)

@@ -1,0 +1,496 @@
+"""Producers and readers that own what they write and read, on a real server (OWN-1 to OWN-9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import fencepost
+from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.types import TopicPartition
+from tests.integration.conftest import TestedServer
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., fencepost.Producer]
+
+
+@pytest.fixture
+def producer(ours: TestedServer) -> Iterator[Make]:
+    """Makes producers, and closes them whatever became of them."""
+    made: list[fencepost.Producer] = []
+
+    def make(**options: object) -> fencepost.Producer:
+        made.append(fencepost.Producer(ours.address, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        with contextlib.suppress(fencepost.Undelivered):
+            each.close()
+
+
+@pytest.fixture
+def guarded(ours: TestedServer, name: str) -> str:
+    """A topic of one partition that only the owner of NAME-0 in group NAME writes."""
+    with fencepost.Admin(ours.address) as admin:
+        admin.create_topic(name, 1, configs={"fencepost.writer.group": name})
+    return name
+
+
+def read(server: TestedServer, topic: str) -> list[str]:
+    with fencepost.Reader(server.address, topic, stop="latest") as reader:
+        return [(record.value or b"").decode() for record in reader]
+
+
+def owners(server: TestedServer, group: str) -> dict[str, int]:
+    """The generation of everything that is owned in the group."""
+    with fencepost.Admin(server.address) as admin:
+        return {owner.resource: owner.generation for owner in admin.owners(group).owners}
+
+
+def is_waited_for(server: TestedServer, group: str) -> bool:
+    with fencepost.Admin(server.address) as admin:
+        return bool(admin.owners(group).waiting)
+
+
+def severed(one: fencepost.Producer, topic: str) -> Fenced:
+    """What a producer raises once it has heard of its end."""
+    while True:
+        ticket = None
+        try:
+            ticket = one.send(topic, "late", partition=0)
+        except Fenced as fenced:
+            return fenced
+        ticket.exception(30)
+
+
+# --- the rule ---
+
+
+def test_only_the_owner_writes_a_guarded_topic_and_the_one_before_is_fenced(
+    ours: TestedServer, producer: Make, guarded: str
+) -> None:
+    stranger, first, second = producer(), producer(), producer()
+    refusal = stranger.send(guarded, "stranger", partition=0).exception(30)
+    assert isinstance(refusal, SendFailed)
+    assert (refusal.code, refusal.persisted) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")
+    claim = first.own(guarded, [f"{guarded}-0"], generation=1)
+    assert (claim.group, claim.generation) == (guarded, 1)
+    first.send(guarded, "first", partition=0).result(30)
+    over = second.own(guarded, [f"{guarded}-0"], generation=claim.generation)
+    assert over.generation == 2
+    assert over.token > claim.token
+    second.send(guarded, "second", partition=0).result(30)
+    severed(first, guarded)
+    assert read(ours, guarded) == ["first", "second"]
+
+
+def test_a_claim_of_several_is_all_or_nothing(ours: TestedServer, producer: Make, name: str) -> None:
+    """OWN-7."""
+    first, second = producer(), producer()
+    first.own(name, ["a"], generation=1)
+    second.own(name, ["b"], generation=1)
+    third = producer()
+    third.own(name, ["b"], generation=5)
+    with pytest.raises(fencepost.Refused) as caught:
+        producer().own(name, ["a", "b", "c"], generation=1)
+    assert caught.value.current_generation == 5
+    assert [row.name for row in caught.value.rows] == ["b"]
+    assert owners(ours, name) == {"a": 1, "b": 5}
+    first.check_owned()
+
+
+def test_an_owner_that_claims_again_is_told_what_it_has(producer: Make, name: str) -> None:
+    """OWN-8."""
+    one = producer()
+    claim = one.own(name, ["a"], generation=1)
+    again = one.own(name, ["a", "b"], generation=1)
+    assert again.rows["a"] == claim.rows["a"]
+    assert again.rows["b"].token > claim.token
+    one.check_owned()
+
+
+def test_after_grants_only_if_nobody_was_there_since(producer: Make, name: str) -> None:
+    first, second, third = producer(), producer(), producer()
+    known = first.own(name, ["a"], generation=1).token
+    first.close()
+    newest = second.own(name, ["a"], wait=30).token
+    with pytest.raises(fencepost.Refused) as caught:
+        third.own(name, ["a"], generation=1, after=known)
+    assert caught.value.token == newest
+    assert third.own(name, ["a"], generation=1, after=newest).token > newest
+
+
+@pytest.mark.parametrize(
+    ("resources", "how"),
+    [(["a"], {"generation": -1}), ([""], {"generation": 1}), (["x" * 1001], {"generation": 1}),
+     (["b", "b"], {"generation": 1}), ([], {"generation": 1}), (["a"], {})],
+)  # fmt: skip
+def test_a_mistake_changes_nothing(
+    ours: TestedServer, producer: Make, name: str, resources: list[str], how: dict[str, int]
+) -> None:
+    one, other = producer(), producer()
+    one.own(name, ["a"], generation=1)
+    with pytest.raises(ValueError, match=r"generation|name|resources"):
+        other.own(name, resources, **how)
+    assert owners(ours, name) == {"a": 1}
+
+
+# --- waiting, giving back, sessions ---
+
+
+def test_a_claim_waits_until_it_is_given_back(producer: Make, name: str) -> None:
+    first, second = producer(), producer()
+    claim = first.own(name, ["a"], generation=1)
+    granted: list[fencepost.Claim] = []
+    waiting = threading.Thread(target=lambda: granted.append(second.own(name, ["a"], wait=True)))
+    waiting.start()
+    with pytest.raises(TimedOut):
+        producer().own(name, ["a"], wait=0.1)
+    assert granted == []
+    claim.release()
+    waiting.join(30)
+    assert granted[0].token > claim.token
+    first.check_owned()  # gave back, and was not fenced
+
+
+def test_a_block_gives_back_when_everything_in_it_is_settled(ours: TestedServer, producer: Make, guarded: str) -> None:
+    one = producer(linger=5.0)
+    with one.own(guarded, [f"{guarded}-0"], generation=1):
+        ticket = one.send(guarded, "in time", partition=0)
+    assert ticket.done()
+    assert ticket.exception(0) is None
+    assert owners(ours, guarded) == {}
+    too_late = one.send(guarded, "too late", partition=0)
+    with pytest.raises(SendFailed):
+        too_late.result(30)
+    assert read(ours, guarded) == ["in time"]
+
+
+def test_records_sent_before_the_claim_are_settled_before_it(ours: TestedServer, producer: Make, guarded: str) -> None:
+    one = producer(linger=5.0)
+    before = one.send(guarded, "before", partition=0)
+    one.own(guarded, [f"{guarded}-0"], generation=1)
+    assert before.done()
+    refusal = before.exception(0)
+    assert refusal is not None
+    assert refusal.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_an_idle_owner_keeps_its_session(producer: Make, name: str) -> None:
+    one = producer()
+    one.own(name, ["a"], generation=1, session=2.0)
+    with pytest.raises(TimedOut):
+        producer().own(name, ["a"], wait=4.5)
+    one.check_owned()
+
+
+def test_a_claim_that_waits_can_be_interrupted_and_the_producer_goes_on(
+    ours: TestedServer, producer: Make, name: str
+) -> None:
+    one, other = producer(), producer()
+    one.own(name, ["a"], generation=1)
+    raised: list[FencepostError] = []
+
+    def wait() -> None:
+        try:
+            other.own(name, ["a"], wait=True)
+        except Closed as closed:
+            raised.append(closed)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not is_waited_for(ours, name):
+        pass
+    other.interrupt()
+    waiting.join(30)
+    assert raised
+    while is_waited_for(ours, name):
+        pass
+    other.send(name, "v").result(30)
+
+
+# --- fork ---
+
+
+def test_what_is_owned_stays_with_the_parent_and_does_not_outlive_it_in_a_child(producer: Make, name: str) -> None:
+    one = producer()
+    one.own(name, ["a"], generation=1)
+    told, tell = os.pipe()
+    wait, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            one.send(name, "v")
+            os.write(tell, b"sent")
+        except Closed as closed:
+            os.write(tell, b"refused" if "forked" in str(closed) else b"otherwise")
+        finally:
+            os.close(go)
+            os.read(wait, 1)
+            os._exit(0)
+    os.close(wait)
+    try:
+        assert os.read(told, 100) == b"refused"
+        one.check_owned()
+        one.close()  # and the child lives on
+        assert producer().own(name, ["a"], wait=30).generation == 1
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+
+
+# --- transactions ---
+
+
+def test_an_owner_writes_in_transactions(ours: TestedServer, producer: Make, guarded: str) -> None:
+    one = producer(name=guarded)
+    with one.transaction():
+        pass
+    with one.own(guarded, [f"{guarded}-0"], generation=1):
+        for number in range(3):
+            with one.transaction():
+                one.send(guarded, str(number), partition=0)
+    assert read(ours, guarded) == ["0", "1", "2"]
+    with one.transaction():
+        pass
+
+
+def test_the_open_transaction_of_a_fenced_owner_is_aborted(ours: TestedServer, producer: Make, guarded: str) -> None:
+    """OWN-9."""
+    first, second = producer(name=f"{guarded}-1"), producer(name=f"{guarded}-2")
+    claim = first.own(guarded, [f"{guarded}-0"], generation=1)
+    transaction = first.transaction()
+    transaction.__enter__()
+    first.send(guarded, "never", partition=0).result(30)
+    second.own(guarded, [f"{guarded}-0"], generation=claim.generation)
+    with second.transaction():
+        second.send(guarded, "second", partition=0)
+    with pytest.raises(Fenced):
+        transaction.commit()
+    assert read(ours, guarded) == ["second"]
+
+
+def test_the_open_transaction_of_an_owner_that_hung_up_is_aborted_for_its_successor(
+    ours: TestedServer, producer: Make, guarded: str
+) -> None:
+    """OWN-8 and OWN-9: however the owner before went, readers are not held up by what it left open."""
+    first, second = producer(name=f"{guarded}-1"), producer()
+    first.own(guarded, [f"{guarded}-0"], generation=1)
+    first.transaction().__enter__()
+    first.send(guarded, "never", partition=0).result(30)
+    connection = first._sender.tenure.connection
+    assert connection is not None
+    first._sender.errands.call(lambda: connection.close(ServerError(ErrorCode.NETWORK_EXCEPTION, "cut by the test")))
+    second.own(guarded, [f"{guarded}-0"], wait=30)
+    second.send(guarded, "second", partition=0).result(30)
+    assert read(ours, guarded) == ["second"]
+
+
+# --- readers ---
+
+
+def guard_reading(server: TestedServer, topic: str) -> None:
+    with fencepost.Admin(server.address) as admin:
+        admin.create_topic(topic, 1, configs={"fencepost.reader.group": topic})
+    with fencepost.Producer(server.address) as writer:
+        for number in range(100):
+            writer.send(topic, str(number), partition=0)
+
+
+def read_on(reader: fencepost.Reader) -> None:
+    while True:
+        reader.poll(30)
+
+
+def test_a_guarded_topic_is_read_by_its_owner_and_the_one_before_is_fenced(ours: TestedServer, name: str) -> None:
+    guard_reading(ours, name)
+    at = TopicPartition(name, 0)
+    with ExitStack() as stack:
+        stranger, first, second = (
+            stack.enter_context(fencepost.Reader(ours.address, name, group=name, start="committed")) for _ in range(3)
+        )
+        with pytest.raises(ServerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            next(iter(stranger))
+        with pytest.raises(ServerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            stranger.commit({at: 1})
+        claim = first.own(name, generation=1)
+        assert list(claim.rows) == [f"{name}-0"]
+        read = [next(iter(first)).value for _ in range(10)]
+        assert read == [str(number).encode() for number in range(10)]
+        first.commit()
+        second.own(name, generation=claim.generation)
+        assert next(iter(second)).value == b"10"  # where the one before left off, although it was made before that
+        with pytest.raises(Fenced):
+            first.commit({at: 99})
+        with pytest.raises(Fenced):
+            read_on(first)
+        second.commit()
+        assert second.positions[at] == 11
+
+
+def test_a_reader_waits_for_its_turn_and_gives_back(ours: TestedServer, name: str) -> None:
+    guard_reading(ours, name)
+    with (
+        fencepost.Reader(ours.address, name, group=name, start="committed", stop="latest") as first,
+        fencepost.Reader(ours.address, name, group=name, start="committed", stop="latest") as second,
+    ):
+        with first.own(name, generation=1, session=60.0):
+            with pytest.raises(TimedOut):
+                second.own(name, wait=0.1)
+            assert len(list(first)) == 100
+            first.commit()
+        second.own(name, wait=30)
+        assert list(second) == []
+
+
+# --- asyncio ---
+
+
+def test_an_asynchronous_producer_owns(ours: TestedServer, guarded: str) -> None:
+    resource = f"{guarded}-0"
+
+    async def main() -> None:
+        async with fencepost.AsyncProducer(ours.address) as one, fencepost.AsyncProducer(ours.address) as other:
+            async with await one.own(guarded, [resource], generation=1) as claim:
+                assert claim.generation == 1
+                await one.send(guarded, "one", partition=0)
+                waiting = asyncio.ensure_future(other.own(guarded, [resource], wait=True))
+                while not await asyncio.to_thread(is_waited_for, ours, guarded):
+                    pass
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            again = await other.own(guarded, [resource], wait=30)
+            assert again.generation == 1
+            await other.send(guarded, "other", partition=0)
+            await again.release()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert read(ours, guarded) == ["one", "other"]
+
+
+def test_a_task_cancelled_while_it_owns_gives_back(ours: TestedServer, name: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(ours.address) as one:
+            owns = asyncio.Event()
+
+            async def work() -> None:
+                async with await one.own(name, ["a"], generation=1):
+                    owns.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.ensure_future(work())
+            await owns.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(owners, ours, name) == {}
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
+    guard_reading(ours, name)
+
+    async def main() -> None:
+        async with fencepost.AsyncReader(ours.address, name, group=name, stop="latest") as reader:
+            async with await reader.own(name, generation=1):
+                assert len([record async for record in reader]) == 100
+                await reader.commit()
+            assert owners(ours, name) == {}
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+# --- standby ---
+
+
+def test_a_standby_works_in_terms_and_takes_over_in_turn(ours: TestedServer, producer: Make, guarded: str) -> None:
+    resource = f"{guarded}-0"
+    terms: list[tuple[str, int]] = []
+    active = threading.Semaphore(0)
+
+    def work(who: str) -> None:
+        for term in fencepost.standby(ours.address, guarded, [resource], session=60.0):
+            with term as writer:
+                writer.send(guarded, f"{who} {term.token}", partition=0)
+                writer.flush()
+                terms.append((who, term.token))
+                active.release()
+                if len(terms) < 3:
+                    while True:  # until somebody takes over
+                        writer.send(guarded, f"{who} {term.token}", partition=0).result(30)
+
+    workers = [threading.Thread(target=work, args=(who,)) for who in ("a", "b")]
+    for worker in workers:
+        worker.start()
+    for generation in (1, 1):
+        assert active.acquire(timeout=30)
+        rude = producer()
+        with rude.own(guarded, [resource], generation=generation):
+            pass  # severs whoever is active, and leaves
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    assert len(terms) == 4  # two that were fenced, and one for each that came to its end
+    assert [token for _, token in terms] == sorted(token for _, token in terms)
+    written = read(ours, guarded)
+    tokens = [int(value.split()[1]) for value in written]
+    assert tokens == sorted(tokens)
+    assert set(tokens) == {token for _, token in terms}
+
+
+def test_a_standby_returns_what_its_body_returned(ours: TestedServer, name: str) -> None:
+    tokens: list[int] = []
+
+    def body(term: fencepost.Term) -> str:
+        tokens.append(term.token)
+        if len(tokens) == 1:
+            with fencepost.Producer(ours.address) as rude:
+                rude.own(name, ["a"], generation=term.generation)
+                while True:
+                    term.check()
+        return "done"
+
+    assert fencepost.standby(ours.address, name, ["a"]).run(body) == "done"
+    assert len(tokens) == 2
+    assert owners(ours, name) == {}
+
+
+def test_an_error_of_the_body_is_raised_and_gives_back(ours: TestedServer, name: str) -> None:
+    with pytest.raises(KeyError):  # noqa: PT012 - the loop is what is tested
+        for term in fencepost.standby(ours.address, name, ["a"]):
+            with term:
+                raise KeyError("body")
+    assert owners(ours, name) == {}
+
+
+def test_a_loop_that_is_left_gives_back(ours: TestedServer, name: str) -> None:
+    for term in fencepost.standby(ours.address, name, ["a"]):
+        with term:
+            break
+    assert owners(ours, name) == {}
+
+
+def test_a_standby_that_waits_can_be_stopped(ours: TestedServer, producer: Make, name: str) -> None:
+    producer().own(name, ["a"], generation=1)
+    standby = fencepost.standby(ours.address, name, ["a"])
+    terms: list[fencepost.Term] = []
+    waiting = threading.Thread(target=lambda: terms.extend(standby))
+    waiting.start()
+    while not is_waited_for(ours, name):
+        pass
+    standby.stop()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert terms == []
