@@ -15,7 +15,7 @@ from fencepost.client.settings import ClientSettings
 
 def main(source: str, target: str) -> None:
     (from_servers, topic), (to_servers, target_topic) = source.rsplit("/", 1), target.rsplit("/", 1)
-    spark = SparkSession.builder.appName("copy").getOrCreate()
+    spark = SparkSession.builder.appName("copy").getOrCreate()  # spark-submit says where
     copy = fencepost.spark.Copy(
         spark, ClientSettings.of(from_servers), topic, ClientSettings.of(to_servers), target_topic
     )

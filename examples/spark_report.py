@@ -42,6 +42,7 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
     rows = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", servers).option("subscribe", source)
     query = rows.option("startingOffsets", "earliest").load().select("key", "value").writeStream.foreachBatch(sink)
     query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    spark.stop()  # waits until the listener has heard everything
 
 
 if __name__ == "__main__":

@@ -38,6 +38,14 @@ def servers(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("_our_server"))
 
 
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak])])
+def everywhere(request: pytest.FixtureRequest) -> str:
+    """As `servers`, for what takes long: on Apache Kafka in `make soak` only."""
+    return str(
+        request.getfixturevalue("kafka").address if request.param == "kafka" else request.getfixturevalue("ours")
+    )
+
+
 @pytest.fixture
 def ours(_our_server: str) -> str:
     return _our_server

@@ -6,15 +6,13 @@ is read by a stranger's client with read_committed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,10 @@ from fencepost import Admin
 from fencepost.spark.jobs import write
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Fate
+from tests.conftest import without_kafka
 from tests.support.committed import committed_values
+from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.spark_drivers import ROOT, STEPS, Drivers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,43 +35,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
 END_TXN = 26
-ROOT = Path(__file__).parents[2]
-
-
-class Drivers:
-    """Starts drivers, and sees to it that none outlives the test."""
-
-    def __init__(self, folder: Path, **common: Any) -> None:
-        self.folder = folder
-        self.common = {**common, "checkpoint": str(folder / "checkpoint")}
-        self.started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, accident: tuple[str, int, str] | None = None) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"driver-{len(self.started)}.log").open("wb")
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.spark_driver",
-            json.dumps({**self.common, "accident": accident}),
-        ]
-        with log:
-            driver = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self.started.append(driver)
-        return driver
-
-    def output(self, driver: subprocess.Popen[bytes]) -> str:
-        return (self.folder / f"driver-{self.started.index(driver)}.log").read_text(errors="replace")[-3000:]
-
-    def finish(self, driver: subprocess.Popen[bytes]) -> None:
-        assert driver.wait(240) == 0, self.output(driver)
-
-    def kill_all(self) -> None:
-        for driver in self.started:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
 
 
 @pytest.fixture
@@ -98,39 +62,34 @@ def assert_each_once(servers: str, topic: str, count: int = 900) -> None:
     assert Counter(map(int, committed_values(servers, topic))) == Counter(range(count))
 
 
-STEPS = ["fence", "look", "freeze", "publish", "verify", "record", "end", "ended", "done"]
-
-
-def killed_at_each_in_turn(steps: Sequence[str], servers: str, drivers: Drivers) -> None:
-    """Each driver goes on from the checkpoint that the killed one left, and dies at the next step in its second batch;
-    `done` is behind our commit and before Spark's own. The last one finishes."""
-    for step in steps:
-        driver = drivers.start((step, 1, "kill"))
-        assert driver.wait(240) == -signal.SIGKILL, drivers.output(driver)
-    drivers.finish(drivers.start())
-    assert_each_once(servers, drivers.common["target"])
-
-
 def test_a_driver_killed_around_the_commit_in_turn(
     request: pytest.FixtureRequest, servers: str, drivers: Drivers
 ) -> None:
     on_kafka = "kafka" in request.node.name
-    killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"], servers, drivers)
+    drivers.killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"])
+    assert_each_once(servers, drivers.common["target"])
 
 
 @pytest.mark.soak
 def test_a_driver_killed_between_every_two_steps_in_turn(servers: str, drivers: Drivers) -> None:
-    killed_at_each_in_turn(STEPS, servers, drivers)
+    drivers.killed_at_each_in_turn(STEPS)
+    assert_each_once(servers, drivers.common["target"])
 
 
 def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturbs_nobody(
-    ours: str, spark: SparkSession, name: str, tmp_path: Path
+    everywhere: str, spark: SparkSession, name: str, tmp_path: Path
 ) -> None:
-    fill(spark, ours, f"{name}-in", 900)
-    with Admin(ours) as admin:
+    fill(spark, everywhere, f"{name}-in", 900)
+    with Admin(everywhere) as admin:
         admin.create_topic(f"{name}-out", 3)
     drivers = Drivers(
-        tmp_path, servers=ours, source=f"{name}-in", target=f"{name}-out", name=name, per_batch=300, driver_bytes=0
+        tmp_path,
+        servers=everywhere,
+        source=f"{name}-in",
+        target=f"{name}-out",
+        name=name,
+        per_batch=300,
+        driver_bytes=0,
     )
     try:
         old = drivers.start(("verify", 1, "stop"))
@@ -138,7 +97,7 @@ def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturb
         assert os.WIFSTOPPED(status), drivers.output(old)
         inside = tmp_path / "inside"
         new = drivers.start(("verify", 0, str(inside)))
-        wait_for(inside, new, drivers)
+        drivers.wait_for(inside, new)
         os.killpg(old.pid, signal.SIGCONT)
         assert old.wait(120) == 3, drivers.output(old)
         assert "this driver was replaced" in drivers.output(old)
@@ -146,27 +105,20 @@ def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturb
         drivers.finish(new)
     finally:
         drivers.kill_all()
-    assert_each_once(ours, f"{name}-out")
-
-
-def wait_for(path: Path, driver: subprocess.Popen[bytes], drivers: Drivers) -> None:
-    deadline = time.monotonic() + 240
-    while not path.exists():
-        assert driver.poll() is None and time.monotonic() < deadline, drivers.output(driver)
-        time.sleep(0.05)  # another process makes it; there is nothing else to await
+    assert_each_once(everywhere, f"{name}-out")
 
 
 @pytest.mark.soak
-def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation(ours: str, name: str) -> None:
+def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation(servers: str, name: str) -> None:
     """A cluster of two executors; one dies with the frozen batches it stored, and what is computed anew differs."""
-    with Admin(ours) as admin:
+    with Admin(servers) as admin:
         admin.create_topic(name, 3)
-    command = [sys.executable, "-m", "tests.support.spark_cluster", ours, name, name, "2000"]
+    command = [sys.executable, "-m", "tests.support.spark_cluster", servers, name, name, "2000"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.strip().splitlines()[-1])
     assert report["attempts"] > 1  # what was lost came out otherwise, and was not published
-    assert Counter(int(value.split()[0]) for value in committed_values(ours, name)) == Counter(range(2_000))
+    assert Counter(int(value.split()[0]) for value in committed_values(servers, name)) == Counter(range(2_000))
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
@@ -198,6 +150,36 @@ def test_a_server_killed_and_restarted_inside_a_batch(
     assert killed
 
 
+@pytest.mark.soak
+@pytest.mark.kafka
+def test_an_apache_kafka_killed_and_restarted_inside_a_batch(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    """One broker, killed and launched again before each of three steps, in three batches."""
+    broker = KafkaBroker(tmp_path / "broker")
+    try:
+        broker.start()
+    except KafkaUnavailable as unavailable:
+        without_kafka(str(unavailable))
+    try:
+        with Admin(broker.address) as admin:
+            admin.create_topic(name, 3)
+        killed: list[str] = []
+
+        def kill(taken: str) -> None:
+            if taken == step and step not in killed:
+                killed.append(step)
+                broker.stop()  # SIGKILL
+                broker.launch()
+
+        for batch, step in enumerate(("publish", "verify", "end")):
+            rows = numbers(spark, 3_000).selectExpr(f"cast(value + {batch * 3_000} as string) value")
+            job = f"{name}-{step}"
+            write(rows, broker.address, topic=name, job=job, driver_bytes=0, on_step=kill, attempts=6)
+        assert killed == ["publish", "verify", "end"]
+        assert_each_once(broker.address, name, 9_000)
+    finally:
+        broker.stop()
+
+
 def test_the_answer_to_the_commit_is_lost_and_the_batch_is_there_once(
     spark: SparkSession, servers: str, name: str
 ) -> None:
@@ -217,16 +199,16 @@ def test_the_answer_to_the_commit_is_lost_and_the_batch_is_there_once(
 
 
 def test_a_new_checkpoint_with_the_old_name_is_refused_and_nothing_is_written(
-    spark: SparkSession, ours: str, name: str, tmp_path: Path
+    spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
-    fill(spark, ours, f"{name}-in", 100)
-    with Admin(ours) as admin:
+    fill(spark, servers, f"{name}-in", 100)
+    with Admin(servers) as admin:
         admin.create_topic(f"{name}-out", 3)
-    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", ours)
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", servers)
     rows = reading.option("subscribe", f"{name}-in").option("startingOffsets", "earliest").load().select("value")
 
     def run(checkpoint: str, **options: Any) -> None:
-        sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name, **options)
+        sink = fencepost.spark.Sink(servers, topic=f"{name}-out", name=name, **options)
         try:
             query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / checkpoint))
             query.trigger(availableNow=True).start().awaitTermination()
@@ -236,6 +218,6 @@ def test_a_new_checkpoint_with_the_old_name_is_refused_and_nothing_is_written(
     run("first")
     with pytest.raises(Exception, match="belongs to another query"):
         run("second")
-    assert_each_once(ours, f"{name}-out", 100)
+    assert_each_once(servers, f"{name}-out", 100)
     run("third", adopt=True)  # a person has decided: once more
-    assert len(committed_values(ours, f"{name}-out")) == 200
+    assert len(committed_values(servers, f"{name}-out")) == 200

@@ -1,11 +1,11 @@
-"""A Spark driver to be killed: copies a topic row by row through the sink, and has an accident at a given step.
+"""A Spark driver to be killed: sends a query's rows through the sink, and has an accident at a given step.
 
     python -m tests.support.spark_driver JSON
 
-The JSON: servers, source, target, name, checkpoint, per_batch, and `accident`: (step, batch, what), where `what` is
-kill (SIGKILL to the whole process group: driver, JVM and workers), stop (SIGSTOP to it), or a path: it is created, and
-the driver goes on when the same path with `.go` behind it exists. Exits with 0 when everything is copied, with 3 and
-the reason when it was replaced by another driver.
+The JSON: servers, source, target, name, checkpoint, per_batch; `query`, what is made of the source (see QUERIES); and
+`accident`: (step, batch, what), where `what` is kill (SIGKILL to the whole process group: driver, JVM and workers),
+stop (SIGSTOP to it), or a path: it is created, and the driver goes on when the same path with `.go` behind it exists.
+Exits with 0 when everything is written, with 3 and the reason when it was replaced by another driver.
 """
 
 from __future__ import annotations
@@ -15,10 +15,52 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from examples.spark_windowed_counts import counted
 from tests.support.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def stream(spark: SparkSession, arguments: dict[str, Any], topic: str) -> DataFrame:
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", arguments["servers"])
+    reading = reading.option("subscribe", topic).option("startingOffsets", "earliest")
+    return reading.option("maxOffsetsPerTrigger", arguments["per_batch"]).load()
+
+
+def rows(spark: SparkSession, arguments: dict[str, Any]) -> DataFrame:
+    """Topic to topic, row by row."""
+    return stream(spark, arguments, arguments["source"]).select("key", "value")
+
+
+def counts(spark: SparkSession, arguments: dict[str, Any]) -> DataFrame:
+    """A join with a static table, and counts per window: what the example does."""
+    return counted(spark, stream(spark, arguments, arguments["source"]))
+
+
+def paid(spark: SparkSession, arguments: dict[str, Any]) -> DataFrame:
+    """A join of two streams: orders, each with the payment of the same key that came within twenty seconds."""
+    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+    orders = stream(spark, arguments, arguments["source"]).selectExpr("key", "value as order", "timestamp as ordered")
+    payments = stream(spark, arguments, arguments["payments"])
+    payments = payments.selectExpr("key as paid_key", "value as payment", "timestamp as paid")
+    within = "key = paid_key and paid between ordered and ordered + interval 20 seconds"
+    joined = orders.withWatermark("ordered", "30 seconds").join(
+        payments.withWatermark("paid", "30 seconds"), F.expr(within)
+    )
+    return joined.selectExpr("key", "concat(cast(order as string), ' by ', cast(payment as string)) as value")
+
+
+QUERIES: Final[dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]]] = {
+    "rows": rows,
+    "counts": counts,
+    "paid": paid,
+}
 
 
 def main(arguments: dict[str, Any]) -> None:
@@ -40,9 +82,6 @@ def main(arguments: dict[str, Any]) -> None:
             wait_at(Path(what))
 
     spark = session("local[2]")
-    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", arguments["servers"])
-    reading = reading.option("subscribe", arguments["source"]).option("startingOffsets", "earliest")
-    reading = reading.option("maxOffsetsPerTrigger", arguments["per_batch"])
     sink = fencepost.spark.Sink(
         arguments["servers"],
         topic=arguments["target"],
@@ -50,7 +89,8 @@ def main(arguments: dict[str, Any]) -> None:
         on_step=on_step,
         driver_bytes=arguments.get("driver_bytes", 1 << 20),
     )
-    query = reading.load().select("key", "value").writeStream.foreachBatch(sink)
+    df = QUERIES[arguments.get("query", "rows")](spark, arguments)
+    query = df.writeStream.outputMode("append").foreachBatch(sink)
     running = query.option("checkpointLocation", arguments["checkpoint"]).trigger(availableNow=True).start()
     try:
         running.awaitTermination()

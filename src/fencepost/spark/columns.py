@@ -14,20 +14,23 @@ Names are compared without regard to case, as Spark does; other columns are left
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+CONNECT: Final = (
+    "Spark Connect is not supported yet: its foreachBatch runs in another process, which does not know the query. Use "
+    "a classic session (SparkSession.builder.master(…))"
+)
 
-def refuse_connect(df: DataFrame) -> None:
-    if type(df).__module__.startswith("pyspark.sql.connect"):
-        raise ConfigError(
-            "Spark Connect is not supported yet: its foreachBatch runs in another process, which does not know the "
-            "query. Use a classic session (SparkSession.builder.master(…))"
-        )
+
+def refuse_connect(given: Any) -> None:
+    """`given`: a DataFrame or a session, whichever is at hand."""
+    if type(given).__module__.startswith("pyspark.sql.connect"):
+        raise ConfigError(CONNECT)
 
 
 def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> DataFrame:

@@ -32,7 +32,7 @@ from fencepost.spark.freeze import (
 )
 from fencepost.spark.publish import Transaction
 from fencepost.spark.runner import MicroBatch, Runner
-from fencepost.spark.targets import describe, describe_all
+from fencepost.spark.targets import describe, describe_all, reached
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -130,17 +130,15 @@ class Sink:
         on_report: Callable[[BatchReport], object] | None = None,
         **options: Any,
     ) -> None:
-        """`settings`: Kafka's names for how to reach the cluster. `options`: the fields of `SinkOptions`."""
+        """`settings`: Kafka's names for how to reach the cluster, `kafka.` before them or not. `options`: the fields
+        of `SinkOptions`."""
         try:
             self.options = SinkOptions(topic=topic, **options)
         except TypeError as error:
             known = ", ".join(SinkOptions.__slots__)
             raise ConfigError(f"{error}; a sink can be told {known}") from error
         self.name = name
-        if isinstance(servers, ClientSettings):
-            how = servers
-        else:
-            how = ClientSettings.from_config({**(settings or {}), "bootstrap.servers": servers})
+        how = reached(servers, settings)
         self.reports: deque[BatchReport] = deque(maxlen=100)
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
@@ -163,7 +161,8 @@ class Sink:
         query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if not query:
             raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
-        self.run(df, query, batch_id)
+        if self.run(df, query, batch_id).skipped:
+            _run_through(df)
 
     def run(self, df: DataFrame, query: str, batch: int) -> BatchReport:
         """One micro-batch, from fence to commit."""
@@ -176,6 +175,17 @@ class Sink:
 
     def close(self) -> None:
         self.runner.close()
+
+    def __reduce__(self) -> Any:
+        """A classic session calls the sink where it is; only Spark Connect sends it elsewhere."""
+        raise ConfigError(columns.CONNECT)
+
+
+def _run_through(df: DataFrame) -> None:
+    """Computes the rows and drops them. They are in the log, but Spark does not know that they were ever computed: its
+    state stores have not committed this batch, and its watermark has not seen it. A stateful query whose batch is
+    passed over would end here (STATE_STORE_COMMIT_VALIDATION_FAILED), and after every restart again."""
+    df.write.format("noop").mode("overwrite").save()
 
 
 class _DataFrameBatch(MicroBatch):

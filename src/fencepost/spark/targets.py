@@ -1,16 +1,32 @@
-"""What the target topics allow: asked once per micro-batch on the driver, told to every task."""
+"""The target cluster, and what its topics allow: asked once per micro-batch on the driver, told to every task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.admin import Admin
+from fencepost.client.channel import Key
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588
 """Kafka's default of max.message.bytes, for those who may not read a topic's configs."""
+
+_GUARD: Final = "fencepost.writer.group"
+_WRITE: Final = 1 << 4
+"""Kafka's AclOperation WRITE, as a bit of the operations that one is allowed."""
+_NOT_TOLD: Final = -(2**31)
+
+
+def reached(servers: str | ClientSettings, settings: Mapping[str, str] | None = None) -> ClientSettings:
+    """How to reach the cluster. `settings` may be those of Spark's connector, which has `kafka.` before each name."""
+    if isinstance(servers, ClientSettings):
+        return servers
+    given = {name.removeprefix("kafka."): value for name, value in (settings or {}).items()}
+    return ClientSettings.from_config({**given, "bootstrap.servers": servers})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +58,32 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
                 raise
         partitions = len(admin.describe_topic(topic).partitions)
     configs = _configs(admin, topic)
+    if guard := configs.get(_GUARD):
+        raise ServerError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            f"the target topic {topic!r} is guarded: {_GUARD}={guard}, so that only the connection which owns a "
+            "partition in that group may write it. A sink writes over many connections and owns nothing: give it a "
+            f"topic of its own, or take the guard off (`fencepost topic alter {topic} --unset {_GUARD}`)",
+        )
     max_bytes = int(configs.get("max.message.bytes") or _DEFAULT_MAX_BYTES)
     return Target(topic, partitions, max_bytes, "compact" in (configs.get("cleanup.policy") or ""))
 
 
 def describe_all(admin: Admin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:
     return {topic: describe(admin, topic, create=create) for topic in topics}
+
+
+def may_write(routes: Routes, topic: str) -> bool:
+    """Whether the cluster's permissions let us write the topic; yes, where the server does not say."""
+    fields = {
+        "topics": [{"name": topic, "topic_id": None}],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": True,
+    }
+    (found,) = routes.ask(Key.METADATA, fields).message.topics
+    operations: int = getattr(found, "topic_authorized_operations", _NOT_TOLD)
+    return operations == _NOT_TOLD or bool(operations & _WRITE)
 
 
 def _configs(admin: Admin, topic: str) -> dict[str, str | None]:
