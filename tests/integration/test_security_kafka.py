@@ -17,18 +17,9 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
 from tests.conftest import without_kafka
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.secured_kafka import PASSWORD, SCRAM_PASSWORD, jaas, secured_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
-
-MODULES = "org.apache.kafka.common.security"
-JAAS = {
-    "plain": f'{MODULES}.plain.PlainLoginModule required user_alice="alice, \\"secret\\"";',
-    "scram-sha-256": f"{MODULES}.scram.ScramLoginModule required;",
-    "scram-sha-512": f"{MODULES}.scram.ScramLoginModule required;",
-    "oauthbearer": f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
-}
-PASSWORD = 'alice, "secret"'
-SCRAM_PASSWORD = "alice-scram"
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +29,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": certificates.server,
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": certificates.authority,
-        "listener.name.ssl.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        # Longer than a second: within that, Kafka takes no renewal.
-        "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms": 1500,
-        # In a properties file a backslash escapes.
-        **{
-            f"listener.name.{listener}.{mechanism}.sasl.jaas.config": jaas.replace("\\", "\\\\")
-            for listener in ("sasl_ssl", "sasl_plaintext")
-            for mechanism, jaas in JAAS.items()
-        },
-    }
-    started = KafkaBroker(
-        tmp_path_factory.mktemp("secured"),
-        settings,
-        protocols=["SSL", "SASL_SSL", "SASL_PLAINTEXT"],
-        scram=[f"SCRAM-SHA-{bits}=[name=alice,password={SCRAM_PASSWORD}]" for bits in (256, 512)],
-    )
+    started = secured_broker(tmp_path_factory.mktemp("secured"), certificates)
     try:
         started.start()
     except KafkaUnavailable as unavailable:
@@ -74,11 +44,6 @@ def token(_config: str = "") -> tuple[str, float]:
     parts = ({"alg": "none"}, {"sub": "alice", "iat": time.time() - 1, "exp": ends})
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return f"{'.'.join(encoded)}.", ends
-
-
-def jaas(module: str, password: str) -> str:
-    escaped = password.replace('"', '\\"')
-    return f'{MODULES}.{module} required\n  username="alice"\n  password="{escaped}" ;'
 
 
 WAYS: dict[str, tuple[str, dict[str, object]]] = {

@@ -13,7 +13,7 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support.committed import committed, committed_values
 
 if TYPE_CHECKING:
@@ -160,6 +160,22 @@ def test_what_is_wrong_with_a_dataframe_or_a_target_is_said(spark: SparkSession,
         fencepost.spark.Sink(ours, topic=name, name=name)(df, 0)
 
 
+def test_a_guarded_target_is_refused_with_the_guards_name_and_the_way_out(
+    spark: SparkSession, ours: str, name: str
+) -> None:
+    """OWN: a guarded topic takes writes of the connection that owns the partition; a sink has many and owns nothing."""
+    create(ours, name, fencepost_writer_group="masters")
+    with pytest.raises(
+        ServerError, match=r"fencepost\.writer\.group=masters.*`fencepost topic alter .* --unset"
+    ) as refused:
+        fencepost.spark.write(numbers(spark, 10), ours, topic=name, job=name)
+    assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with Admin(ours) as admin:
+        admin.alter_topic(name, {}, remove=["fencepost.writer.group"])
+    fencepost.spark.write(numbers(spark, 10), ours, topic=name, job=name)
+    assert len(committed_values(ours, name)) == 10
+
+
 def _once(marker: Path) -> bool:
     """True the first time on this machine."""
     try:
@@ -247,14 +263,3 @@ def test_an_aggregation_with_a_watermark_is_written_once(
     sink.close()
     last = {message.key(): int(message.value()) for message in committed(ours, target)}
     assert last == {str(key).encode(): 100 for key in range(10)}
-
-
-def test_check_says_what_is_in_place(spark: SparkSession, ours: str, name: str) -> None:
-    create(ours, name)
-    good = fencepost.spark.check(spark, ours, topic=name)
-    assert good.ok, str(good)
-    assert "reaches the server" in str(good)
-    bad = fencepost.spark.check(spark, ours, topic=f"{name}-absent", transaction_timeout=10**6)
-    assert not bad.ok
-    assert "does not exist" in str(bad)
-    assert "transaction.max.timeout.ms" in str(bad)

@@ -27,6 +27,7 @@ from fencepost.errors import ConfigError, ErrorCode, RecordTooLarge, ServerError
 from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
 from fencepost.kernel.header import DELETE_HORIZON
 from fencepost.spark import offsets
+from fencepost.spark.columns import refuse_connect
 from fencepost.spark.fetch import Fetched, Range, fetch
 from fencepost.spark.publish import Links, PartitionWriter, Transaction
 from fencepost.spark.runner import MicroBatch, Runner
@@ -85,6 +86,7 @@ class Copy:
         attempts: int = 3,
         on_step: Callable[[str], object] | None = None,
     ) -> None:
+        refuse_connect(spark)
         self.source, self.topic, self.target, self.target_topic = source, topic, target, target_topic
         self.offsets_per_round = offsets_per_round
         self._spark = spark

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fencepost._version import __version__
 from fencepost.client.admin import Admin
+from fencepost.client.results import NewTopic
+from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.errors import FencepostError
+from fencepost.client.transactional import Transactional
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.spark.columns import refuse_connect
+from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+from fencepost.spark.runner import refuse_old_kafka
+from fencepost.spark.targets import describe, may_write, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,16 +47,23 @@ def check(
     servers: str | ClientSettings,
     *,
     topic: str | None = None,
+    name: str = "check",
     transaction_timeout: float = 300.0,
+    settings: Mapping[str, str] | None = None,
 ) -> Findings:
-    """Version and kernel on every executor, reachability from driver and executors, the target, and what the server
-    allows a transaction. Writes nothing but a transaction id that nobody uses."""
-    settings = ClientSettings.of(servers)
-    findings = [_finding("driver reaches the server", lambda: _ping(settings))]
-    findings += _on_executors(spark, settings)
-    findings.append(_finding("transactions", lambda: _transactions(settings, transaction_timeout)))
+    """Version and kernel on every executor, reachability from driver and executors, what the server allows a
+    transaction, and whether we may write: the progress topic of a sink of this `name`, and the target.
+
+    Writes nothing but a transaction id that nobody uses.
+    """
+    refuse_connect(spark)
+    how = reached(servers, settings)
+    findings = [_finding("driver reaches the server", lambda: _ping(how))]
+    findings += _on_executors(spark, how)
+    findings.append(_finding("transactions", lambda: _transactions(how, transaction_timeout)))
+    findings.append(_finding("progress topic", lambda: _progress(how, name)))
     if topic is not None:
-        findings.append(_finding(f"target {topic}", lambda: _target(settings, topic)))
+        findings.append(_finding(f"target {topic}", lambda: _target(how, topic)))
     return Findings(tuple(findings))
 
 
@@ -65,46 +81,68 @@ def _ping(settings: ClientSettings) -> str:
 
 
 def _on_executors(spark: SparkSession, settings: ClientSettings) -> list[Finding]:
-    def probe(_index: int) -> tuple[str, str, str, str]:
+    def probe(_index: int) -> tuple[str, str, str, Finding]:
         import socket
 
         from fencepost._version import __version__ as version
         from fencepost.kernel import IMPLEMENTATION
 
-        return socket.gethostname(), version, IMPLEMENTATION, str(_finding("", lambda: _ping(settings)))
+        return socket.gethostname(), version, IMPLEMENTATION, _finding("", lambda: _ping(settings))
 
     context = spark.sparkContext
     slots = max(2, context.defaultParallelism)
     try:
-        found = sorted(set(context.parallelize(range(slots), slots).map(probe).collect()))
+        found = context.parallelize(range(slots), slots).map(probe).collect()
     except Exception as error:  # noqa: BLE001 - the package is missing there, or its Python is another one
-        return [Finding("executors", False, f"fencepost cannot be loaded there: {str(error)[:300]}")]
-    answers: dict[tuple[str, str, str], list[str]] = {}
-    for host, version, kernel, reached in found:
-        answers.setdefault((host, version, kernel), []).append(reached)
-    return [
-        Finding(
-            f"executors on {host}",
-            version == __version__ and all("ok=True" in answer for answer in reached),
-            f"fencepost {version}, kernel {kernel}, "
-            + ("reaches the server" if all("ok=True" in answer for answer in reached) else reached[0]),
+        return [Finding("executors", False, f"fencepost cannot be loaded there: {_cause(error)}")]
+    answers: dict[tuple[str, str, str], list[Finding]] = {}
+    for host, version, kernel, ping in found:
+        answers.setdefault((host, version, kernel), []).append(ping)
+    findings = []
+    for (host, version, kernel), pings in answers.items():
+        refused = next((ping.detail for ping in pings if not ping.ok), None)
+        same = (
+            f"fencepost {version}" if version == __version__ else f"fencepost {version}, the driver has {__version__}"
         )
-        for (host, version, kernel), reached in answers.items()
-    ]
+        said = f"{same}, kernel {kernel}, {refused or 'reaches the server'}"
+        findings.append(Finding(f"executors on {host}", version == __version__ and refused is None, said))
+    return findings
+
+
+def _cause(error: Exception) -> str:
+    """The line of a failed job's report that says why: the last one of Python's own trace, not of Java's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if re.match(r"[\w.]*(Error|Exception|MISMATCH)\b", line)), lines[0])[:300]
 
 
 def _transactions(settings: ClientSettings, timeout: float) -> str:
-    from fencepost.client.routing import Routes
-    from fencepost.client.transactional import Transactional
-
     with Routes(settings) as routes:
-        Transactional(routes, "fencepost.sink.check", patience=settings.request_timeout).init(int(timeout * 1000))
+        refuse_old_kafka(routes.any().versions())
+        name = f"{TRANSACTIONAL_ID_PREFIX}check"
+        Transactional(routes, name, patience=settings.request_timeout).init(int(timeout * 1000))
     return f"may take {timeout:g} s"
 
 
-def _target(settings: ClientSettings, topic: str) -> str:
-    from fencepost.spark.targets import describe
+def _progress(settings: ClientSettings, name: str) -> str:
+    topic = TOPIC_PREFIX + check_name(name)
+    with Admin(settings) as admin, Routes(settings) as routes:
+        try:
+            admin.create_topics([NewTopic(topic, 1)], validate_only=True)
+        except ServerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            _refuse_unless_writable(routes, topic)
+            return f"{topic} is there"
+    return f"{topic} may be created"
 
-    with Admin(settings) as admin:
+
+def _target(settings: ClientSettings, topic: str) -> str:
+    with Admin(settings) as admin, Routes(settings) as routes:
         target = describe(admin, topic)
+        _refuse_unless_writable(routes, topic)
     return f"{target.partitions} partitions, batches up to {target.max_bytes} bytes"
+
+
+def _refuse_unless_writable(routes: Routes, topic: str) -> None:
+    if not may_write(routes, topic):
+        raise ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"no permission to write {topic!r}")

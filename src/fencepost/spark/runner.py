@@ -64,6 +64,16 @@ _FINAL: Final = frozenset(
 """What another attempt would only be answered with again."""
 
 
+def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
+    """`offered`: API key → versions, as the server says."""
+    if _OWN not in offered and offered.get(_ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
+        raise ServerError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "this Apache Kafka is older than 3.6: it does not verify that a write belongs to its transaction, so "
+            "exactly once cannot be promised",
+        )
+
+
 class Runner:
     """A sink's name at its cluster, for as long as this process writes under it."""
 
@@ -110,13 +120,7 @@ class Runner:
     def _prepare(self) -> None:
         if self._ready:
             return
-        offered = self.routes.any().versions()
-        if _OWN not in offered and offered.get(_ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
-            raise ServerError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "this Apache Kafka is older than 3.6: it does not verify that a write belongs to its transaction, so "
-                "exactly once cannot be promised",
-            )
+        refuse_old_kafka(self.routes.any().versions())
         self.progress.ensure()
         self._ready = True
 

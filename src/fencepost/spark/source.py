@@ -14,7 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+except ImportError as error:
+    raise ImportError(
+        "fencepost's source needs PySpark 4.0 or newer, whose sources may be written in Python; the sink works with "
+        'this one: keep format("kafka") as the source'
+    ) from error
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.routing import Routes
