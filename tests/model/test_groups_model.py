@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fencepost.core.consumer_group import LEAVE_STATIC_EPOCH, ConsumerGroupState
-from fencepost.core.groups import Group, GroupState, Leave
+from fencepost.core.group_messages import GroupState, Leave
+from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode
 from tests.support.consumer_group import Client, ConsumerGroupUnderTest, some_topics
 from tests.support.group import SESSION_MS, GroupUnderTest

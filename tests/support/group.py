@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from fencepost.core.groups import (
+from fencepost.core.group_messages import (
     Answer,
     Effect,
-    Group,
     GroupSettings,
     GroupState,
     Join,
@@ -17,6 +16,7 @@ from fencepost.core.groups import (
     Sync,
     SyncResult,
 )
+from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode
 
 SESSION_MS = 10_000

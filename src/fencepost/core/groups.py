@@ -1,8 +1,8 @@
 """A consumer group of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
 The coordinator's side, without sockets or clock. Requests come in with the time and an opaque handle; out come effects:
-which parked request gets which answer, and that the group's metadata must be stored first. `next_deadline` says when
-`tick` wants to be called, `tick` does what time alone brings about.
+which parked request gets which answer, and that the group's metadata must be stored first (`group_messages.py` has them
+all). `next_deadline` says when `tick` wants to be called, `tick` does what time alone brings about.
 
 Theory of operation. A group goes round in a circle:
 
@@ -25,172 +25,29 @@ Cooperative rebalances (KIP-429) need nothing here: the assignors on the clients
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
 
+from fencepost.core.group_messages import (
+    CONSUMER,
+    Answer,
+    Effect,
+    GroupRecord,
+    GroupSettings,
+    GroupState,
+    Handle,
+    Join,
+    JoinedMember,
+    JoinResult,
+    Leave,
+    Member,
+    Save,
+    Sync,
+    SyncResult,
+    topics_of_subscription,
+)
 from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
-
-Handle: TypeAlias = Hashable
-"""Names a parked request; it is only ever handed back, in an Answer."""
-
-NO_GENERATION: Final = -1
-CONSUMER: Final = "consumer"
-"""The protocol type of consumers; Connect's workers, for example, have another."""
-
-
-class GroupState(StrEnum):
-    """Kafka's names, as ListGroups and DescribeGroups carry them."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """Kafka's broker settings `group.*`, with Kafka's defaults (except the initial delay, which Kafka sets to 3 s)."""
-
-    initial_rebalance_delay_ms: Milliseconds = 0
-    min_session_timeout_ms: Milliseconds = 6_000
-    max_session_timeout_ms: Milliseconds = 1_800_000
-    max_size: int = 2**31 - 1
-    new_member_join_timeout_ms: Milliseconds = 300_000
-    """A new member that parks a JoinGroup has no session yet: one whose client went away is dropped after this."""
-
-
-class Join(NamedTuple):
-    """A JoinGroup request."""
-
-    member_id: str
-    session_timeout_ms: Milliseconds
-    rebalance_timeout_ms: Milliseconds
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    """(name, metadata), the most preferred first."""
-    instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    needs_known_id: bool = True
-    """From v4 on a new dynamic member is first told its id (KIP-394)."""
-    may_skip_assignment: bool = True
-    """From v9 on a static leader that came back can be told not to assign anew (KIP-814)."""
-
-
-class Sync(NamedTuple):
-    """A SyncGroup request."""
-
-    member_id: str
-    generation: int
-    instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignments: tuple[tuple[str, bytes], ...] = ()
-
-
-class Leave(NamedTuple):
-    """One member of a LeaveGroup request; an empty member id with an instance id is an administrator's."""
-
-    member_id: str
-    instance_id: str | None = None
-
-
-class JoinedMember(NamedTuple):
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-class JoinResult(NamedTuple):
-    error: ErrorCode
-    member_id: str = ""
-    generation: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    members: tuple[JoinedMember, ...] = ()
-    """All members, for the leader alone."""
-    skip_assignment: bool = False
-
-
-class SyncResult(NamedTuple):
-    error: ErrorCode
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignment: bytes = b""
-
-
-class Answer(NamedTuple):
-    """The request behind `handle` is answered."""
-
-    handle: Handle
-    result: JoinResult | SyncResult
-
-
-class Save(NamedTuple):
-    """The group's metadata (`Group.record`) must be stored before the answers of the same step go out."""
-
-
-Effect: TypeAlias = Answer | Save
-
-
-class MemberRecord(NamedTuple):
-    """What is stored of a member."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: Milliseconds
-    rebalance_timeout_ms: Milliseconds
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes
-
-
-class GroupRecord(NamedTuple):
-    """What is stored of a group: enough for its members to go on with heartbeats after a crash."""
-
-    generation: int
-    protocol_type: str | None
-    protocol: str | None
-    leader: str | None
-    members: tuple[MemberRecord, ...]
-
-
-@dataclass(slots=True)
-class Member:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: Milliseconds
-    rebalance_timeout_ms: Milliseconds
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes = b""
-    parked_join: Handle | None = None
-    parked_sync: Handle | None = None
-    deadline: Milliseconds | None = None
-    """When it is thrown out unless it shows up; None while a request of it is parked, for then it cannot."""
-
-    def metadata(self, protocol: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
-
-    def record(self) -> MemberRecord:
-        return MemberRecord(
-            self.member_id,
-            self.instance_id,
-            self.client_id,
-            self.client_host,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            self.protocols,
-            self.assignment,
-        )
 
 
 @dataclass(slots=True)
@@ -733,25 +590,3 @@ class Group:
     def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
-
-
-def topics_of_subscription(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's metadata (ConsumerProtocolSubscription); None if it is something else.
-
-    version INT16, topics [STRING], … — later versions only add fields behind.
-    """
-    try:
-        version, count = struct.unpack_from(">hi", metadata)
-        if version < 0 or count < 0:
-            return None
-        topics, at = [], 6
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", metadata, at)
-            name = metadata[at + 2 : at + 2 + length]
-            if length < 0 or len(name) != length:
-                return None
-            topics.append(name.decode())
-            at += 2 + length
-    except (struct.error, UnicodeDecodeError):
-        return None
-    return frozenset(topics)

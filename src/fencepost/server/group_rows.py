@@ -20,7 +20,7 @@ from fencepost.core.consumer_group import (
     MemberState,
     TopicInfo,
 )
-from fencepost.core.groups import GroupRecord, MemberRecord
+from fencepost.core.group_messages import GroupRecord, MemberRecord
 from fencepost.core.offsets import Committed
 from fencepost.server.store import Statement, Store
 from fencepost.types import Milliseconds, Offset, TopicPartition

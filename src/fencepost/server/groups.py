@@ -33,10 +33,9 @@ from fencepost.core.consumer_group import (
     Topics,
     check_form,
 )
-from fencepost.core.groups import (
+from fencepost.core.group_messages import (
     Answer,
     Effect,
-    Group,
     GroupRecord,
     GroupSettings,
     GroupState,
@@ -47,6 +46,7 @@ from fencepost.core.groups import (
     Sync,
     SyncResult,
 )
+from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed, OffsetTable
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server import group_rows

@@ -28,7 +28,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 NOT_READABLE: Final = (IndexError, struct.error, ValueError, OverflowError)
 """What a reader may raise on wrong bytes beside Malformed (UnicodeDecodeError is a ValueError)."""
 
-INT8: Final = Struct(">b")
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fencepost.core.consumer_group import ConsumerGroup, Heartbeat, HeartbeatResult
-from fencepost.core.groups import Group, GroupState, Join, Leave, Sync
+from fencepost.core.group_messages import GroupState, Join, Leave, Sync
+from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker

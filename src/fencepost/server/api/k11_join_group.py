@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.core.groups import Join
+from fencepost.core.group_messages import Join
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
 from fencepost.server.router import Api, Fields, Request

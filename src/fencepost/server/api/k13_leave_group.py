@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.core.groups import Leave
+from fencepost.core.group_messages import Leave
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

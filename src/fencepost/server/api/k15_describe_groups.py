@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fencepost.core.groups import Group, GroupState
+from fencepost.core.group_messages import GroupState
+from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.core.groups import CONSUMER, Group
+from fencepost.core.group_messages import CONSUMER
+from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

@@ -1,0 +1,58 @@
+"""DESIGN.md is about this code: what it names is there, and every package is on its map."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT
+
+pytestmark = pytest.mark.unit
+
+PACKAGE = ROOT / "src" / "fencepost"
+TEXT = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`([\w/]+\.(?:py|pyx|pxi))(?::([\w.]+))?`", TEXT)))
+
+
+def _defined(file: Path) -> set[str]:
+    """Functions, classes and methods: `name`, `Class.name`."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":  # Cython: its classes and functions, without their methods
+        return set(re.findall(r"^(?:cdef class|class|def|cpdef \w+) (\w+)", text, re.MULTILINE))
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+    return found
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_what_is_named_exists(file: str, name: str) -> None:
+    path = PACKAGE / file
+    assert path.exists(), f"DESIGN.md names {file}"
+    assert not name or name in _defined(path), f"DESIGN.md names {name} of {file}"
+
+
+def test_the_way_of_a_record_is_told_by_function() -> None:
+    assert sum(1 for _, name in NAMED if name) > 40
+
+
+def test_every_package_is_on_the_map() -> None:
+    packages = {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"^(\w+)/", TEXT, re.MULTILINE))
+
+
+def test_the_layers_are_those_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    told = re.search(r"import-linter: (.+?)\. ", TEXT.replace("\n", " "))
+    assert told is not None
+    assert [each.strip() for each in told[1].split("→")] == [each.replace("fencepost.", "") for each in layers]
