@@ -105,6 +105,7 @@ class Run:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "FENCEPOST_SERVERS": servers,
+            "HOME": str(Path.cwd()),  # a page may tell the reader to change a file there
         }
         self._namespace = {"__name__": "page", "Path": Path, "fencepost": fencepost, "servers": servers, **namespace}
         self._stack = ExitStack()
