@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RECORD_OVERHEAD = 36
+_NAME_IT = "a record without a key needs its partition named, to be the same once more"
 
 
 class DeliveredRun(NamedTuple):
@@ -114,14 +115,23 @@ def send_table(
     count = queues.partition_count(topic)
     chosen = [_choose(queues, options, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)]
     for source, partitions in zip(sources, chosen, strict=True):
-        order, starts = group_rows(partitions, count)
-        for partition in range(count):
-            at, stop = starts[partition], starts[partition + 1]
+        for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
                 builder = BatchBuilder(options.batch_size)
                 at = builder.append_columns(source, at, stop, timestamp=now_ms, rows=order, limit=options.batch_size)
                 tickets.append(Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp))
     return BulkTicket(tickets, ahead)
+
+
+def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple[int, Any, int, int]]:
+    """(partition, row numbers, start, stop) for each partition that gets any; no row numbers: the rows as they are."""
+    if isinstance(partitions, int):
+        yield partitions, None, 0, source.rows
+        return
+    order, starts = group_rows(partitions, count)
+    for partition in range(count):
+        if starts[partition] < starts[partition + 1]:
+            yield partition, order, starts[partition], starts[partition + 1]
 
 
 def _send_ahead(send_row: Callable[..., Ticket], topic: str, chunk: pa.RecordBatch, now_ms: Milliseconds) -> Ticket:
@@ -161,10 +171,15 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
 
 
 def _choose(queues: Queues, options: ProducerOptions, chunk: pa.RecordBatch, source: ColumnSource, count: int) -> Any:
-    """A partition per row, as numbers of 32 bits: the one it names, or its key's, or one for all the others."""
+    """A partition per row, as numbers of 32 bits: the one it names, or its key's, or one for all the others. A single
+    number where all rows go to the same."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if options.partitioner is None and not {"key", "partition"} & set(chunk.schema.names):
+        if queues.needs_partitions and count > 1:
+            raise FencepostError(_NAME_IT)
+        return queues.next_partition(count)
     if options.partitioner is not None:
         keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
         as_bytes = [key.encode() if isinstance(key, str) else key for key in keys]
@@ -179,7 +194,7 @@ def _choose(queues: Queues, options: ProducerOptions, chunk: pa.RecordBatch, sou
         chosen = pc.coalesce(named, chosen) if named.null_count else named
     if options.partitioner is None and pc.any(pc.equal(chosen, -1)).as_py():
         if queues.needs_partitions and count > 1:
-            raise FencepostError("a record without a key needs its partition named, to be the same once more")
+            raise FencepostError(_NAME_IT)
         chosen = pc.if_else(pc.equal(chosen, -1), pa.scalar(keyless, pa.int32()), chosen)
     _check_partitions(chosen, count)
     return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]

@@ -23,7 +23,7 @@ from fencepost.client.opening import tls_failed
 from fencepost.client.security import OPEN, Security, Tls
 from fencepost.client.settings import Address
 from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
-from fencepost.kernel import Buffer
+from fencepost.kernel import Buffer, room
 
 _LENGTH: Final = Struct(">i")
 _SCRATCH: Final = 1 << 16
@@ -199,7 +199,7 @@ class SocketLink:
         self._out: deque[memoryview] = deque()
         self._in = bytearray(_SCRATCH)
         self._in_used = 0
-        self._large: bytearray | None = None  # a frame too large for the scratch memory, being received
+        self._large: memoryview | None = None  # a frame too large for the scratch memory, being received
         self._large_used = 0
 
     # --- called by the handler ---
@@ -336,20 +336,20 @@ class SocketLink:
         try:
             while self.socket is not None and (taken < _MOST_PER_TURN or _has_pending(sock)):
                 if self._large is not None:
-                    room = memoryview(self._large)[self._large_used :]
+                    free = self._large[self._large_used :]
                 else:
-                    room = memoryview(self._in)[self._in_used :]
-                got = sock.recv_into(room)
+                    free = memoryview(self._in)[self._in_used :]
+                got = sock.recv_into(free)
                 if not got:
                     self._fail(f"{self.address} ended the connection")
                     return
                 taken += got
-                short = got < len(room)
+                short = got < len(free)
                 if self._large is not None:
                     self._large_used += got
                     if self._large_used == len(self._large):
                         whole, self._large = self._large, None
-                        self._deliver(memoryview(whole))
+                        self._deliver(whole)
                 else:
                     self._in_used += got
                     self._cut()
@@ -371,7 +371,7 @@ class SocketLink:
                 raise Malformed(f"a frame of {size} bytes")
             if used - at - 4 < size:
                 if size + 4 > len(scratch):
-                    self._large = bytearray(size)
+                    self._large = memoryview(room(size))
                     self._large_used = used - at - 4
                     self._large[: self._large_used] = memoryview(scratch)[at + 4 : used]
                     at = used

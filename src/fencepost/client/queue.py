@@ -63,7 +63,7 @@ class Batch(Settlement):
         self.queue = queue  # changes once, when an undesignated batch gets its partition
         self.builder: BatchBuilder | None = None
         """Once it is sealed and until it is encoded; an open batch's builder is its queue's."""
-        self.encoded: bytearray | None = None
+        self.encoded: memoryview | None = None
         """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
         self.count = 0
         self.charged = 0

@@ -559,13 +559,13 @@ class Sender:
                 return flight.send(rest, rest.count)
         return None
 
-    def _encoded(self, sent: Sent[Batch]) -> bytearray:
+    def _encoded(self, sent: Sent[Batch]) -> memoryview:
         """The batch as it goes over the wire: compressed and stamped when it is first asked for."""
         batch, options = sent.batch, self._options
         if batch.encoded is None:
             assert batch.builder is not None
             pid, epoch, base_sequence = sent.stamp
-            batch.encoded = batch.builder.build(
+            batch.encoded = batch.builder.finish(
                 options.codec,
                 options.compression_level,
                 pid=pid,
@@ -691,7 +691,7 @@ class Sender:
     def _produce(self, connection: Connection, aboard: list[Aboard]) -> None:
         by_topic: dict[str, list[hot.ProducePartition]] = {}
         for queue, sent in aboard:
-            partition = hot.ProducePartition(queue.index, memoryview(self._encoded(sent)))
+            partition = hot.ProducePartition(queue.index, self._encoded(sent))
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = -1 if self._options.acks == "all" else 1

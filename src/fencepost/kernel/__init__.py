@@ -58,6 +58,7 @@ BatchBuilder = _batches.BatchBuilder
 encode_batch = _batches.encode_batch
 build_batches = _batches.build_batches
 decode_batch = _batches.decode_batch
+room = _batches.room
 murmur2 = _batches.murmur2
 partition_for_key = _batches.partition_for_key
 ColumnDecoder = _columns.ColumnDecoder
@@ -110,6 +111,7 @@ __all__ = [
     "peek_size",
     "read_header",
     "read_marker",
+    "room",
     "split_batches",
     "stamp_append_time",
     "stamp_offset",

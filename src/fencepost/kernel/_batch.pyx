@@ -16,11 +16,11 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel.codecs import compress
+from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.payload import open_batch
 from fencepost.kernel.record import MAX_DECOMPRESSED as _MAX_DECOMPRESSED
@@ -33,11 +33,16 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void* object)
 
 cdef extern from "_native.h" nogil:
+    void prepare_memory()
+    uint8_t* take_memory(size_t size, size_t* capacity)
+    void give_memory(uint8_t* data, size_t capacity)
     void prepare_crc32c()
     uint32_t crc32c_of(const uint8_t* data, size_t size, int by_table)
     size_t lz4_bound(size_t size)
     size_t lz4_pack(const uint8_t* data, size_t size, uint8_t* out)
+    Py_ssize_t lz4_unpack(const uint8_t* data, size_t size, uint8_t* out, size_t room)
 
+prepare_memory()
 prepare_crc32c()
 
 cdef enum:
@@ -53,6 +58,8 @@ cdef enum:
     NONE = 0
     LZ4 = 3
     LZ4_BLOCK = 65536
+    LZ4_HEADER_SIZE = 7
+    LZ4_RATIO = 255             # a byte of LZ4 stands for at most so many
     LZ4_FIRST_SLOW_LEVEL = 3
     WORTH_LETTING_GO = 32768    # bytes; below it, getting the GIL back takes longer than the work
 
@@ -122,15 +129,15 @@ cdef Py_ssize_t native_bound(int codec, Py_ssize_t size) noexcept nogil:
     """How many bytes so many bytes of records may become at worst."""
     if codec == NONE:
         return size
-    return 7 + (size // LZ4_BLOCK + 1) * (4 + lz4_bound(0)) + lz4_bound(size) + 4
+    return LZ4_HEADER_SIZE + (size // LZ4_BLOCK + 1) * (4 + lz4_bound(0)) + lz4_bound(size) + 4
 
 
 cdef Py_ssize_t write_lz4(uint8_t* out, const uint8_t* data, Py_ssize_t size) noexcept nogil:
     """An LZ4 frame as `codecs.py` describes and writes it; its size."""
     cdef uint8_t* at = out
     cdef Py_ssize_t taken, packed
-    memcpy(at, LZ4_HEADER, 7)
-    at += 7
+    memcpy(at, LZ4_HEADER, LZ4_HEADER_SIZE)
+    at += LZ4_HEADER_SIZE
     while size:
         taken = min(size, LZ4_BLOCK)
         packed = lz4_pack(data, taken, at + 4)
@@ -208,7 +215,7 @@ cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) no
 cdef class BatchBuilder:
     """One open batch. Not for several threads at once, except that the GIL makes each `append` whole."""
 
-    cdef Memory memory              # the encoded records
+    cdef Memory memory              # the encoded records, behind room for the header; nothing at all while there is none
     cdef Py_ssize_t first_capacity  # memory is taken at the first append: an idle builder costs nothing
     cdef int lent
     cdef readonly int32_t count
@@ -223,14 +230,25 @@ cdef class BatchBuilder:
         self.base_timestamp = self.max_timestamp = -1
 
     def __dealloc__(self):
-        free(self.memory.data)
+        release(&self.memory)
 
     def __len__(self):
         return self.count
 
+    cdef inline Py_ssize_t filled(self) noexcept nogil:
+        """Bytes of header and records."""
+        return self.memory.used if self.memory.used else HEADER_SIZE
+
     def __getbuffer__(self, Py_buffer* view, int flags):
         """The encoded records, read-only, for the codecs; nothing can be appended while they are lent."""
-        lend_memory(view, self, &self.memory, flags)
+        lend_memory(
+            view,
+            self,
+            NULL if self.memory.data == NULL else self.memory.data + HEADER_SIZE,
+            self.filled() - HEADER_SIZE,
+            flags,
+            True,
+        )
         self.lent += 1
 
     def __releasebuffer__(self, Py_buffer* view):
@@ -239,7 +257,7 @@ cdef class BatchBuilder:
     @property
     def size(self):
         """Bytes of the batch, were it built now without compression."""
-        return HEADER_SIZE + self.memory.used
+        return self.filled()
 
     def append(self, key, value, int64_t timestamp, headers=None):
         """Encodes one record at the end; the batch's size afterwards. If it raises, nothing was added."""
@@ -256,7 +274,7 @@ cdef class BatchBuilder:
                 raise_outcome(outcome)
         else:
             self.append_anything(key, value, timestamp, headers)
-        return HEADER_SIZE + self.memory.used
+        return self.filled()
 
     cdef int refuse_change(self) except -1:
         raise BufferError("the batch is being built; it cannot change meanwhile")
@@ -293,7 +311,7 @@ cdef class BatchBuilder:
             if outcome != DONE:
                 raise_outcome(outcome)
         finally:
-            free(scratch.data)
+            release(&scratch)
             if key_held:
                 PyBuffer_Release(&key_view)
             if value_held:
@@ -317,12 +335,17 @@ cdef class BatchBuilder:
             + varint_size(number_of_headers) + headers.size
         )
         total = varint_size(body) + body
-        if HEADER_SIZE + self.memory.used + total > limit and self.count:
+        if self.filled() + total > limit and self.count:
             return FULL
-        if HEADER_SIZE + self.memory.used + total > INT32_MAX:
+        if self.filled() + total > INT32_MAX:
             return TOO_LARGE
-        if reserve(&self.memory, total if self.memory.data != NULL else max(total, self.first_capacity)) != DONE:
-            return NO_MEMORY
+        if self.memory.used:
+            if reserve(&self.memory, total) != DONE:
+                return NO_MEMORY
+        else:
+            if reserve(&self.memory, max(HEADER_SIZE + total, self.first_capacity)) != DONE:
+                return NO_MEMORY
+            self.memory.used = HEADER_SIZE
         at = put_varint(self.memory.data + self.memory.used, body)
         at[0] = 0
         at = put_varint(at + 1, delta)
@@ -386,7 +409,7 @@ cdef class BatchBuilder:
             finally:
                 self.lent -= 1
         finally:
-            free(scratch.data)
+            release(&scratch)
             if rows is not None:
                 PyBuffer_Release(&view)
         if outcome != DONE and outcome != FULL:
@@ -420,7 +443,11 @@ cdef class BatchBuilder:
 
     def records(self):
         """The encoded records, uncompressed."""
-        return PyBytes_FromStringAndSize(<const char*> self.memory.data, self.memory.used)
+        if not self.memory.used:
+            return b""
+        return PyBytes_FromStringAndSize(
+            <const char*> self.memory.data + HEADER_SIZE, self.memory.used - HEADER_SIZE
+        )
 
     def build(
         self,
@@ -458,11 +485,67 @@ cdef class BatchBuilder:
         PyByteArray_Resize(batch, size)
         return batch
 
+    def finish(
+        self,
+        int codec=0,
+        level=None,
+        *,
+        int64_t pid=-1,
+        int16_t epoch=-1,
+        int32_t base_sequence=-1,
+        bint transactional=False,
+    ):
+        """As `build`, but the builder is empty afterwards: the batch takes its memory over where nothing is compressed,
+        and otherwise the memory is there for the next builder. The batch can be written to, as a stamp must.
+        """
+        cdef Frozen frozen
+        cdef Block block
+        frozen.base_offset = 0
+        frozen.pid = pid
+        frozen.epoch = epoch
+        frozen.base_sequence = base_sequence
+        frozen.attributes = attributes_of(codec, transactional, False)
+        self.freeze(&frozen)
+        if not is_native(codec, level):
+            batch = memoryview(batch_around(compress(codec, memoryview(self), level), &frozen))
+            self.clear()
+            return batch
+        if self.lent:
+            self.refuse_change()
+        if codec == NONE:
+            block = block_of(&self.memory)
+            block.writable = True
+            with nogil:
+                write_header(block.memory.data, frozen.size, &frozen)
+        else:
+            block = self.finish_packed(&frozen)
+            release(&self.memory)
+        self.count = 0
+        self.base_timestamp = self.max_timestamp = -1
+        return memoryview(block)
+
+    cdef Block finish_packed(self, Frozen* frozen):
+        """Packed into memory for the worst case, and then moved to no more than it needs."""
+        cdef Py_ssize_t bound = HEADER_SIZE + native_bound(frozen.attributes & CODEC_MASK, frozen.size)
+        cdef Block widest, block
+        if bound > INT32_MAX:
+            raise_outcome(TOO_LARGE)
+        widest = room_of(bound)
+        self.lent += 1
+        with nogil:
+            widest.memory.used = write_batch(widest.memory.data, frozen)
+        self.lent -= 1
+        if widest.memory.used > widest.memory.capacity // 2:
+            return widest
+        block = room_of(widest.memory.used)
+        memcpy(block.memory.data, widest.memory.data, widest.memory.used)
+        return block
+
     cdef int freeze(self, Frozen* frozen) except -1:
         if not self.count:
             raise ValueError("a batch has at least one record")
-        frozen.records = self.memory.data
-        frozen.size = self.memory.used
+        frozen.records = self.memory.data + HEADER_SIZE
+        frozen.size = self.memory.used - HEADER_SIZE
         frozen.count = self.count
         frozen.base_timestamp = self.base_timestamp
         frozen.max_timestamp = self.max_timestamp
@@ -551,6 +634,106 @@ def build_batches(jobs, int codec=0, level=None, *, bint transactional=False):
 
 # --- decoding ---
 
+cdef inline uint32_t get_little_endian32(const uint8_t* at) noexcept nogil:
+    return at[0] | <uint32_t> at[1] << 8 | <uint32_t> at[2] << 16 | <uint32_t> at[3] << 24
+
+
+# One block of an LZ4 frame.
+cdef struct PackedBlock:
+    const uint8_t* data
+    Py_ssize_t size
+    Py_ssize_t bound        # how many bytes it can at most become
+    bint stored
+
+
+cdef const uint8_t* next_lz4_block(const uint8_t* at, const uint8_t* end, PackedBlock* block) noexcept nogil:
+    """The block at `at`, whose `data` is NULL if it is the mark behind the last one; where it ends, or NULL."""
+    cdef uint32_t size
+    if end - at < 4:
+        return NULL
+    size = get_little_endian32(at)
+    at += 4
+    block.data = at if size else NULL
+    block.stored = size >> 31
+    block.size = size & 0x7FFFFFFF
+    if block.size > LZ4_BLOCK or block.size > end - at:
+        return NULL
+    block.bound = block.size if block.stored else min(block.size * LZ4_RATIO, <Py_ssize_t> LZ4_BLOCK)
+    return at + block.size
+
+
+cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """How many bytes these frames can at most become; −1 if they are not framed the way that we, Java and librdkafka
+    frame them, or not whole.
+    """
+    cdef const uint8_t* end = at + size
+    cdef PackedBlock block
+    cdef Py_ssize_t bound = 0
+    while at != end:
+        if end - at < LZ4_HEADER_SIZE or memcmp(at, LZ4_HEADER, LZ4_HEADER_SIZE) != 0:
+            return -1
+        at += LZ4_HEADER_SIZE
+        while True:
+            at = next_lz4_block(at, end, &block)
+            if at == NULL:
+                return -1
+            if block.data == NULL:
+                break
+            bound += block.bound
+    return bound
+
+
+cdef Py_ssize_t unpack_lz4(const uint8_t* at, Py_ssize_t size, uint8_t* out, Py_ssize_t room) noexcept nogil:
+    """The frames, of which `bound_of_lz4` was asked, into `out`; how many bytes they became, or −1: damaged, or more than
+    there is room for.
+    """
+    cdef const uint8_t* end = at + size
+    cdef PackedBlock block
+    cdef Py_ssize_t filled = 0, taken
+    while at != end:
+        if end - at < LZ4_HEADER_SIZE:
+            return -1
+        at += LZ4_HEADER_SIZE
+        while True:
+            at = next_lz4_block(at, end, &block)
+            if at == NULL:
+                return -1
+            if block.data == NULL:
+                break
+            if block.stored:
+                if block.size > room - filled:
+                    return -1
+                memcpy(out + filled, block.data, block.size)
+                taken = block.size
+            else:
+                taken = lz4_unpack(block.data, block.size, out + filled, min(block.bound, room - filled))
+                if taken < 0:
+                    return -1
+            filled += taken
+    return filled
+
+
+def unpack(int codec, data, Py_ssize_t max_bytes):
+    """As `codecs.decompress`, but LZ4 is unpacked here, into memory that was used before."""
+    cdef Lent lent
+    cdef Block block
+    cdef Py_ssize_t bound
+    if codec == LZ4:
+        lent = Lent(data)
+        bound = bound_of_lz4(<const uint8_t*> lent.view.buf, lent.view.len)
+        if bound >= 0:
+            block = room_of(min(bound, max_bytes))
+            with nogil:
+                bound = unpack_lz4(
+                    <const uint8_t*> lent.view.buf, lent.view.len, block.memory.data, block.memory.used
+                )
+            if bound < 0:
+                raise CorruptBatch(f"lz4: damaged, or more than the {max_bytes} bytes allowed")
+            block.memory.used = bound
+            return block
+    return decompress(codec, data, max_bytes)
+
+
 cdef inline object bytes_of(Span span):
     return None if span.size < 0 else PyBytes_FromStringAndSize(<const char*> span.data, span.size)
 
@@ -589,7 +772,7 @@ cdef inline object record_of(int64_t offset, object timestamp, object key, objec
 
 def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
     """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
-    header, payload = open_batch(buffer, at, check, max_bytes)
+    header, payload = open_batch(buffer, at, check, max_bytes, unpack)
     cdef int32_t count = header.count
     cdef int32_t last_offset_delta = header.last_offset_delta
     cdef int64_t base_offset = header.base_offset

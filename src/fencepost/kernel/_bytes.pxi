@@ -20,6 +20,9 @@ cdef enum Outcome:
 
 # --- memory that grows ---
 
+cdef const char* NOWHERE = b""
+
+
 cdef struct Memory:
     uint8_t* data
     Py_ssize_t used
@@ -28,15 +31,23 @@ cdef struct Memory:
 
 cdef inline Outcome grow(Memory* memory, Py_ssize_t more) noexcept nogil:
     cdef Py_ssize_t needed = memory.used + more
-    cdef Py_ssize_t capacity = memory.capacity * 2
-    if capacity < needed:
-        capacity = needed
-    cdef uint8_t* moved = <uint8_t*> realloc(memory.data, capacity)
+    cdef size_t capacity = max(memory.capacity * 2, needed)
+    cdef uint8_t* moved = take_memory(capacity, &capacity)
     if moved == NULL:
         return NO_MEMORY
+    if memory.used:
+        memcpy(moved, memory.data, memory.used)
+    give_memory(memory.data, memory.capacity)
     memory.data = moved
     memory.capacity = capacity
     return DONE
+
+
+cdef inline void release(Memory* memory) noexcept nogil:
+    """Gives the memory back; nothing is used of it then."""
+    give_memory(memory.data, memory.capacity)
+    memory.data = NULL
+    memory.used = memory.capacity = 0
 
 
 cdef inline Outcome reserve(Memory* memory, Py_ssize_t more) noexcept nogil:
@@ -44,10 +55,11 @@ cdef inline Outcome reserve(Memory* memory, Py_ssize_t more) noexcept nogil:
     return DONE if memory.capacity - memory.used >= more else grow(memory, more)
 
 
-cdef inline int lend_memory(Py_buffer* view, object owner, Memory* memory, int flags) except -1:
-    """A read-only buffer. Nothing yet allocated is lent as no bytes at some address: Arrow aborts on NULL."""
-    cdef void* data = memory.data if memory.data != NULL else <void*> memory
-    return PyBuffer_FillInfo(view, owner, data, memory.used, 1, flags)
+cdef inline int lend_memory(
+    Py_buffer* view, object owner, const uint8_t* data, Py_ssize_t size, int flags, bint read_only
+) except -1:
+    """A buffer. Nothing yet allocated is lent as no bytes at some address: Arrow aborts on NULL."""
+    return PyBuffer_FillInfo(view, owner, <void*> data if data != NULL else <void*> NOWHERE, size, read_only, flags)
 
 
 cdef int raise_outcome(Outcome outcome) except -1:

@@ -160,18 +160,36 @@ cdef int32_t headers_at(ColumnSource source, Py_ssize_t row, Memory* memory) noe
 # --- decoding into columns ---
 
 cdef class Block:
-    """Memory that was filled here and belongs to whoever holds this object: a read-only buffer."""
+    """Memory that belongs to whoever holds this object: a buffer, read-only unless it was made to be filled."""
 
     cdef Memory memory
+    cdef bint writable
 
     def __dealloc__(self):
-        free(self.memory.data)
+        release(&self.memory)
 
     def __len__(self):
         return self.memory.used
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        lend_memory(view, self, &self.memory, flags)
+        lend_memory(view, self, self.memory.data, self.memory.used, flags, not self.writable)
+
+
+cdef Block room_of(Py_ssize_t size):
+    """Memory of `size` bytes to be filled."""
+    cdef Block block = Block.__new__(Block)
+    if size < 0:
+        raise ValueError("a negative number of bytes")
+    if reserve(&block.memory, size) != DONE:
+        raise MemoryError
+    block.memory.used = size
+    block.writable = True
+    return block
+
+
+def room(Py_ssize_t size):
+    """Memory of so many bytes, whatever they are, for a caller who fills all of them."""
+    return room_of(size)
 
 
 cdef Block block_of(Memory* memory):
@@ -193,16 +211,24 @@ cdef struct BytesOut:
 cdef inline Outcome push32(Memory* memory, int32_t number) noexcept nogil:
     if reserve(memory, 4) != DONE:
         return NO_MEMORY
-    memcpy(memory.data + memory.used, &number, 4)
-    memory.used += 4
+    put32(memory, number)
     return DONE
 
 
-cdef inline Outcome push64(Memory* memory, int64_t number) noexcept nogil:
-    if reserve(memory, 8) != DONE:
-        return NO_MEMORY
+cdef inline void put32(Memory* memory, int32_t number) noexcept nogil:
+    """Where there is room already."""
+    memcpy(memory.data + memory.used, &number, 4)
+    memory.used += 4
+
+
+cdef inline void put64(Memory* memory, int64_t number) noexcept nogil:
     memcpy(memory.data + memory.used, &number, 8)
     memory.used += 8
+
+
+cdef inline Outcome reserve_rows(BytesOut* column, Py_ssize_t rows) noexcept nogil:
+    if reserve(&column.offsets, 4 * rows) != DONE or reserve(&column.validity, (rows + 7) // 8 + 1) != DONE:
+        return NO_MEMORY
     return DONE
 
 
@@ -265,9 +291,9 @@ cdef Outcome begin_bytes(BytesOut* column) noexcept nogil:
 
 
 cdef void free_bytes(BytesOut* column) noexcept nogil:
-    free(column.offsets.data)
-    free(column.data.data)
-    free(column.validity.data)
+    release(&column.offsets)
+    release(&column.data)
+    release(&column.validity)
 
 
 cdef object column_of(BytesOut* column):
@@ -311,10 +337,10 @@ cdef class ColumnDecoder:
         free_bytes(&self.value)
         free_bytes(&self.names)
         free_bytes(&self.values)
-        free(self.header_offsets.data)
-        free(self.offset.data)
-        free(self.timestamp.data)
-        free(self.timestamp_type.data)
+        release(&self.header_offsets)
+        release(&self.offset)
+        release(&self.timestamp)
+        release(&self.timestamp_type)
 
     cdef int begin(self) except -1:
         """Offsets have a number more than there are rows: the first is 0."""
@@ -345,7 +371,7 @@ cdef class ColumnDecoder:
         """Adds the records of the batch at `at` whose offsets are in start … stop−1, and says how many. A control batch
         has none. If it raises, nothing was added.
         """
-        header, payload = open_batch(buffer, at, check, max_bytes)
+        header, payload = open_batch(buffer, at, check, max_bytes, unpack)
         cdef Outcome outcome
         cdef Py_ssize_t rows = self.rows
         cdef Py_buffer view
@@ -397,8 +423,19 @@ cdef class ColumnDecoder:
     ) noexcept nogil:
         cdef RawRecord record
         cdef int32_t i, last_delta = -1
+        cdef int32_t timestamp_type = 1 if fields.log_append_time else 0
         cdef int64_t offset, timestamp
         cdef Outcome outcome
+        # So many records fit into the payload (`open_batch` has seen to it), so this is no more than the input can hold.
+        if (
+            reserve(&self.offset, 8 * <Py_ssize_t> fields.count) != DONE
+            or reserve(&self.timestamp, 8 * <Py_ssize_t> fields.count) != DONE
+            or reserve(&self.timestamp_type, 4 * <Py_ssize_t> fields.count) != DONE
+            or reserve_rows(&self.key, fields.count) != DONE
+            or reserve_rows(&self.value, fields.count) != DONE
+            or reserve(&self.value.data, end - at) != DONE
+        ):
+            return NO_MEMORY
         for i in range(fields.count):
             at = get_record(at, end, &record)
             if at == NULL or not last_delta < record.offset_delta <= fields.last_offset_delta:
@@ -411,16 +448,13 @@ cdef class ColumnDecoder:
             outcome = push_bytes(&self.key, record.key)
             if outcome == DONE:
                 outcome = push_bytes(&self.value, record.value)
-            if outcome == DONE:
-                outcome = push64(&self.offset, offset)
-            if outcome == DONE:
-                outcome = push64(&self.timestamp, fields.max_timestamp if fields.log_append_time else timestamp)
-            if outcome == DONE:
-                outcome = push32(&self.timestamp_type, 1 if fields.log_append_time else 0)
             if outcome == DONE and self.with_headers:
                 outcome = self.push_headers(&record)
             if outcome != DONE:
                 return outcome
+            put64(&self.offset, offset)
+            put64(&self.timestamp, fields.max_timestamp if fields.log_append_time else timestamp)
+            put32(&self.timestamp_type, timestamp_type)
             self.rows += 1
         return DONE if at == end else MALFORMED
 
@@ -491,7 +525,7 @@ def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t 
                 &memory, keyless if key.size < 0 else (hash_key(key.data, key.size) & 0x7FFFFFFF) % partitions
             )
     if outcome != DONE:
-        free(memory.data)
+        release(&memory)
         if outcome == MALFORMED:
             raise ValueError(f"row {row}: the columns' buffers do not fit together")
         raise_outcome(outcome)

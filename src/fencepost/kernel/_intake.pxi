@@ -65,14 +65,14 @@ cdef class Slot:
     def append(self, Lane lane not None, key, value, int64_t timestamp, headers=None):
         """As `BatchBuilder.append`, but charges the lane, and answers with the record's place in the batch."""
         cdef BatchBuilder builder = self.builder
-        cdef Py_ssize_t before = builder.memory.used
+        cdef Py_ssize_t before = builder.filled()
         self.busy = True
         try:
             builder.append(key, value, timestamp, headers)
         finally:
             self.busy = False
-        lane.held += builder.memory.used - before
-        lane.budget.held += builder.memory.used - before
+        lane.held += builder.filled() - before
+        lane.budget.held += builder.filled() - before
         return builder.count - 1
 
 
@@ -161,9 +161,9 @@ cdef class Intake:
                 and lane.held + size <= lane.budget.limit - lane.budget.held - size
             ):
                 no_headers.size = 0
-                before = builder.memory.used
+                before = builder.filled()
                 if builder.put(key_span, value_span, time, 0, no_headers, self.batch_size) == DONE:
-                    size = builder.memory.used - before
+                    size = builder.filled() - before
                     lane.held += size
                     lane.budget.held += size
                     ticket.settlement = slot.batch

@@ -1,4 +1,4 @@
-/* CRC-32C and LZ4 blocks for _batch.pyx: what a batch needs between two turns of the GIL.
+/* Memory, CRC-32C and LZ4 blocks for _batch.pyx: what a batch needs between two turns of the GIL.
  *
  * The libraries that do both elsewhere are called through Python, one batch at a time, and each call lets go of the GIL
  * and has to fight for it again. A send thread that has sixty small batches to build wants to do that once.
@@ -6,12 +6,87 @@
 #ifndef FENCEPOST_NATIVE_H
 #define FENCEPOST_NATIVE_H
 
+#include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 static inline uint32_t load_u32(const uint8_t *at) { uint32_t n; memcpy(&n, at, 4); return n; }
 static inline uint64_t load_u64(const uint8_t *at) { uint64_t n; memcpy(&n, at, 8); return n; }
+
+/* --- memory ---
+ *
+ * A client takes and gives back the same few megabytes again and again: a frame, a batch, a column. From malloc blocks of
+ * this size come as fresh pages each time, and a page fault every 4 KiB costs as much as decoding what is put there. So
+ * blocks from 64 KiB to 16 MiB, rounded up to a power of two, are kept for the next one, 32 MiB of them at most.
+ *
+ * The lock is only tried, never waited for: who does not get it asks malloc. So nobody is held up, with or without the
+ * GIL, and a child that was forked while the lock was held does without kept blocks instead of waiting for ever.
+ */
+
+#define FENCEPOST_KEPT_SMALLEST ((size_t)65536)
+#define FENCEPOST_KEPT_CLASSES 9
+#if defined(__SANITIZE_ADDRESS__)
+#define FENCEPOST_KEPT_MOST ((size_t)0) /* every block is watched from its own malloc to its own free */
+#else
+#define FENCEPOST_KEPT_MOST ((size_t)32 << 20)
+#endif
+
+struct kept_block { struct kept_block *next; };
+static struct kept_block *kept_blocks[FENCEPOST_KEPT_CLASSES];
+static size_t kept_bytes = 0;
+static PyThread_type_lock kept_lock = NULL;
+
+static void prepare_memory(void) {
+    if (kept_lock == NULL) kept_lock = PyThread_allocate_lock();
+}
+
+static inline int try_kept_lock(void) {
+    return kept_lock != NULL && PyThread_acquire_lock(kept_lock, NOWAIT_LOCK);
+}
+
+/* The class that holds `size` bytes, or −1: too small or too large to be kept. */
+static inline int kept_class(size_t size) {
+    if (size < FENCEPOST_KEPT_SMALLEST) return -1;
+    for (int class = 0; class < FENCEPOST_KEPT_CLASSES; class++)
+        if (size <= FENCEPOST_KEPT_SMALLEST << class) return class;
+    return -1;
+}
+
+/* Memory of at least `size` bytes, content undefined; NULL if there is none. `capacity`: how many bytes it really has. */
+static uint8_t *take_memory(size_t size, size_t *capacity) {
+    int class = kept_class(size);
+    struct kept_block *block = NULL;
+    *capacity = size;
+    if (class < 0) return malloc(size);
+    *capacity = FENCEPOST_KEPT_SMALLEST << class;
+    if (try_kept_lock()) {
+        block = kept_blocks[class];
+        if (block != NULL) {
+            kept_blocks[class] = block->next;
+            kept_bytes -= *capacity;
+        }
+        PyThread_release_lock(kept_lock);
+    }
+    return block != NULL ? (uint8_t *)block : malloc(*capacity);
+}
+
+static void give_memory(uint8_t *data, size_t capacity) {
+    int class = kept_class(capacity);
+    if (data == NULL) return;
+    if (class >= 0 && capacity == FENCEPOST_KEPT_SMALLEST << class && try_kept_lock()) {
+        if (kept_bytes + capacity <= FENCEPOST_KEPT_MOST) {
+            struct kept_block *block = (struct kept_block *)data;
+            block->next = kept_blocks[class];
+            kept_blocks[class] = block;
+            kept_bytes += capacity;
+            data = NULL;
+        }
+        PyThread_release_lock(kept_lock);
+    }
+    free(data);
+}
 
 /* --- CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) ---
  *
@@ -233,6 +308,70 @@ rest:
     token = out++;
     out = lz4_put_literals(out, token, pending, (size_t)(data + size - pending), data + size);
     return (size_t)(out - start);
+}
+
+static inline int lz4_more_length(const uint8_t **at, const uint8_t *end, size_t *length) {
+    uint8_t byte;
+    do {
+        if (*at == end) return 0;
+        byte = *(*at)++;
+        *length += byte;
+    } while (byte == 255);
+    return 1;
+}
+
+/* Unpacks a block into `out`, which has `room` bytes; how many it became, or −1: damaged, or more than there is room for.
+ * Short stretches are copied sixteen bytes at a time where so many may be read and written; what is too much is
+ * overwritten by what comes next. */
+static ptrdiff_t lz4_unpack(const uint8_t *at, size_t size, uint8_t *out, size_t room) {
+    const uint8_t *end = at + size;
+    uint8_t *to = out, *full = out + room;
+    for (;;) {
+        size_t length, distance;
+        uint8_t token;
+        const uint8_t *from;
+        if (at == end) return -1;
+        token = *at++;
+        length = token >> 4;
+        if (length == 15 && !lz4_more_length(&at, end, &length)) return -1;
+        if (length <= 16 && end - at >= 16 && full - to >= 16) {
+            memcpy(to, at, 16);
+        } else {
+            if (length > (size_t)(end - at) || length > (size_t)(full - to)) return -1;
+            if (length) memcpy(to, at, length);
+        }
+        at += length;
+        to += length;
+        if (at == end) return to - out;
+        if (end - at < 2) return -1;
+        distance = at[0] | (size_t)at[1] << 8;
+        at += 2;
+        if (distance == 0 || distance > (size_t)(to - out)) return -1;
+        length = token & 15;
+        if (length == 15 && !lz4_more_length(&at, end, &length)) return -1;
+        length += 4;
+        if (length > (size_t)(full - to)) return -1;
+        from = to - distance;
+        if (distance >= 16 && (size_t)(full - to) - length >= 16) {
+            uint8_t *stop = to + length;
+            do {
+                memcpy(to, from, 16);
+                to += 16;
+                from += 16;
+            } while (to < stop);
+            to = stop;
+        } else if (distance >= 8 && (size_t)(full - to) - length >= 8) {
+            uint8_t *stop = to + length;
+            do {
+                memcpy(to, from, 8);
+                to += 8;
+                from += 8;
+            } while (to < stop);
+            to = stop;
+        } else {
+            for (; length; length--) *to++ = *from++;
+        }
+    }
 }
 
 #endif

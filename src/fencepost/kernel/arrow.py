@@ -12,7 +12,9 @@ pyarrow is imported when one of them is called: it is large, and who sends recor
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost import kernel
@@ -92,12 +94,42 @@ def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int
         "timestampType": _number_array(columns.timestamp_type, rows, pa.int32()),
     }
     if topic is not None:
-        arrays["topic"] = pa.repeat(pa.scalar(topic, pa.string()), rows)
+        arrays["topic"] = _same(topic, rows)
     if partition is not None:
-        arrays["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+        arrays["partition"] = _same(partition, rows)
     if columns.headers is not None:
         arrays["headers"] = _header_array(columns.headers)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+# Topic and partition are the same in every row of every batch of a partition, so their columns are slices of longer
+# ones that are kept from batch to batch.
+
+_FEWEST_ROWS: Final = 1 << 10
+_MOST_ROWS: Final = 1 << 18
+"""Longer columns are made for themselves, and not kept."""
+
+
+def _same(what: str | int, rows: int) -> pa.Array:
+    if rows > _MOST_ROWS:
+        return _repeated(what, rows)
+    return _kept(what, max(_FEWEST_ROWS, 1 << max(rows - 1, 0).bit_length())).slice(0, rows)
+
+
+@lru_cache(maxsize=16)
+def _kept(what: str | int, rows: int) -> pa.Array:
+    return _repeated(what, rows)
+
+
+def _repeated(what: str | int, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    # The scalar comes out of an array of one: `pa.scalar` would import all of pandas to look at it.
+    if isinstance(what, str):
+        data = what.encode()
+        buffers = [None, pa.py_buffer(array("i", (0, len(data)))), pa.py_buffer(data)]
+        return pa.repeat(pa.Array.from_buffers(pa.string(), 1, buffers)[0], rows)
+    return pa.repeat(_number_array(array("i", (what,)), 1, pa.int32())[0], rows)
 
 
 def _bytes_array(column: BytesColumn, kind: pa.DataType) -> pa.Array:

@@ -260,6 +260,21 @@ class BatchBuilder:
         write_header(batch, header)
         return batch
 
+    def finish(
+        self,
+        codec: int = 0,
+        level: int | None = None,
+        *,
+        pid: int = -1,
+        epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> memoryview:
+        """As `build`, but the builder is empty afterwards. The batch can be written to, as a stamp must."""
+        batch = self.build(codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional)
+        self.clear()
+        return memoryview(batch)
+
     def clear(self) -> None:
         """Makes the builder empty, for the next batch; its memory is kept."""
         self._records = bytearray()
@@ -310,6 +325,11 @@ def build_batches(
 
 
 # --- decoding ---
+
+
+def room(size: int) -> bytearray:
+    """Memory of so many bytes, whatever they are, for a caller who fills all of them."""
+    return bytearray(size)
 
 
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:

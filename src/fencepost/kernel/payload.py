@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import NONE, decompress
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, Buffer, check_batch, read_header
@@ -10,9 +12,11 @@ from fencepost.kernel.record import MIN_RECORD_SIZE
 _MAX_OFFSET = 2**63 - 1
 
 
-def open_batch(buffer: Buffer, at: int, check: bool, max_bytes: int) -> tuple[BatchHeader, Buffer]:
-    """The header of the batch at `at` and its records, uncompressed, with everything verified that can be without
-    decoding a record: size, checksum (if `check`), offsets, and that so many records fit into so many bytes.
+def open_batch(
+    buffer: Buffer, at: int, check: bool, max_bytes: int, unpack: Callable[[int, Buffer, int], Buffer] = decompress
+) -> tuple[BatchHeader, Buffer]:
+    """The header of the batch at `at` and its records, uncompressed (by `unpack`), with everything verified that can be
+    without decoding a record: size, checksum (if `check`), offsets, and that so many records fit into so many bytes.
     """
     header = check_batch(buffer, at) if check else read_header(buffer, at)
     if header.size > len(buffer) - at:
@@ -24,7 +28,7 @@ def open_batch(buffer: Buffer, at: int, check: bool, max_bytes: int) -> tuple[Ba
     payload: Buffer = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
     # A batch that compaction has emptied is a bare header, whatever its codec.
     if header.codec != NONE and len(payload):
-        payload = decompress(header.codec, payload, max_bytes)
+        payload = unpack(header.codec, payload, max_bytes)
     if header.count > len(payload) // MIN_RECORD_SIZE:
         raise CorruptBatch(f"{header.count} records cannot fit into {len(payload)} bytes")
     return header, payload

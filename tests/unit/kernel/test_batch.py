@@ -6,13 +6,24 @@ import random
 import secrets
 import struct
 
+import cramjam
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel import CODECS, HEADER_SIZE, Record, _batch, check_batch, read_header, stamp_append_time
+from fencepost.kernel import (
+    CODECS,
+    HEADER_SIZE,
+    Record,
+    _batch,
+    check_batch,
+    compress,
+    read_header,
+    stamp_append_time,
+    stamp_producer,
+)
 from fencepost.kernel.record import Row
 from tests.unit.kernel.implementations import (
     COMPILED,
@@ -308,3 +319,123 @@ def test_a_job_that_cannot_be_built_fails_all_and_leaves_the_builders_usable(ker
         kernel.build_batches([(good, 1, 0, 0), (good, 2**63, 0, 0)])
     good.append(None, b"w", NOW)
     assert good.count == 2
+
+
+# --- finishing: a batch that takes its builder's memory along ---
+
+
+@pytest.mark.parametrize("codec", list(CODECS.values()))
+@pytest.mark.parametrize("count", [1, 200, 20_000])
+def test_a_finished_batch_is_the_one_that_would_have_been_built(kernel: Kernel, codec: int, count: int) -> None:
+    builder = kernel.BatchBuilder()
+    for number in range(count if kernel is COMPILED else min(count, 200)):
+        builder.append(b"key-%d" % number, b"value %d of many" % number, NOW + number)
+    built = builder.build(codec, pid=7, epoch=3, base_sequence=11, transactional=True)
+    finished = builder.finish(codec, pid=7, epoch=3, base_sequence=11, transactional=True)
+    assert finished == built
+    assert (builder.count, len(builder), builder.records()) == (0, 0, b"")
+    assert builder.size == kernel.BatchBuilder().size
+
+
+def test_a_builder_is_used_again_after_its_batch_was_finished(kernel: Kernel) -> None:
+    builder = kernel.BatchBuilder()
+    with pytest.raises(ValueError, match="at least one record"):
+        builder.finish()
+    builder.append(b"a", b"1", NOW)
+    first = builder.finish()
+    builder.append(b"b", b"2", NOW + 5)
+    assert [record.value for record in kernel.decode_batch(builder.finish())] == [b"2"]
+    assert [record.value for record in kernel.decode_batch(first)] == [b"1"]
+
+
+def test_a_finished_batch_can_be_stamped(kernel: Kernel) -> None:
+    for codec in CODECS.values():
+        builder = kernel.BatchBuilder()
+        builder.append(None, b"value" * 100, NOW)
+        batch = builder.finish(codec, pid=1, epoch=2, base_sequence=3)
+        stamp_producer(batch, read_header(batch), 4, 5, 6)
+        header = check_batch(batch)
+        assert (header.pid, header.epoch, header.base_sequence) == (4, 5, 6)
+
+
+def test_a_lent_builder_is_not_finished() -> None:
+    builder = COMPILED.BatchBuilder()
+    builder.append(None, b"value", NOW)
+    with memoryview(builder), pytest.raises(BufferError):
+        builder.finish()
+    assert len(COMPILED.decode_batch(builder.finish())) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20, (16 << 20) + 1])
+def test_a_room_has_its_size_and_can_be_filled_whatever_was_there_before(kernel: Kernel, size: int) -> None:
+    for filling in (b"\xff", b"\x00"):
+        room = memoryview(kernel.room(size))
+        assert len(room) == size
+        room[:] = filling * size
+        assert bytes(room[-3:]) == filling * min(size, 3)
+
+
+def test_memory_that_is_given_back_is_never_in_two_hands() -> None:
+    """Rooms of all sizes, dropped and taken in any order, each with a filling of its own."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    held: list[tuple[memoryview, int]] = []
+    for number in range(400):
+        if len(held) > 8 or (held and chance.random() < 0.4):
+            room, filling = held.pop(chance.randrange(len(held)))
+            assert bytes(room[:3]) == bytes(room[-3:]) == bytes([filling]) * 3
+            continue
+        room = memoryview(COMPILED.room(chance.choice((100, 60_000, 70_000, 200_000, 1 << 20, 3 << 20))))
+        room[:] = bytes([number % 251]) * len(room)
+        held.append((room, number % 251))
+
+
+# --- LZ4, unpacked by the compiled kernel itself ---
+
+
+def pieces(chance: random.Random, size: int) -> bytes:
+    words = [chance.randbytes(chance.randrange(1, 40)) for _ in range(chance.choice((2, 30, 300)))]
+    out = bytearray()
+    while len(out) < size:
+        out += chance.choice(words) * chance.choice((1, 1, 1, 30))
+    return bytes(out[:size])
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 300, 65_535, 65_536, 65_537, 400_000])
+def test_lz4_comes_back_from_the_compiled_kernel_as_from_the_library(size: int) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for data in (pieces(chance, size), chance.randbytes(size), bytes(size)):
+        packed = bytes(compress(CODECS["lz4"], data))
+        assert bytes(_batch.unpack(CODECS["lz4"], packed, size)) == data
+        assert bytes(_batch.unpack(CODECS["lz4"], packed + packed, 2 * size)) == data + data
+        if size:
+            with pytest.raises(CorruptBatch, match="allowed"):
+                _batch.unpack(CODECS["lz4"], packed, size - 1)
+
+
+def test_lz4_frames_of_another_make_are_left_to_the_library() -> None:
+    data = b"some words, " * 1000
+    stream = cramjam.lz4.Compressor(level=9, content_checksum=True, block_linked=True)
+    stream.compress(data)
+    assert bytes(_batch.unpack(CODECS["lz4"], bytes(stream.finish()), len(data))) == data
+
+
+@pytest.mark.parametrize(
+    ("flaw", "block"),
+    [
+        ("literals that are not there", b"\x50abc"),
+        ("a length that does not end", b"\xf0\xff\xff"),
+        ("a match that begins before the block", b"\x10a\x02\x00"),
+        ("a match at distance nought", b"\x10a\x00\x00\x10a"),
+        ("a match without its distance", b"\x10a\x01"),
+        ("a match as the last thing", b"\x10a\x01\x00"),
+        ("a match longer than a block", b"\x1fa\x01\x00" + b"\xff" * 300 + b"\x00\x10a"),
+    ],
+)
+def test_a_damaged_lz4_block_is_refused(flaw: str, block: bytes) -> None:
+    frame = b"\x04\x22\x4d\x18\x60\x40\x82" + len(block).to_bytes(4, "little") + block + bytes(4)
+    with pytest.raises(CorruptBatch):
+        _batch.unpack(CODECS["lz4"], frame, 1 << 20)
