@@ -175,3 +175,16 @@ def test_lost_records_stop_a_stream_unless_it_may_go_on(
         collected(stream(spark, ours, name), tmp_path / "c")
     rest = flat(collected(stream(spark, ours, name, failOnDataLoss="false"), tmp_path / "c"))
     assert sorted(rest) == sorted([n for n in range(30, 90) if n % 3] + [n for n in range(60, 90) if n % 3 == 0])
+
+
+def test_a_schema_says_which_columns_are_read(spark: SparkSession, ours: str, name: str) -> None:
+    """PIPE-1, PIPE-5: in the user's order; a column that is not there is named."""
+    with Admin(ours) as admin:
+        admin.create_topic(name, 3)
+    fill(ours, name, range(50))
+    reading = spark.read.format("fencepost").option("kafka.bootstrap.servers", ours).option("subscribe", name)
+    df = reading.schema("offset bigint, value binary").load()
+    assert df.columns == ["offset", "value"]
+    assert numbers(df) == list(range(50))
+    with pytest.raises(Exception, match="schema: body string is no column of this source"):
+        reading.schema("body string").load().collect()

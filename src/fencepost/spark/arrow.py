@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from fencepost.kernel import ColumnDecoder
@@ -12,41 +12,47 @@ from fencepost.spark.fetch import Fetched, Range
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
-HEADERS: Final = "headers array<struct<key:string,value:binary>>"
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Those of Spark's Kafka source, with their types as Spark writes them."""
 _ROWS: Final = 50_000
 _BYTES: Final = 16 << 20
 """An Arrow batch is handed to Spark when it has so many of either."""
 
 
 def schema(*, headers: bool) -> str:
-    return f"{SCHEMA}, {HEADERS}" if headers else SCHEMA
+    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if headers or name != "headers")
 
 
-def arrow_schema(*, headers: bool) -> pa.Schema:
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """What Spark's Python runner compares with, to the last flag: everything nullable, times in microseconds UTC."""
     import pyarrow as pa
 
-    fields = [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-    ]
-    if headers:
-        fields.append(("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))))
-    return pa.schema(fields)
+    kinds = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+    return pa.schema([(name, kinds[name]) for name in columns])
 
 
-def rows(wanted: Range, fetched: Iterable[list[Fetched]], *, headers: bool) -> Iterator[pa.RecordBatch]:
-    """The records of the range, decoded and checked."""
-    target = arrow_schema(headers=headers)
-    decoder = ColumnDecoder(headers=headers)
+def rows(wanted: Range, fetched: Iterable[list[Fetched]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of the records of the range, decoded and checked."""
+    target = arrow_schema(columns)
+    decoder = ColumnDecoder(headers="headers" in columns)
     for batches in fetched:
         for batch in batches:
             decoder.add(batch.data, start=wanted.start, stop=wanted.stop)
@@ -59,9 +65,14 @@ def rows(wanted: Range, fetched: Iterable[list[Fetched]], *, headers: bool) -> I
 def _converted(decoder: ColumnDecoder, wanted: Range, target: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    found = to_arrow(decoder.take(), topic=wanted.topic, partition=wanted.partition)
+    names = target.names
+    found = to_arrow(
+        decoder.take(),
+        topic=wanted.topic if "topic" in names else None,
+        partition=wanted.partition if "partition" in names else None,
+    )
     columns = [
-        found.column(at) if found.schema.field(at).type == field.type else found.column(at).cast(field.type)
-        for at, field in enumerate(target)
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(map(found.column, names), target, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=target)

@@ -42,11 +42,9 @@ def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> Da
         raise ConfigError(f"the DataFrame has no column value, only {', '.join(df.columns)}")
     chosen = []
     for name in ("key", "value"):
-        if name in fields:
+        if name in fields:  # a column of nulls for a key that is not there would cost as much as one that is
             _expect(fields[name], "binary", "string")
             chosen.append(F.col(fields[name].name).cast("binary").alias(name))
-        else:
-            chosen.append(F.lit(None).cast("binary").alias(name))
     if "headers" in fields:
         _expect(fields["headers"], "array<struct<key:string,value:binary>>")
         chosen.append(F.col(fields["headers"].name).alias("headers"))

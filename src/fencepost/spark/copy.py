@@ -238,8 +238,9 @@ def _task(
     return task
 
 
-def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> bytearray | None:
-    """The batch as a producer would send it; None if it has to be taken apart."""
+def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> memoryview | None:
+    """The batch as a producer would send it, in the memory that it was fetched into; None if it has to be taken
+    apart."""
     header = batch.header
     if (
         header.base_offset < wanted.start
@@ -251,9 +252,8 @@ def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> bytearray | None:
     ):
         return None
     check_batch(batch.data)  # before it gets a new checksum, which would hide the damage
-    copied = bytearray(batch.data)
-    stamp_offset(copied, 0, -1)
-    return copied
+    stamp_offset(batch.data, 0, -1)
+    return batch.data
 
 
 def _encoded_again(batch: Fetched, wanted: Range, max_bytes: int) -> Iterable[bytearray]:

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = (
     "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint, "
-    "small boolean, payload binary"
+    "small boolean, inline binary, payload binary"
 )
-MANIFEST_COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small")
+"""`inline` is the batch of a task that had little, `payload` that of one that had much: only the first is collected
+with the manifest, and a column that is not asked for is not read from Spark's storage."""
+MANIFEST_COLUMNS: Final = (
+    *("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small", "inline"),
+)
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
@@ -156,6 +160,9 @@ class Encoder:
         import numpy as np
 
         if target.compacted:
+            if "key" not in rows.schema.names:
+                yield from self._unwritable(rows, target.topic, "no key, and the topic is compacted", now_ms)
+                return
             without_key = rows.column("key").is_null()
             if without_key.true_count:
                 bad = rows.filter(without_key)
@@ -203,10 +210,13 @@ class Encoder:
     def _named(self, rows: pa.RecordBatch, target: Target) -> Any:
         """The partition that a row names itself or the user's function chooses, −1 where neither does; or None."""
         import numpy as np
+        import pyarrow as pa
 
         named = _numbers(rows.column("partition")) if "partition" in rows.schema.names else None
         if self.encoding.choose is None:
             return named
+        if "key" not in rows.schema.names:  # the user's function is promised one
+            rows = rows.append_column("key", pa.nulls(rows.num_rows, pa.binary()))
         chosen = _numbers(self.encoding.choose(rows, target.partitions))
         return chosen if named is None else np.where(named != -1, named, chosen)
 
@@ -309,6 +319,7 @@ def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.Rec
     import pyarrow as pa
 
     rows = len(frozen)
+    payloads, nothing = _binary([batch.payload for batch in frozen]), pa.nulls(rows, pa.binary())
     return pa.RecordBatch.from_arrays(
         [
             pa.array([batch.where.topic for batch in frozen], pa.string()),
@@ -319,14 +330,28 @@ def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.Rec
             pa.array([batch.size for batch in frozen], pa.int32()),
             pa.array([batch.checksum for batch in frozen], pa.int64()),
             pa.repeat(pa.scalar(small, pa.bool_()), rows),
-            pa.array([bytes(batch.payload) for batch in frozen], pa.binary()),
+            payloads if small else nothing,
+            # A small task's batches are in both: who publishes is known only when all tasks are done.
+            payloads,
         ],
         names=[*MANIFEST_COLUMNS, "payload"],
     )
 
 
+def _binary(cells: list[bytearray]) -> pa.Array:
+    """Copied once, where `pa.array` would want bytes first."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = np.zeros(len(cells) + 1, dtype=np.int32)
+    np.cumsum([len(cell) for cell in cells], out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.binary(), len(cells), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(cells))], null_count=0
+    )
+
+
 def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
-    """The manifest from the collected rows (MANIFEST_COLUMNS and `payload`, null where a task had much)."""
+    """The manifest from the collected rows (MANIFEST_COLUMNS)."""
     rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
     by_target: dict[TopicPartition, list[Any]] = {}
     for row in rows:
@@ -339,5 +364,5 @@ def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
             )
             for where, found in by_target.items()
         },
-        {where: tuple(row.payload for row in found) for where, found in by_target.items()} if small else None,
+        {where: tuple(row.inline for row in found) for where, found in by_target.items()} if small else None,
     )

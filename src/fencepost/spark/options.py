@@ -87,6 +87,8 @@ class SourceOptions:
     committed: bool = True
     commit_group: str | None = None
     """A group that the offsets of finished micro-batches are committed to, for tools that show lag."""
+    columns: tuple[str, ...] = ()
+    """What is read; Spark says it apart from the options."""
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:

@@ -61,7 +61,7 @@ class Transaction(NamedTuple):
 class Sent(NamedTuple):
     first: int
     last: int
-    batch: bytearray
+    batch: bytearray | memoryview
 
 
 class Links:
@@ -127,7 +127,7 @@ class PartitionWriter:
         self.repeated = 0
         """Batches that were there already."""
 
-    def write(self, batch: bytearray) -> int:
+    def write(self, batch: bytearray | memoryview) -> int:
         """Stamps and sends it, unless it is there already; how many records it has."""
         header = read_header(batch)
         first, last = self._next, self._next + header.last_offset_delta

@@ -9,6 +9,7 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.spark import tuning
 from fencepost.spark.freeze import Entry, Manifest, compare
 from fencepost.spark.publish import Links, PartitionWriter, Transaction
 from fencepost.types import TopicPartition
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RESULT: Final = (
     "topic string, partition int, last_sequence bigint, repeated int, poisoned boolean, code int, error string"
 )
+_COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 
@@ -37,8 +39,10 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: Transacti
     """Shuffles the frozen batches by target partition; raises unless every one of them is there at the end."""
     targets = len(manifest.batches)
     tasks = max(1, min(targets, frozen.sparkSession.sparkContext.defaultParallelism))
-    shuffled = _by_target(frozen, manifest, tasks).sortWithinPartitions(*_ORDER)
-    found = shuffled.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
+    batches = frozen.select(*_COLUMNS, "payload")
+    shuffled = _by_target(batches, manifest, tasks).sortWithinPartitions(*_ORDER)
+    with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
+        found = shuffled.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
     for row in found:
         if row.poisoned:
             raise Poisoned(row.error)
@@ -84,8 +88,7 @@ def publish_rows(
 
 def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, Entry, Any]]:
     for batch in rows:
-        names = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
-        cells = [batch.column(name).to_pylist() for name in names]
+        cells = [batch.column(name).to_pylist() for name in _COLUMNS]
         payloads = batch.column("payload")
         for at, (topic, partition, map_partition, number, records, size, checksum) in enumerate(
             zip(*cells, strict=True)

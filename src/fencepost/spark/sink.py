@@ -20,7 +20,7 @@ from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Outcome
 from fencepost.errors import ConfigError
 from fencepost.kernel import CODECS
-from fencepost.spark import columns, publishing
+from fencepost.spark import columns, publishing, tuning
 from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
     SCHEMA,
@@ -140,6 +140,8 @@ class Sink:
         self.name = name
         how = reached(servers, settings)
         self.reports: deque[BatchReport] = deque(maxlen=100)
+        self.row_bytes: float | None = None
+        """How large rows were in the last micro-batch that had any, encoded."""
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
             how,
@@ -196,19 +198,33 @@ class _DataFrameBatch(MicroBatch):
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
+        self._frozen_before = False
 
     def freeze(self, position: str) -> Manifest:
         from pyspark import StorageLevel
-        from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
         options = self.sink.options
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
         self._thaw()
-        mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
-        self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
-        payload = F.when(F.col("small"), F.col("payload")).alias("payload")
-        collected = self._frozen.select(*MANIFEST_COLUMNS, payload).collect()
-        return manifest_of(collected, driver_bytes=options.driver_bytes)
+        spark = self._df.sparkSession
+        with tuning.settings(spark, self._arrow_batches()):
+            mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
+            self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
+            with tuning.settings(spark, tuning.WHILE_COLLECTING):
+                collected = self._frozen.select(*MANIFEST_COLUMNS).collect()
+        manifest = manifest_of(collected, driver_bytes=options.driver_bytes)
+        if manifest.records:
+            self.sink.row_bytes = manifest.size / manifest.records
+        return manifest
+
+    def _arrow_batches(self) -> Mapping[str, str]:
+        """Nothing is taken for granted before a first micro-batch has shown how large rows are, after a failure, which
+        may have been a lack of memory, and where compression hides their size."""
+        again, self._frozen_before = self._frozen_before, True
+        row_bytes = self.sink.row_bytes
+        if again or row_bytes is None or self.sink.options.compression != "none":
+            return {}
+        return tuning.arrow_batches_of(row_bytes)
 
     def _encoding(self, rows: DataFrame) -> Encoding:
         options = self.sink.options

@@ -9,6 +9,7 @@ fixed when the query starts. Before that Spark asks for the latest offset alone;
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -74,10 +75,10 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         return arrow.schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse(dict(self.options), streaming=False))
+        return BatchReader(self._parsed(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        options = parse(dict(self.options), streaming=True)
+        options = self._parsed(schema, streaming=True)
         if ADMISSION_CONTROL:
             return StreamReader(options)
         if options.max_offsets is not None or options.min_offsets is not None:
@@ -86,6 +87,17 @@ class FencepostSource(DataSource):  # type: ignore[misc]
                 "with this one a micro-batch takes all that is there"
             )
         return UnlimitedStreamReader(options)
+
+    def _parsed(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        """Columns are all of ours, or those that the user's `schema(…)` names: what is not read is not carried
+        through Spark either."""
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if arrow.COLUMNS.get(field.name) != kind:
+                known = ", ".join(f"{name} {kind}" for name, kind in arrow.COLUMNS.items())
+                raise ConfigError(f"schema: {field.name} {kind} is no column of this source; it has {known}")
+        options = parse(dict(self.options), streaming=streaming)
+        return dataclasses.replace(options, columns=tuple(schema.names))
 
 
 class Topics:
@@ -169,7 +181,7 @@ def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch
     """What a task does."""
     with Routes(options.settings) as routes:
         fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=options.fail_on_data_loss)
-        yield from arrow.rows(wanted, fetched, headers=options.headers)
+        yield from arrow.rows(wanted, fetched, options.columns)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]

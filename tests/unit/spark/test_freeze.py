@@ -139,7 +139,7 @@ def row_of(batch: Frozen, map_partition: int, *, small: bool = True) -> Any:
         size=batch.size,
         checksum=batch.checksum,
         small=small,
-        payload=bytes(batch.payload),
+        inline=bytes(batch.payload) if small else None,
     )
 
 
@@ -170,3 +170,33 @@ def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
         compare(batch.where, entry, entry._replace(checksum=other.checksum), other.payload)
     with pytest.raises(Poisoned, match="not what was frozen"):
         compare(batch.where, entry, entry, other.payload)
+
+
+def without_keys(values: list[bytes]) -> pa.RecordBatch:
+    """As rows come whose DataFrame has no column key."""
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
+
+
+def test_rows_without_a_column_key_are_records_without_a_key() -> None:
+    """PIPE-2."""
+    found = freeze(without_keys([b"%d" % n for n in range(10)]), encoding())
+    records = [record for batch in found for record in decode_batch(bytes(batch.payload))]
+    assert [(record.key, record.value) for record in records] == [(None, b"%d" % n) for n in range(10)]
+
+
+def test_rows_without_a_column_key_are_unwritable_on_a_compacted_topic() -> None:
+    """PIPE-2."""
+    compacted = {"t": Target("t", 4, 2_000, compacted=True)}
+    with pytest.raises(Unwritable, match="no key, and the topic is compacted"):
+        freeze(without_keys([b"v"]), encoding(targets=compacted))
+
+
+def test_the_users_partitioner_sees_a_key_column_where_the_dataframe_has_none() -> None:
+    """PIPE-2."""
+
+    def by_key(batch: pa.RecordBatch, partitions: int) -> pa.Array:
+        assert batch.column("key").null_count == batch.num_rows
+        return pa.array([partitions - 1] * batch.num_rows, pa.int32())
+
+    (batch,) = freeze(without_keys([b"v"]), encoding(choose=by_key))
+    assert batch.where == TopicPartition("t", 3)

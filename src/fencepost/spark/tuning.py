@@ -1,0 +1,67 @@
+"""Spark's own settings while our jobs are planned, and the user's again afterwards.
+
+Inside foreachBatch the session is the query's own copy, and the rows come from a plan that is made already: what is set
+here reaches our operators alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+_ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ARROW_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+WHILE_COLLECTING: Final = {
+    # Of a cached DataFrame: filling the cache would be a job of its own.
+    _ADAPTIVE: "false",
+}
+WHILE_PUBLISHING: Final = {
+    # Nothing to adapt in a scan, an exchange and a sort, and each stage would be a job of its own.
+    _ADAPTIVE: "false",
+    # A hash over every byte, to notice rows that came out otherwise: each batch is held against the manifest anyway.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    # Rows are whole record batches: a task begins to send when the first few are there.
+    _ARROW_ROWS: "16",
+}
+
+_UNLIMITED: Final = str(2**31 - 1)
+_BATCH_BYTES: Final = 4 << 20
+_FEWEST_ROWS, _MOST_ROWS = 16, 10_000
+
+
+def arrow_batches_of(row_bytes: float) -> dict[str, str]:
+    """Arrow batches that end by their number of rows alone, where it is known how large rows are.
+
+    By default Spark adds up the size of an Arrow batch anew after every row, which takes longer than writing the row.
+    """
+    rows = max(_FEWEST_ROWS, min(_MOST_ROWS, int(_BATCH_BYTES / max(row_bytes, 1.0))))
+    return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(rows)}
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Those that this Spark does not know are left out."""
+    before: dict[str, str] = {}
+    absent: list[str] = []
+    for name, value in wanted.items():
+        if not spark.conf.isModifiable(name):
+            continue
+        given = spark.conf.get(name, None)
+        if given is None:
+            absent.append(name)
+        else:
+            before[name] = given
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+        for name in absent:
+            spark.conf.unset(name)

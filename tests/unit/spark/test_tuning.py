@@ -1,0 +1,60 @@
+"""Spark's settings while our jobs run are given back as they were."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fencepost.spark import tuning
+
+pytestmark = pytest.mark.unit
+
+
+class Conf:
+    """As `spark.conf`: some settings have a value, some can be set, one is of a newer Spark."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.given = given
+
+    def isModifiable(self, name: str) -> bool:
+        return name != "newer"
+
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.given.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        assert self.isModifiable(name)
+        self.given[name] = value
+
+    def unset(self, name: str) -> None:
+        del self.given[name]
+
+
+def session(**given: str) -> Any:
+    return SimpleNamespace(conf=Conf(given))
+
+
+def test_settings_hold_inside_and_are_the_users_again_afterwards() -> None:
+    """PIPE-2: a session is its user's; those that it did not have are gone again, those it does not know never set."""
+    spark = session(rows="7", other="x")
+    with tuning.settings(spark, {"rows": "16", "bytes": "1", "newer": "1"}):
+        assert spark.conf.given == {"rows": "16", "bytes": "1", "other": "x"}
+    assert spark.conf.given == {"rows": "7", "other": "x"}
+
+
+def test_settings_are_given_back_when_the_job_fails() -> None:
+    """PIPE-2."""
+    spark = session(rows="7")
+    with pytest.raises(RuntimeError), tuning.settings(spark, {"rows": "16"}):
+        raise RuntimeError("the job failed")
+    assert spark.conf.given == {"rows": "7"}
+
+
+@pytest.mark.parametrize(("row_bytes", "rows"), [(0.0, 10_000), (100.0, 10_000), (4096.0, 1024), (1 << 20, 16)])
+def test_large_rows_make_arrow_batches_of_fewer_rows(row_bytes: float, rows: int) -> None:
+    """PIPE-5: about 4 MiB, and never more rows than Spark itself would take."""
+    wanted = tuning.arrow_batches_of(row_bytes)
+    assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == str(rows)
+    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
