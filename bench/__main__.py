@@ -12,15 +12,24 @@ import click
 from rich.console import Console
 
 from bench import machine, side_by_side
-from bench.brokers import ALWAYS, OS, Broker, Fencepost, Kafka
+from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
 from bench.report import table
 from bench.results import Results
 from bench.server import footprint, idempotence, latency, partitions, plan, restart, throughput
+from bench.spark import names as spark_names
+from bench.spark import plan as spark_plan
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _BUSY = 0.5
 """Load average above which others would be measured too."""
 SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "restart")
+SPARK_SECTIONS = {
+    "read": spark_names.READ,
+    "write": spark_names.WRITE,
+    "through": spark_names.THROUGH,
+    "copy": spark_names.COPY,
+    "small": spark_names.SMALL,
+}
 
 
 @click.group()
@@ -59,30 +68,51 @@ def server(quick: bool, only: tuple[str, ...], reps: int | None, name: str | Non
 
 
 @main.command()
-@click.option("--rows", type=click.IntRange(min=1000), default=2_000_000, show_default=True)
-@click.option("--reps", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--connector", type=click.Path(path_type=Path, exists=True), help="Folder with the connector's jars.")
-@click.option("--name", help="Of the result files [default: spark-DATE].")
-def spark(rows: int, reps: int, connector: Path | None, name: str | None) -> None:
+@click.option("--quick", is_flag=True, help="Fewer rows, two repetitions: for a look, not for a claim.")
+@click.option("--rows", type=click.IntRange(min=1000), help="Rows, instead of the plan's.")
+@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(sorted(SPARK_SECTIONS)), help="Only this section; may be repeated."
+)
+@click.option("--connector/--no-connector", default=True, help="Spark's own connector beside ours [default: yes].")
+@click.option("--name", help="Of the result files [default: spark-DATE, with -quick].")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+def spark(
+    quick: bool,
+    rows: int | None,
+    reps: int | None,
+    only: tuple[str, ...],
+    connector: bool,
+    name: str | None,
+    folder: Path | None,
+) -> None:
     """Our source, sink and copy beside Spark's own Kafka connector, in one session. Needs java and mvn."""
-    from bench import spark as bench
+    from bench.spark.measure import measure
+    from bench.spark.session import open_session
 
     console = _console()
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
-    stem = name or f"spark-{dt.datetime.now(dt.UTC).date()}"
-    results = Results({**machine.describe(), "run": f"{rows} rows, {reps} repetitions"}, RESULTS / f"{stem}.json")
-    brokers: list[Broker] = [Kafka(scratch / "kafka"), Fencepost(scratch / "os", "os")]
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
+    chosen = spark_plan.QUICK if quick else spark_plan.FULL
+    chosen = replace(chosen, rows=rows or chosen.rows, reps=reps or chosen.reps)
+    today = dt.datetime.now(dt.UTC).date()
+    stem = name or f"spark-{today}{'-quick' if quick else ''}"
+    kind = "quick" if quick else "full"
+    about = {**machine.describe("pyspark"), "run": f"{kind}, {chosen.reps} repetitions of {chosen.rows:,} rows"}
+    results = Results(about, RESULTS / f"{stem}.json")
+    brokers: dict[str, Broker] = {KAFKA: Kafka(scratch / "kafka"), OS: Fencepost(scratch / "fencepost-os", "os")}
+
+    def say(line: str) -> None:
+        console.print(line, style="dim", highlight=False)
+
     try:
-        for broker in brokers:
+        for broker in brokers.values():
             broker.start()
-        session = bench.session(connector)
-        addresses = {broker.name: broker.address for broker in brokers}
-        bench.measure(
-            session, addresses, results, rows=rows, reps=reps, with_connector=connector is not None, say=console.print
-        )
+        session = open_session(connector=connector)
+        sections = tuple(SPARK_SECTIONS[each] for each in only)
+        measure(chosen, session, brokers, results, say, connector=connector, only=sections)
         session.stop()
     finally:
-        for broker in brokers:
+        for broker in brokers.values():
             broker.remove()
         shutil.rmtree(scratch, ignore_errors=True)
         _report(results, console, RESULTS / f"{stem}.png")

@@ -17,6 +17,7 @@ from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
 from bench.side_by_side import CONFLUENT, READ, SEND, name
+from bench.spark import names as spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ GOALS: Final = (
     Goal(SEND, name("fencepost_arrow", KAFKA), CONFLUENT, 5.0, at_least=True, first_label="none", last_label="100 B"),
     Goal(READ, name("fencepost", KAFKA), CONFLUENT, 8.0, at_least=True, first_label="100 B", last_label="lz4"),
     Goal(READ, name("fencepost", KAFKA), CONFLUENT, 6.0, at_least=True, first_label="100 B", last_label="none"),
+    Goal(spark.THROUGH, spark.OURS_ON_KAFKA, spark.CONNECTOR, 1.2, at_least=True),
+    Goal(spark.THROUGH, spark.OURS, spark.CONNECTOR, 1.2, at_least=True),
+    Goal(spark.COPY, spark.OURS_ON_KAFKA, spark.CONNECTOR, 10.0, at_least=True),
+    Goal(spark.COPY, spark.OURS, spark.CONNECTOR, 10.0, at_least=True),
+    Goal(spark.SMALL, spark.OURS_ON_KAFKA, None, 0.3, at_least=False),
+    Goal(spark.SMALL, spark.OURS, None, 0.3, at_least=False),
 )
 
 

@@ -28,7 +28,8 @@ _PACKAGES = (
 )
 
 
-def describe() -> dict[str, Any]:
+def describe(*packages: str) -> dict[str, Any]:
+    """`packages`: further ones, whose versions matter to the run."""
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
@@ -42,7 +43,7 @@ def describe() -> dict[str, Any]:
             "Apache Kafka": KAFKA_VERSION,
             "Java": _java(),
             "Python": platform.python_version(),
-            **{name: metadata.version(name) for name in _PACKAGES},
+            **{name: metadata.version(name) for name in (*_PACKAGES, *packages)},
             "kernel of fencepost": kernel.IMPLEMENTATION,
         },
     }

@@ -13,10 +13,12 @@ from bench.brokers import KAFKA
 from bench.goals import Judgement, judge
 from bench.results import Results
 from bench.side_by_side import CONFLUENT
+from bench.spark.names import CONNECTOR
 
 _BESIDE = {
     KAFKA: ("fencepost serve --sync os beside Apache Kafka, same clients, same machine", "Apache Kafka"),
     CONFLUENT: ("fencepost's clients beside confluent-kafka, same machine", "confluent-kafka with Apache Kafka"),
+    CONNECTOR: ("fencepost.spark, exactly once, beside Spark's own Kafka connector, at least once", "the connector"),
 }
 """Baseline → title, and what the bars compare with."""
 _BETTER, _WORSE, _SPREAD = "#2a7f62", "#b5483a", "#333333"
@@ -64,7 +66,7 @@ def _factor(row: Judgement, ratio: float) -> float:
 
 
 def _name(row: Judgement) -> str:
-    who = [row.goal.ours] if row.goal.baseline == CONFLUENT else []
+    who = [row.goal.ours] if row.goal.baseline in (CONFLUENT, CONNECTOR) else []
     text = " ".join((row.goal.section, *row.labels, *who))
     return (
         text

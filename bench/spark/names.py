@@ -1,0 +1,18 @@
+"""Sections and targets of the Spark run; goals and tables know them by these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+READ: Final = "spark read"
+WRITE: Final = "spark write"
+THROUGH: Final = "spark topic to topic, row by row"
+COPY: Final = "spark copy of whole batches"
+SMALL: Final = "spark micro-batch of 10 rows, beyond an empty foreachBatch"
+CPU: Final = "spark: where the time goes, CPU s per million rows"
+STEPS: Final = "spark: the sink's steps, ms"
+ALONE: Final = "spark: our code alone, CPU s per million rows"
+
+CONNECTOR: Final = "Spark's connector on kafka"
+OURS_ON_KAFKA: Final = "fencepost on kafka"
+OURS: Final = "fencepost on fencepost"
