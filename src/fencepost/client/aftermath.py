@@ -16,7 +16,7 @@ from typing import Any
 from fencepost.client.brokers import Brokers
 from fencepost.client.connection import Connection
 from fencepost.client.lookback import LookBack
-from fencepost.client.queue import Batch, PartitionQueue
+from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.core.claim import Held
 from fencepost.core.inflight import Sent, Stamp
 from fencepost.errors import FencepostError, Persisted

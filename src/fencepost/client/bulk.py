@@ -12,7 +12,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fencepost.client.options import ProducerOptions
-from fencepost.client.queue import Batch, Queues
+from fencepost.client.partition_queue import Batch
+from fencepost.client.queue import Queues
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
 from fencepost.errors import ConfigError, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, decode_batch, group_rows, partition_rows

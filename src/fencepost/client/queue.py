@@ -22,12 +22,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from fencepost.client.clock import Clock
 from fencepost.client.options import ProducerOptions
-from fencepost.client.ticket import UNKNOWN_OFFSET, Delivered, Settlement, Ticket, Unplaced
-from fencepost.core.inflight import Flight
+from fencepost.client.partition_queue import Batch, Lone, PartitionQueue, TopicQueues, Waiting
+from fencepost.client.record_size import RECORD_OVERHEAD, as_bytes, size_of
+from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
 from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import (
     HEADER_SIZE,
@@ -35,132 +36,12 @@ from fencepost.kernel import (
     Budget,
     Headers,
     Intake,
-    Lane,
     Payload,
     Record,
-    Slot,
     decode_batch,
     partition_for_key,
 )
-from fencepost.types import Milliseconds, TopicPartition
-
-UNDESIGNATED: Final = -1
-
-RECORD_OVERHEAD: Final = 36
-"""At most so many bytes stand around key, value and headers of an encoded record."""
-_HEADER_OVERHEAD: Final = 10
-_FIRST_CAPACITY: Final = 256
-"""Bytes a queue's first batch starts with: it grows with what is queued (PROD-11)."""
-
-
-class Batch(Settlement):
-    """Records of one partition (or of none yet) that are sent, stored and settled together."""
-
-    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
-
-    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float) -> None:
-        super().__init__(lock)
-        self.queue = queue  # changes once, when an undesignated batch gets its partition
-        self.builder: BatchBuilder | None = None
-        """Once it is sealed and until it is encoded; an open batch's builder is its queue's."""
-        self.encoded: memoryview | None = None
-        """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
-        self.count = 0
-        self.charged = 0
-        self.opened = opened
-        self.deadline = deadline
-        self.roams = False
-        """It came from the undesignated queue."""
-        self.parts: list[Batch] | None = None
-        """What it was split into, being too large for the server, or in the log in part; they answer its tickets."""
-        self.whole: Batch | None = None
-        """What it is a part of."""
-
-    @property
-    def topic_name(self) -> str:  # type: ignore[override]
-        return self.queue.topic.name
-
-    @property
-    def partition(self) -> int:  # type: ignore[override]
-        return self.queue.index
-
-    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
-        if self.parts is None:
-            return super().outcome(ticket)
-        first = 0
-        for part in self.parts:
-            if ticket.index < first + part.count:
-                return part.outcome(Ticket(part, ticket.index - first, ticket.timestamp))
-            first += part.count
-        raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
-
-
-class PartitionQueue(Slot):
-    """Batches of one partition, oldest first; index −1 is a topic's undesignated queue."""
-
-    __slots__ = ("flight", "index", "last_size", "sealed", "topic")
-
-    def __init__(self, topic: TopicQueues, index: int) -> None:
-        super().__init__()
-        self.topic = topic
-        self.index = index
-        self.sealed: deque[Batch] = deque()
-        self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: what the next one will probably need
-        self.flight: Flight[Batch] | None = None
-        """What was sent of it; the send thread's alone."""
-
-    @property
-    def name(self) -> TopicPartition:
-        return TopicPartition(self.topic.name, self.index)
-
-    @property
-    def open(self) -> Batch | None:
-        batch: Batch | None = self.batch
-        return batch
-
-    def __bool__(self) -> bool:
-        return self.open is not None or bool(self.sealed)
-
-
-class Waiting(NamedTuple):
-    """A record that has no partition yet."""
-
-    key: Any
-    value: Any
-    headers: Headers | None
-    partition: int | None
-    timestamp: Milliseconds
-    ticket: Ticket
-    charged: int
-    deadline: float
-
-
-class TopicQueues(Lane):
-    __slots__ = ("name", "partition_count", "partitions", "unplaced", "waiting")
-
-    undesignated: PartitionQueue
-
-    def __init__(self, name: str, budget: Budget) -> None:
-        super().__init__(budget)
-        self.name = name
-        self.partition_count = 0
-        """0: not known yet."""
-        self.partitions: dict[int, PartitionQueue] = {}
-        self.undesignated = PartitionQueue(self, UNDESIGNATED)
-        self.waiting: deque[Waiting] = deque()
-        self.unplaced: Unplaced | None = None
-
-    def admit(self) -> None:
-        """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""
-        self.set_slots([self.partitions.get(index) for index in range(self.partition_count)])
-
-    def queue(self, partition: int) -> PartitionQueue:
-        queue = self.partitions.get(partition)
-        if queue is None:
-            queue = self.partitions[partition] = PartitionQueue(self, partition)
-            if partition < len(self.slots):
-                self.slots[partition] = queue
-        return queue
+from fencepost.types import Milliseconds
 
 
 class Queues:
@@ -212,7 +93,7 @@ class Queues:
         if options.serializes:
             size = RECORD_OVERHEAD
         else:
-            size = _size_of(key, value, headers)
+            size = size_of(key, value, headers)
             if size + HEADER_SIZE > options.max_request_size:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
@@ -282,9 +163,9 @@ class Queues:
         count = topic.partition_count
         if partition is None:
             if self._options.partitioner is not None:
-                partition = self._options.partitioner(None if key is None else bytes(_as_bytes(key)), count)
+                partition = self._options.partitioner(None if key is None else bytes(as_bytes(key)), count)
             elif key is not None:
-                partition = partition_for_key(_as_bytes(key), count)
+                partition = partition_for_key(as_bytes(key), count)
             elif count == 1:
                 partition = 0
             elif self.needs_partitions:
@@ -510,7 +391,7 @@ class Queues:
         for record in waiting:
             topic.charge(-record.charged)
             try:
-                size = _size_of(record.key, record.value, record.headers)
+                size = size_of(record.key, record.value, record.headers)
                 queue = self._queue_for(topic, record.key, record.partition)
                 placed = self._append(queue, record.key, record.value, record.headers, record.timestamp, size)
             except Exception as error:  # noqa: BLE001 - the partitioner's, or what the record cannot be encoded for
@@ -538,7 +419,7 @@ class Queues:
                 if options.value_serializer and record.value is not None
                 else record.value
             )
-            if (size := _size_of(key, value, record.headers)) + HEADER_SIZE > options.max_request_size:
+            if (size := size_of(key, value, record.headers)) + HEADER_SIZE > options.max_request_size:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
@@ -665,45 +546,3 @@ class Queues:
     def is_empty(self) -> bool:
         with self._lock:
             return not self._unsettled
-
-
-class Lone(Settlement):
-    """A record that failed before it had a batch."""
-
-    __slots__ = ("topic_name",)
-
-    partition = UNDESIGNATED
-    count = 1
-
-    def __init__(self, lock: threading.Lock, topic_name: str) -> None:
-        super().__init__(lock)
-        self.topic_name = topic_name
-
-
-def _size_of(key: Any, value: Any, headers: Headers | None) -> int:
-    """At least the encoded size of a record, without encoding it."""
-    size = RECORD_OVERHEAD
-    if key is not None:
-        size += _length(key, "key")
-    if value is not None:
-        size += _length(value, "value")
-    if headers:
-        for name, content in headers:
-            size += _HEADER_OVERHEAD + _length(name, "name of a header")
-            size += _length(content, "header") if content is not None else 0
-    return size
-
-
-def _length(data: Any, what: str) -> int:
-    if isinstance(data, bytes | bytearray):
-        return len(data)
-    if isinstance(data, str):
-        return 3 * len(data)  # UTF-8 is at most that
-    if isinstance(data, memoryview):
-        return data.nbytes
-    raise TypeError(f"the {what} is bytes, str or None, not {type(data).__name__}")
-
-
-def _as_bytes(key: Payload) -> bytes | bytearray | memoryview:
-    assert key is not None
-    return key.encode() if isinstance(key, str) else key

@@ -20,7 +20,7 @@ from fencepost.client.connection import Connection
 from fencepost.client.ids import ProducerIds
 from fencepost.client.lookback import LookBack
 from fencepost.client.options import ProducerOptions
-from fencepost.client.queue import Batch
+from fencepost.client.partition_queue import Batch
 from fencepost.client.transactional import Steps
 from fencepost.core import sequence
 from fencepost.core.enlist import Enlisted

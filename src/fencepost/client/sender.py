@@ -33,7 +33,8 @@ from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
 from fencepost.client.options import ProducerOptions
-from fencepost.client.queue import UNDESIGNATED, Batch, PartitionQueue, Queues, TopicQueues
+from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
+from fencepost.client.queue import Queues
 from fencepost.client.resume import Resumption
 from fencepost.client.settings import ClientSettings
 from fencepost.client.tenure import Tenure

@@ -1,0 +1,144 @@
+"""What the producer's queues are made of: batches, a queue per partition, the queues of a topic.
+
+Data that the caller's threads and the send thread share; `queue.py` has the lock and says who may do what to it when.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
+from fencepost.core.inflight import Flight
+from fencepost.errors import FencepostError
+from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Slot
+from fencepost.types import Milliseconds, TopicPartition
+
+UNDESIGNATED: Final = -1
+"""The index of a topic's queue of records that may go to any partition."""
+_FIRST_CAPACITY: Final = 256
+"""Bytes a queue's first batch starts with: it grows with what is queued (PROD-11)."""
+
+
+class Batch(Settlement):
+    """Records of one partition (or of none yet) that are sent, stored and settled together."""
+
+    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
+
+    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float) -> None:
+        super().__init__(lock)
+        self.queue = queue  # changes once, when an undesignated batch gets its partition
+        self.builder: BatchBuilder | None = None
+        """Once it is sealed and until it is encoded; an open batch's builder is its queue's."""
+        self.encoded: memoryview | None = None
+        """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
+        self.count = 0
+        self.charged = 0
+        self.opened = opened
+        self.deadline = deadline
+        self.roams = False
+        """It came from the undesignated queue."""
+        self.parts: list[Batch] | None = None
+        """What it was split into, being too large for the server, or in the log in part; they answer its tickets."""
+        self.whole: Batch | None = None
+        """What it is a part of."""
+
+    @property
+    def topic_name(self) -> str:  # type: ignore[override]
+        return self.queue.topic.name
+
+    @property
+    def partition(self) -> int:  # type: ignore[override]
+        return self.queue.index
+
+    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
+        if self.parts is None:
+            return super().outcome(ticket)
+        first = 0
+        for part in self.parts:
+            if ticket.index < first + part.count:
+                return part.outcome(Ticket(part, ticket.index - first, ticket.timestamp))
+            first += part.count
+        raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
+
+
+class PartitionQueue(Slot):
+    """Batches of one partition, oldest first; index −1 is a topic's undesignated queue."""
+
+    __slots__ = ("flight", "index", "last_size", "sealed", "topic")
+
+    def __init__(self, topic: TopicQueues, index: int) -> None:
+        super().__init__()
+        self.topic = topic
+        self.index = index
+        self.sealed: deque[Batch] = deque()
+        self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: what the next one will probably need
+        self.flight: Flight[Batch] | None = None
+        """What was sent of it; the send thread's alone."""
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.index)
+
+    @property
+    def open(self) -> Batch | None:
+        batch: Batch | None = self.batch
+        return batch
+
+    def __bool__(self) -> bool:
+        return self.open is not None or bool(self.sealed)
+
+
+class Waiting(NamedTuple):
+    """A record that has no partition yet."""
+
+    key: Any
+    value: Any
+    headers: Headers | None
+    partition: int | None
+    timestamp: Milliseconds
+    ticket: Ticket
+    charged: int
+    deadline: float
+
+
+class TopicQueues(Lane):
+    __slots__ = ("name", "partition_count", "partitions", "unplaced", "waiting")
+
+    undesignated: PartitionQueue
+
+    def __init__(self, name: str, budget: Budget) -> None:
+        super().__init__(budget)
+        self.name = name
+        self.partition_count = 0
+        """0: not known yet."""
+        self.partitions: dict[int, PartitionQueue] = {}
+        self.undesignated = PartitionQueue(self, UNDESIGNATED)
+        self.waiting: deque[Waiting] = deque()
+        self.unplaced: Unplaced | None = None
+
+    def admit(self) -> None:
+        """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""
+        self.set_slots([self.partitions.get(index) for index in range(self.partition_count)])
+
+    def queue(self, partition: int) -> PartitionQueue:
+        queue = self.partitions.get(partition)
+        if queue is None:
+            queue = self.partitions[partition] = PartitionQueue(self, partition)
+            if partition < len(self.slots):
+                self.slots[partition] = queue
+        return queue
+
+
+class Lone(Settlement):
+    """A record that failed before it had a batch."""
+
+    __slots__ = ("topic_name",)
+
+    partition = UNDESIGNATED
+    count = 1
+
+    def __init__(self, lock: threading.Lock, topic_name: str) -> None:
+        super().__init__(lock)
+        self.topic_name = topic_name
