@@ -16,7 +16,7 @@ from typing import Protocol, Self, TypedDict
 
 from fencepost.client.routing import Routes
 from fencepost.core.claim import Demand, Held
-from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.errors import FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import OWN
 
@@ -41,6 +41,9 @@ class Road(Protocol):
 
     def interrupt(self) -> None:
         """From another thread: a claim that waits is given up, and raises there."""
+
+    def close(self) -> None:
+        """The producer or reader is at its end, and everything is settled: what it owned is free."""
 
 
 class Claim:
@@ -99,10 +102,3 @@ def claim_by(road: Road, demand: Demand) -> Claim:
 def offers_own(routes: Routes) -> bool:
     """Whether the claim can belong to a connection: only fencepost's server offers that."""
     return routes.any().offers(OWN)
-
-
-def no_road(routes: Routes) -> ServerError:
-    address = routes.any().address
-    return ServerError(
-        ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
-    )

@@ -54,6 +54,9 @@ class ProducerRoad:
     def interrupt(self) -> None:
         self._sender.errands.call(self._sender.tenure.give_up_waiting)
 
+    def close(self) -> None:
+        """What is owned ends with the connection."""
+
     def _settle(self) -> None:
         """Order between records and claims is simple: everything before is answered before."""
         queues = self._sender.queues
@@ -91,6 +94,9 @@ class ReaderRoad:
 
     def interrupt(self) -> None:
         self._fetcher.call_soon(self._fetcher.tenure.give_up_waiting)
+
+    def close(self) -> None:
+        """What is owned ends with the connection."""
 
     def _outcome(self, asked: Asked) -> list[Held]:
         try:

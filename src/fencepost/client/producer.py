@@ -14,7 +14,8 @@ from fencepost.client.config_names import producer_settings
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
-from fencepost.client.own import Claim, Road, claim_by, no_road, offers_own
+from fencepost.client.own import Claim, Road, claim_by, offers_own
+from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
 from fencepost.client.owning import ProducerRoad
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
@@ -23,7 +24,7 @@ from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
 from fencepost.core.claim import demand
-from fencepost.errors import Closed, ConfigError, FencepostError, TimedOut, Undelivered
+from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -243,12 +244,18 @@ class Producer:
             raise FencepostError("own first, then begin the transaction")
         if self._thread is None:
             self._begin()
-        return claim_by(self._road(), wanted)
+        road = self._road()
+        claim = claim_by(road, wanted)
+        if isinstance(road, KafkaProducerRoad):
+            self._steps = road.owner.writing  # transactions are those of the write id
+        return claim
 
     def check_owned(self) -> None:
         """Raises Fenced if what this producer owned is lost, also when nothing is sent."""
         if (fenced := self._sender.tenure.fenced) is not None:
             raise fenced
+        if isinstance(broken := self._sender.queues.broken, Fenced):
+            raise broken
 
     def interrupt(self) -> None:
         """From another thread: an `own` that waits is given up, and raises Closed there."""
@@ -258,11 +265,17 @@ class Producer:
     def _road(self) -> Road:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
-            if not offers_own(self._routes):
-                raise no_road(self._routes)
-            patience = self._options.delivery_timeout
-            self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
+            if offers_own(self._routes):
+                patience = self._options.delivery_timeout
+                self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
+            else:
+                self._owns_by = self._kafka_road()
         return self._owns_by
+
+    def _kafka_road(self) -> KafkaProducerRoad:
+        patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
+        owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience)
+        return KafkaProducerRoad(self._sender, owner, self._options)
 
     # --- until all is settled ---
 
@@ -285,7 +298,8 @@ class Producer:
         self._sender.queues.refuse_from_now(Closed("the producer is closed"))
         if self._thread is not None:
             try:
-                self._sender.queues.wait_until_settled(timeout)
+                if self._sender.queues.wait_until_settled(timeout) and self._owns_by is not None:
+                    self._owns_by.close()
             finally:
                 self._sender.stop()
                 self._thread.join()
@@ -335,7 +349,7 @@ class Producer:
         self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
         before.forget_sockets()
-        owner, named = bool(before.tenure.held), self._options.name is not None
+        owner, named = bool(before.tenure.held) or before.implicit is not None, self._options.name is not None
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True

@@ -18,7 +18,7 @@ from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.own import Claim, Road, claim_by, no_road, offers_own
+from fencepost.client.own import Claim, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
@@ -29,6 +29,8 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fencepost.client.own_kafka import KafkaReaderRoad
 
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
 """Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
@@ -92,6 +94,8 @@ class Reader:
         places = self._find_places()
         self._positions = {partition: at for partition, (at, _) in places.items()}
         self._owns_by: Road | None = None
+        self._commits_by: KafkaReaderRoad | None = None
+        """Of an owner on Apache Kafka: there its write id is what is fenced, when it commits."""
         self._untouched = True  # nothing was read yet
         network, clock = self._make_network()
         self._clock = clock
@@ -282,10 +286,15 @@ class Reader:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             with Routes(self._settings) as routes:
-                if not offers_own(routes):
-                    raise no_road(routes)
-            self._owns_by = ReaderRoad(self._fetcher)
+                is_ours = offers_own(routes)
+            self._owns_by = ReaderRoad(self._fetcher) if is_ours else self._kafka_road()
         return self._owns_by
+
+    def _kafka_road(self) -> KafkaReaderRoad:
+        from fencepost.client.own_kafka import KafkaReaderRoad  # which reads with readers
+
+        self._commits_by = KafkaReaderRoad(self._settings)
+        return self._commits_by
 
     # --- positions ---
 
@@ -303,6 +312,9 @@ class Reader:
         if self._group is None:
             raise ConfigError("a reader without a group has nowhere to store offsets")
         store = self.positions if offsets is None else offsets
+        if self._commits_by is not None:
+            self._commits_by.commit(self._group, store)
+            return
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for partition, offset in store.items():
             entry = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}
@@ -336,6 +348,8 @@ class Reader:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._owns_by is not None:
+                self._owns_by.close()
             self._fetcher.close()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.errands import Errands
 from fencepost.client.ids import ProducerIds, SavedPartition
+from fencepost.client.implicit import Acknowledged, ImplicitTransactions
 from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
@@ -39,7 +40,7 @@ from fencepost.client.resume import Resumption
 from fencepost.client.settings import ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
-from fencepost.client.transactional import Steps
+from fencepost.client.transactional import Steps, Transactional
 from fencepost.core.claim import Held
 from fencepost.core.dedup import REMEMBERED
 from fencepost.core.enlist import Enlisted
@@ -175,11 +176,14 @@ class Sender:
         self.errands = Errands(network.wake)
         self.transaction: Enlisted | None = None
         """The open transaction; touched by the send thread alone."""
+        self.implicit: ImplicitTransactions | None = None
+        """Of an owner on Apache Kafka; the open transaction is then mostly one of these."""
         self._to_sweep = False
         self._first_failure: FencepostError | None = None
         self.identity_is_settled = threading.Event()
         """For callers that wait for a named producer's pid, or for its refusal."""
-        self._steps = steps  # the coordinator of a named producer
+        self._steps = steps  # the coordinator of a named producer, or of an owner on Apache Kafka
+        self._name = options.name  # the transactional id: the given one, or an owner's write id
         self._resumption = Resumption(ids, self, steps, options) if ids is not None and steps is not None else None
         self.queues.needs_partitions = ids is not None
         self._is_repeatable = True  # no record whose partition was left to chance, none in a transaction
@@ -239,6 +243,7 @@ class Sender:
         if self._options.idempotent:
             self._ask_for_pid(now)
         self._collate(now)
+        self._end_implicitly()
         self._refresh_metadata(now)  # collating may have met a partition without a leader
         self._network.poll(self._patience(now, timeout))
         self.brokers.check_deadlines(self._clock.monotonic())
@@ -358,6 +363,8 @@ class Sender:
             self._pid_refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
 
     def _pid_answered(self, answer: Any) -> None:
+        if self._steps is not None:
+            return  # it has become an owner meanwhile, and writes under another id
         code = ErrorCode.of(answer.error_code)
         if code is ErrorCode.NONE:
             self.identity.given(Pid(answer.producer_id), Epoch(answer.producer_epoch))
@@ -397,7 +404,8 @@ class Sender:
         self.identity_is_settled.set()
 
     def _pid_lost(self, error: FencepostError, left: bool) -> None:
-        self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
+        if self._steps is None:
+            self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
 
     # --- collation ---
 
@@ -502,7 +510,7 @@ class Sender:
         if now < connection.throttled_until:
             self.due(connection.throttled_until, now)
             return False
-        if not self._may_write(queue):
+        if not self._may_write(queue, step is Step.SEND, now):
             return False
         collated = requests.get(connection)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
@@ -587,10 +595,14 @@ class Sender:
 
     # --- transactions ---
 
-    def begin_transaction(self) -> None:
-        """Everything before is settled; what is sent from now on is part of it."""
+    def begin_transaction(self) -> bool:
+        """Everything before is settled; what is sent from now on is part of it. False: others have sent meanwhile, in
+        an implicit one that has to end first."""
+        if self.transaction is not None:
+            return False
         self.transaction = Enlisted()
         self._is_repeatable = False
+        return True
 
     def end_transaction(self) -> None:
         """It is committed, or there is nothing to commit."""
@@ -611,7 +623,7 @@ class Sender:
             self.identity.renew()
         self.queues.resume()
 
-    def _may_write(self, queue: PartitionQueue) -> bool:
+    def _may_write(self, queue: PartitionQueue, is_new: bool, now: float) -> bool:
         """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
         if self._steps is None:
             return True
@@ -619,6 +631,10 @@ class Sender:
             return False
         if self._resumption is not None and not self._resumption.admits(queue.name):
             return False
+        if self.implicit is not None and self.transaction is self.implicit.open:
+            admitted = self.implicit.admits(queue.name, is_new=is_new, now=now)
+            self.transaction = self.implicit.open
+            return admitted
         return self.transaction is None or self.transaction.admits(queue.name)
 
     def _enlist(self, transaction: Enlisted) -> None:
@@ -696,7 +712,7 @@ class Sender:
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = -1 if self._options.acks == "all" else 1
-        name = self._options.name if self.transaction is not None else None
+        name = self._name if self.transaction is not None else None
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
@@ -852,11 +868,66 @@ class Sender:
             if self._aftermath.is_over:
                 self._aftermath = None
 
+    # --- owning, on Apache Kafka ---
+
+    def write_under(
+        self, steps: Transactional, who: Identity, is_committed: Callable[[TopicPartition, Offset], bool]
+    ) -> bool:
+        """From now on all is sent in transactions of this id. False, and nothing is changed, while anything that was
+        sent before is under way."""
+        if any(queue.flight for queue in self.queues.everything()):
+            return False
+        self._steps, self._name = steps, steps.name
+        self._is_repeatable = False
+        self.identity = ProducerIdentity(named=True)
+        self.identity.asked()
+        self.name_answered(who)
+        self.implicit = ImplicitTransactions(steps, self.errands, self, is_committed)
+        return True
+
+    def _end_implicitly(self) -> None:
+        if self.implicit is not None and self.implicit.open is not None:
+            self._enlist(self.implicit.open)
+            all_answered = not any(queue.flight for queue in self.queues.active())
+            self.implicit.go_on(self.identity.current, all_answered=all_answered)
+
+    @property
+    def _is_implicit(self) -> bool:
+        return self.implicit is not None and self.transaction is not None and self.transaction is self.implicit.open
+
+    def settle(self, acknowledged: Acknowledged) -> None:
+        batch, base_offset, append_time = acknowledged
+        batch.deliver(base_offset, append_time)
+        self._settled(batch)
+
+    def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
+        if is_fencing(cause):
+            cause = self._fenced(cause.code)
+        for batch in batches:
+            self.fail(batch, _copy(cause, persisted, **_where(batch)))
+
+    def transaction_ended(self) -> None:
+        self.transaction = None
+
+    def stop_owning(self, cause: FencepostError) -> None:
+        self._first_failure = cause
+        self.transaction = None
+        if is_fencing(cause):
+            self.fence(cause.code)
+        else:
+            self.identity.finished(cause.code)
+            self.fail_everything(
+                SendFailed(f"what follows would be out of order after this: {cause}", persisted="no", code=cause.code)
+            )
+
     # --- settling ---
 
     def deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
-        batch.deliver(base_offset, append_time)
-        self._settled(batch)
+        acknowledged = Acknowledged(batch, base_offset, append_time)
+        if self.implicit is not None and self._is_implicit:
+            self.implicit.hold(acknowledged)  # it counts when the transaction does
+        else:
+            self.settle(acknowledged)
 
     def _give_up(self, queue: PartitionQueue, sent: Sent[Batch], message: str, code: ErrorCode) -> None:
         assert queue.flight is not None
@@ -939,14 +1010,26 @@ class Sender:
     def fence(self, code: ErrorCode) -> None:
         """Another one took over, and this one is at its end."""
         self.identity.finished(code)
+        self.fail_everything(self._fenced(code))
+        if self.implicit is not None:
+            if self._is_implicit:
+                self.transaction = None
+            self.implicit.forget()
+        self.identity_is_settled.set()
+
+    def _fenced(self, code: ErrorCode) -> Fenced:
         message = f"the server answers {code.name}: another producer has taken over this one's id"
-        if self._options.name is not None:
+        if self.implicit is not None:
+            message = (
+                f"the server answers {code.name}: somebody else owns what this producer owned, or a write took longer "
+                f"than transaction_timeout={self._options.transaction_timeout:g} s"
+            )
+        elif self._options.name is not None:
             message = f"the server answers {code.name}: another producer has the name {self._options.name!r} by now"
             if self.transaction is not None:
                 timeout = f"{self._options.transaction_timeout:g} s"
                 message += f", or the transaction was open for longer than transaction_timeout={timeout}"
-        self.fail_everything(Fenced(message, persisted="unknown", code=code))
-        self.identity_is_settled.set()
+        return Fenced(message, persisted="unknown", code=code)
 
     def fail_everything(self, cause: FencepostError) -> None:
         """Refuses what comes, and fails what is there, each with what is known of it."""
@@ -957,10 +1040,14 @@ class Sender:
         for topic in self.queues.topics_to_place():
             for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
                 self._failed(settlement)
+        is_implicit = self._is_implicit  # then nothing of it is committed, and nobody will
+        if self.implicit is not None:
+            self.fail_uncommitted(self.implicit.drop(), cause, "no")
         for queue in self.queues.everything():
             if queue.flight is not None:
                 for sent in queue.flight.give_up_all():
-                    self.fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+                    persisted: Persisted = "no" if is_implicit else sent.persisted
+                    self.fail(sent.batch, _copy(cause, persisted, **_where(sent.batch)))
             while (batch := self.queues.drain(queue, also_open=True)) is not None:
                 self.fail(batch, _copy(cause, "no", **_where(batch)))
         self._note_early_failures()
@@ -969,6 +1056,9 @@ class Sender:
         """The producer is closed and its time is over: what is left fails."""
         if self._aftermath is not None:
             self._aftermath.give_up()
+        if self.implicit is not None:
+            closed = Closed("the producer was closed before the records were committed")
+            self.fail_uncommitted(self.implicit.drop(for_good=True), closed, "unknown")
         self.fail_everything(Closed("the producer was closed before the records were acknowledged"))
 
 

@@ -43,8 +43,10 @@ class Transaction:
             raise FencepostError("the transaction is open already")
         sender = self._sender
         sender.queues.wait_until_settled(None)
-        self._who = wait_for_identity(sender, self._patience)
-        sender.errands.call(sender.begin_transaction)
+        who = wait_for_identity(sender, self._patience)
+        while not sender.errands.call(sender.begin_transaction):
+            sender.queues.wait_until_settled(None)
+        self._who = who
         return self
 
     def __exit__(

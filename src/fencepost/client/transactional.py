@@ -81,6 +81,9 @@ class Transactional:
     name: str
     patience: float = 60.0
     """Seconds for which waiting is tried."""
+    doubts: int = 0
+    """How many requests may have taken effect though nobody said so: no answer came, or one that told nothing. If none
+    was added meanwhile, the last answer is the whole truth."""
     _channel: Channel | None = None
 
     def go_by(self, routes: Routes) -> None:
@@ -219,6 +222,7 @@ class Transactional:
                 return ask(self._channel)
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
+                self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
                 if not known or time.monotonic() + pause > deadline:
                     raise
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:

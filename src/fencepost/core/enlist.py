@@ -29,6 +29,11 @@ class Enlisted:
         self._wanted[partition] = None
         return False
 
+    @property
+    def is_growing(self) -> bool:
+        """Partitions are being added, or wait for it: ended now, the coordinator would begin another one with them."""
+        return self._asking or bool(self._wanted)
+
     def to_add(self) -> list[TopicPartition]:
         """What to tell the coordinator now: one question at a time, for all that have gathered meanwhile."""
         if self._asking or self.error is not None:

@@ -30,6 +30,9 @@ class PlainRoad:
     def interrupt(self) -> None:
         raise AssertionError("nothing waits here")
 
+    def close(self) -> None:
+        raise AssertionError("nothing is closed here")
+
 
 def claimed(road: PlainRoad) -> Claim:
     return claim_by(road, demand("g", ["a", "b"], generation=1))
