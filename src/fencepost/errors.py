@@ -8,7 +8,7 @@ succeed later, `fatal` whether this object is finished. A failed send also says 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Persisted: TypeAlias = Literal["yes", "no", "unknown"]
 
@@ -164,6 +164,17 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False
     STREAMS_TOPOLOGY_FENCED = 132, False
     SHARE_SESSION_LIMIT_REACHED = 133, True
+
+
+LEADER_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""The partition has another leader than the one that was asked, or none yet: ask for metadata, and then that one."""
 
 
 class FencepostError(Exception):

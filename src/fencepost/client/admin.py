@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Channel, Key, raise_for
+from fencepost.client.closing import Closing
 from fencepost.client.groups import Groups
 from fencepost.client.results import (
     Broker,
@@ -72,21 +72,13 @@ class _Failure(NamedTuple):
     message: str
 
 
-class Admin:
+class Admin(Closing):
     """A context manager; threads may share one."""
 
     def __init__(self, servers: str | Address | ClientSettings) -> None:
         self._routes = Routes(ClientSettings.of(servers))
         self._groups = Groups(self._routes, self.offsets)
         self._transactions = Transactions(self._routes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._routes.close()

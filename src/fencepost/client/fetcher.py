@@ -26,7 +26,16 @@ from fencepost.client.settings import ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.core.claim import Held
 from fencepost.core.committed import AbortedTransactions
-from fencepost.errors import CorruptBatch, ErrorCode, Fenced, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import (
+    LEADER_MOVED,
+    CorruptBatch,
+    ErrorCode,
+    Fenced,
+    FencepostError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+)
 from fencepost.kernel import read_header
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
@@ -39,13 +48,9 @@ METADATA: Final = 3
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
 
-_TRY_ELSEWHERE: Final = frozenset(
+_TRY_ELSEWHERE: Final = LEADER_MOVED | frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.OFFSET_NOT_AVAILABLE,

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from fencepost.client.channel import Channel
+from fencepost.client.closing import Closing
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.claim import Held, own_fields, read_claim
@@ -27,7 +27,7 @@ _BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 0.5
 
 
-class Hold:
+class Hold(Closing):
     """What is held, from the grant until `close`, or until somebody takes over."""
 
     def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
@@ -59,14 +59,6 @@ class Hold:
         self._stop.set()
         self._watcher.join()
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _watch(self, beat: float) -> None:
         """Keeps the session alive, and notices the end of the connection at the next beat."""

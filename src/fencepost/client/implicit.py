@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from fencepost.client.errands import Errands
-from fencepost.client.queue import Batch
+from fencepost.client.partition_queue import Batch
 from fencepost.client.ticket import UNKNOWN_OFFSET
 from fencepost.client.transactional import Transactional
 from fencepost.core.enlist import Enlisted

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from struct import Struct
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from fencepost.client.channel import raise_for
+from fencepost.client.closing import Closing
 from fencepost.client.opening import SOFTWARE_NAME, Question, follow, introduce, open_socket
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
@@ -29,7 +29,7 @@ NEWEST_FETCH: Final = 12
 """Later versions name topics by id."""
 
 
-class Link:
+class Link(Closing):
     def __init__(
         self,
         address: Address,
@@ -48,14 +48,6 @@ class Link:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._socket.close()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.channel import Key, raise_for
 from fencepost.client.clock import Clock, SystemClock
+from fencepost.client.closing import Closing
 from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.network import Network, SocketNetwork
@@ -50,7 +50,7 @@ class ReadRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-class Reader:
+class Reader(Closing):
     """
     >>> with Reader("127.0.0.1:9092", "orders", start="earliest", stop="latest") as reader:
     ...     for record in reader:
@@ -351,14 +351,6 @@ class Reader:
             if self._owns_by is not None:
                 self._owns_by.close()
             self._fetcher.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _partitions(admin: Admin, wanted: str | TopicPartition) -> list[TopicPartition]:

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Answer, Channel, Key, raise_for
+from fencepost.client.closing import Closing
 from fencepost.client.results import Broker
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
+from fencepost.errors import LEADER_MOVED, ErrorCode, ServerError, TimedOut, Unreachable
 
 T = TypeVar("T")
 
 # Not all that Kafka calls retriable: an unknown topic, for one, is the caller's answer, not a reason to wait.
-_CURED_BY_WAITING: Final = frozenset(
+_CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
     {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -47,21 +43,13 @@ class ClusterView(NamedTuple):
     """kio's topics, with their error codes."""
 
 
-class Routes:
+class Routes(Closing):
     """The channels to one cluster. Threads may share it."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
         self._channels: dict[Address, Channel] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for channel in list(self._channels.values()):

@@ -48,6 +48,7 @@ from fencepost.core.inflight import KAFKA_LIMIT, Flight, Sent, Step, Verdict
 from fencepost.core.pid import FENCING, REPLACED, Identity, ProducerIdentity
 from fencepost.core.pid import State as PidState
 from fencepost.errors import (
+    LEADER_MOVED,
     Closed,
     ErrorCode,
     Expired,
@@ -84,13 +85,9 @@ REQUESTS_IN_FLIGHT: Final = 16
 _CAUSES_KEPT: Final = 5
 _FAILURES_KEPT: Final = 1000
 
-_LEADERSHIP: Final = frozenset(
+_LEADERSHIP: Final = LEADER_MOVED | frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.UNKNOWN_TOPIC_ID,

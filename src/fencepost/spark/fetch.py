@@ -17,7 +17,7 @@ from typing import Final
 from fencepost.client.link import Link
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
-from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, read_header, split_batches
 from fencepost.kernel.control import is_abort
 from fencepost.wire.hot import FetchedPartition
@@ -26,12 +26,8 @@ MAX_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 _PAUSE: Final = 0.1
 
-_CURED_BY_WAITING: Final = frozenset(
+_CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.REPLICA_NOT_AVAILABLE,

@@ -21,7 +21,7 @@ from fencepost.client.link import Link
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
 from fencepost.core.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import TopicPartition
 
@@ -29,14 +29,10 @@ IN_FLIGHT: Final = 5
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.2
 
-_CURED_BY_REPEATING: Final = frozenset(
+_CURED_BY_REPEATING: Final = LEADER_MOVED | frozenset(
     {
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
