@@ -9,7 +9,8 @@ follows is compared with what they print: numbers, times and widths may differ, 
 Comments around a fence, which readers do not see, change that:
 
     <!-- not run: why -->       the block is not executed
-    <!-- given:                 Python that is executed first, for what the text takes for granted
+    <!-- given: a_script -->    what the text takes for granted: made, and looked at afterwards, by `given.py`
+    <!-- given:                 the same, in place: Python that is executed first
     Path("nightly.sh").touch()
     -->
     <!-- then:                  behind the fence: Python that is executed afterwards, to see that it did what it should
@@ -36,6 +37,7 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 import fencepost
+from tests.support import given
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -48,6 +50,7 @@ _FENCE: Final = re.compile(
 )
 _COMMENTS: Final = re.compile(r"(?:<!--(?:(?!-->).)*-->\s*)+\Z", re.DOTALL)
 _NOT_RUN: Final = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
+_GIVEN_BY_NAME: Final = re.compile(r"<!-- given: (\w+) -->")
 _GIVEN: Final = re.compile(r"<!-- given:\n(.*?)-->", re.DOTALL)
 _THEN: Final = re.compile(r"\s*<!-- then:\n(.*?)-->", re.DOTALL)
 _NEEDS_SPARK: Final = re.compile(r"\bspark\b|\bfencepost copy\b")
@@ -61,6 +64,7 @@ class Block(NamedTuple):
     text: str
     not_run: str
     """Why it is not executed, or nothing."""
+    given_by_name: tuple[str, ...]
     given: str
     then: str
 
@@ -91,6 +95,7 @@ def _block(page: Path, text: str, found: re.Match[str]) -> Block:
         found["language"].strip(),
         textwrap.dedent(found["text"]),
         not_run[1] if not_run is not None else "",
+        tuple(given[1] for given in _GIVEN_BY_NAME.finditer(comments)),
         "".join(given[1] for given in _GIVEN.finditer(comments)),
         then[1] if (then := _THEN.match(text, found.end())) is not None else "",
     )
@@ -117,6 +122,14 @@ class Run:
         self._stack.close()
 
     def execute(self, block: Block) -> None:
+        made = [getattr(given, name)(self._namespace) for name in block.given_by_name]
+        for each in made:
+            next(each)
+        self._execute(block)
+        for each in made:
+            next(each, None)
+
+    def _execute(self, block: Block) -> None:
         self._python(block, block.given)
         if block.language == "console":
             self._console(block)
