@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import machine, side_by_side
+from bench import machine
 from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
 from bench.report import table
 from bench.results import Results
@@ -22,6 +22,7 @@ from bench.spark import plan as spark_plan
 RESULTS = Path(__file__).resolve().parent / "results"
 _BUSY = 0.5
 """Load average above which others would be measured too."""
+CLIENT_SECTIONS = ("throughput", "latency", "memory")
 SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "restart")
 SPARK_SECTIONS = {
     "read": spark_names.READ,
@@ -155,27 +156,50 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
 @click.option("--quick", is_flag=True, help="One repetition, fewer records: for a look, not for a claim.")
 @click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
 @click.option("--size", "sizes", type=int, multiple=True, help="Only records of this size; may be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(CLIENT_SECTIONS), help="Only this; may be repeated.")
+@click.option("--name", help="Of the result files [default: clients-DATE, with -quick].")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
-def clients(quick: bool, reps: int | None, sizes: tuple[int, ...], folder: Path | None) -> None:
-    """Python's producers and consumers side by side, to one Apache Kafka and to our server. Needs java and mvn."""
+def clients(
+    quick: bool,
+    reps: int | None,
+    sizes: tuple[int, ...],
+    only: tuple[str, ...],
+    name: str | None,
+    folder: Path | None,
+) -> None:
+    """Producers and consumers side by side, to one Apache Kafka and to our server. Needs java and mvn."""
+    from bench.side_by_side import latency as one_record
+    from bench.side_by_side import memory
+    from bench.side_by_side import throughput as rates
+    from bench.side_by_side.plan import FULL, QUICK
+
     console = _console()
     scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
-    chosen = side_by_side.QUICK if quick else side_by_side.FULL
+    chosen = QUICK if quick else FULL
     if reps is not None:
         chosen = replace(chosen, reps=reps)
     if sizes:
         chosen = replace(chosen, records={size: count for size, count in chosen.records.items() if size in sizes})
     today = dt.datetime.now(dt.UTC).date()
-    stem = f"clients-{today}{'-quick' if quick else ''}"
+    stem = name or f"clients-{today}{'-quick' if quick else ''}{''.join(f'-{section}' for section in only)}"
     about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {chosen.reps} repetitions"}
     results = Results(about, RESULTS / f"{stem}.json")
     kafka, ours = Kafka(scratch / "kafka"), Fencepost(scratch / "fencepost-os", "os")
+
+    def say(line: str) -> None:
+        console.print(line, style="dim", highlight=False)
+
     try:
         kafka.start()
         ours.start()
-        side_by_side.measure(
-            chosen, kafka, ours, results, lambda line: console.print(line, style="dim", highlight=False)
-        )
+        wanted = only or CLIENT_SECTIONS
+        rates.warm_up(chosen, kafka, ours, say)
+        if "throughput" in wanted:
+            rates.measure(chosen, kafka, ours, results, say)
+        if "latency" in wanted:
+            one_record.measure(chosen, kafka, ours, results, say)
+        if "memory" in wanted:
+            memory.measure(chosen, ours, results, say)
     finally:
         kafka.remove()
         ours.remove()

@@ -16,7 +16,8 @@ from bench import transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
-from bench.side_by_side import CONFLUENT, READ, SEND, name
+from bench.side_by_side.plan import CONFLUENT, name
+from bench.side_by_side.throughput import READING, SENDING
 from bench.spark import names as spark
 
 
@@ -43,6 +44,9 @@ class Goal:
         return f"{sign} {self.bound:g} × {self.baseline}" if self.baseline else f"{sign} {self.bound:g}"
 
 
+_PLAIN: Final = {"first_label": "none", "last_label": "100 B"}
+_LZ4: Final = {"first_label": "lz4", "last_label": "100 B"}
+
 GOALS: Final = (
     Goal(throughput.PRODUCE, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.FETCH, OS, KAFKA, 1.0, at_least=True),
@@ -56,12 +60,16 @@ GOALS: Final = (
     Goal(restart.SECTION, OS, None, 2.0, at_least=False),
     Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),
     Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
-    Goal(SEND, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
-    Goal(SEND, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),
-    Goal(SEND, name("fencepost_arrow", KAFKA), CONFLUENT, 8.0, at_least=True, first_label="lz4", last_label="100 B"),
-    Goal(SEND, name("fencepost_arrow", KAFKA), CONFLUENT, 5.0, at_least=True, first_label="none", last_label="100 B"),
-    Goal(READ, name("fencepost", KAFKA), CONFLUENT, 8.0, at_least=True, first_label="100 B", last_label="lz4"),
-    Goal(READ, name("fencepost", KAFKA), CONFLUENT, 6.0, at_least=True, first_label="100 B", last_label="none"),
+    Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
+    Goal(SENDING, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),
+    *(
+        Goal(SENDING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, **only)
+        for bound, only in ((5.0, _PLAIN), (8.0, _LZ4))
+    ),
+    *(
+        Goal(READING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, **only)
+        for bound, only in ((6.0, _PLAIN), (8.0, _LZ4))
+    ),
     Goal(spark.THROUGH, spark.OURS_ON_KAFKA, spark.CONNECTOR, 1.2, at_least=True),
     Goal(spark.THROUGH, spark.OURS, spark.CONNECTOR, 1.2, at_least=True),
     Goal(spark.COPY, spark.OURS_ON_KAFKA, spark.CONNECTOR, 10.0, at_least=True),

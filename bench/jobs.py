@@ -21,9 +21,13 @@ _TIMEOUT_SECONDS: Final = 300
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Produce:
-    """Write `records` records of `size` bytes, acknowledged by all replicas, as fast as the client can."""
+    """Write `records` records of `size` bytes, acknowledged by all replicas, as fast as the client can.
+
+    The first one is acknowledged before the clock starts: connecting, asking for metadata and a pid, and whatever a
+    client loads at first use are no part of its rate. So `Outcome.records` is one fewer.
+    """
 
     address: str
     topic: str
@@ -31,11 +35,15 @@ class Produce:
     size: int
     codec: str = "none"
     idempotent: bool = True
+    keyed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read the topic from its beginning, all partitions, until `records` records are there."""
+    """Read the topic from its beginning, all partitions, until `records` records are there.
+
+    The clock starts when the first ones are there, and those do not count, for the same reason.
+    """
 
     address: str
     topic: str
@@ -43,7 +51,7 @@ class Fetch:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Latency:
     """Write `records` records one at a time, each acknowledged before the next is sent."""
 
@@ -54,8 +62,34 @@ class Latency:
     warm_up: int = 200
 
 
-Job: TypeAlias = Produce | Fetch | Latency
-KINDS: Final[dict[str, type[Job]]] = {"produce": Produce, "fetch": Fetch, "latency": Latency}
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Write to `flooded` in a tight loop on one thread (or task), and on another one record at a time to `topic`."""
+
+    address: str
+    topic: str
+    flooded: str
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Write one record to each of the topic's partitions, and then sit there."""
+
+    address: str
+    topic: str
+    partitions: int
+
+
+Job: TypeAlias = Produce | Fetch | Latency | Flood | Idle
+KINDS: Final[dict[str, type[Job]]] = {
+    "produce": Produce,
+    "fetch": Fetch,
+    "latency": Latency,
+    "flood": Flood,
+    "idle": Idle,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +99,8 @@ class Outcome:
     client_cpu: float
     """CPU seconds of the client while it was measured; for Java of the whole JVM."""
     latencies_ms: list[float] = dataclasses.field(default_factory=list)
+    resident_mib: float = 0.0
+    """By how much the process grew."""
 
     @property
     def records_per_second(self) -> float:

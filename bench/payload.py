@@ -17,6 +17,11 @@ def values(size: int, count: int = POOL) -> list[bytes]:
     return [_row(source, size) for _ in range(count)]
 
 
+def keys(count: int = 10_000) -> list[bytes]:
+    """Distinct keys of twelve bytes."""
+    return [b"key-%08d" % number for number in range(count)]
+
+
 def _row(source: random.Random, size: int) -> bytes:
     row = {
         "id": source.randrange(10**9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from typing import Any
@@ -9,16 +10,16 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench import payload
-from bench.clients.cpu import Stopwatch
-from bench.jobs import BATCH_BYTES, LINGER_MS, PARTITIONS, Fetch, Latency, Outcome, Produce
+from bench.clients.cpu import Stopwatch, resident_mib
+from bench.jobs import BATCH_BYTES, LINGER_MS, PARTITIONS, Fetch, Flood, Idle, Latency, Outcome, Produce
 
 
 def settings(address: str, **more: Any) -> dict[str, Any]:
     return {"bootstrap.servers": address, "log.connection.close": False, "log_level": 3, **more}
 
 
-def produce(job: Produce) -> Outcome:
-    producer = Producer(
+def producer(job: Produce) -> Producer:
+    return Producer(
         settings(
             job.address,
             **{
@@ -34,24 +35,37 @@ def produce(job: Produce) -> Outcome:
             },
         )
     )
-    pool = payload.values(job.size)
-    mask = len(pool) - 1
-    topic, send = job.topic, producer.produce
-    producer.list_topics(topic, timeout=10)
+
+
+def first_record(ours: Producer, job: Produce) -> None:
+    ours.produce(job.topic, payload.values(job.size, 1)[0], payload.keys(1)[0] if job.keyed else None)
+    if ours.flush(30):
+        raise SystemExit("the first record could not be delivered")
+
+
+def produce(job: Produce) -> Outcome:
+    ours = producer(job)
+    pool, keys = payload.values(job.size), payload.keys()
+    mask, number_of_keys = len(pool) - 1, len(keys)
+    topic, keyed, send = job.topic, job.keyed, ours.produce
+    first_record(ours, job)
     watch = Stopwatch()
-    for number in range(job.records):
+    for number in range(1, job.records):
         while True:
             try:
-                send(topic, pool[number & mask])
+                if keyed:
+                    send(topic, pool[number & mask], keys[number % number_of_keys])
+                else:
+                    send(topic, pool[number & mask])
                 break
             except BufferError:
-                producer.poll(0.05)
+                ours.poll(0.05)
         if not number & 4095:
-            producer.poll(0)
-    if left := producer.flush(120):
+            ours.poll(0)
+    if left := ours.flush(120):
         raise SystemExit(f"{left} records could not be delivered")
     seconds, cpu = watch.read()
-    return Outcome(records=job.records, seconds=seconds, client_cpu=cpu)
+    return Outcome(records=job.records - 1, seconds=seconds, client_cpu=cpu)
 
 
 def fetch(job: Fetch) -> Outcome:
@@ -70,7 +84,6 @@ def fetch(job: Fetch) -> Outcome:
         )
     )
     consumer.assign([TopicPartition(job.topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
-    # librdkafka takes half a second to its first fetch, from any broker: the clock starts with the first records.
     first = len(_consume(consumer, 0, job))
     count, size = first, 0
     watch = Stopwatch()
@@ -100,14 +113,65 @@ def latency(job: Latency) -> Outcome:
     taken: list[float] = []
     watch = Stopwatch()
     for number in range(job.warm_up + job.records):
-        settled: list[Any] = []
-        began = time.perf_counter()
-        producer.produce(job.topic, value, partition=0, on_delivery=lambda error, _, into=settled: into.append(error))
-        while not settled:
-            producer.poll(1)
-        if settled[0] is not None:
-            raise SystemExit(str(settled[0]))
+        milliseconds = _send_one(producer, job.topic, value)
         if number >= job.warm_up:
-            taken.append((time.perf_counter() - began) * 1000)
+            taken.append(milliseconds)
     seconds, cpu = watch.read()
     return Outcome(records=job.records, seconds=seconds, client_cpu=cpu, latencies_ms=taken)
+
+
+def _send_one(producer: Producer, topic: str, value: bytes) -> float:
+    """Milliseconds until it was acknowledged."""
+    settled: list[Any] = []
+    began = time.perf_counter()
+    while True:
+        try:
+            producer.produce(topic, value, partition=0, on_delivery=lambda error, _: settled.append(error))
+            break
+        except BufferError:
+            producer.poll(0.001)
+    while not settled:
+        producer.poll(1)
+    if settled[0] is not None:
+        raise SystemExit(str(settled[0]))
+    return (time.perf_counter() - began) * 1000
+
+
+def flood(job: Flood) -> Outcome:
+    producer = Producer(settings(job.address, **{"acks": "all", "enable.idempotence": True, "linger.ms": 0}))
+    [value] = payload.values(job.size, 1)
+    taken: list[float] = []
+    over = threading.Event()
+    for topic in (job.flooded, job.topic):
+        _send_one(producer, topic, value)
+
+    def pour() -> None:
+        while not over.is_set():
+            for _ in range(1000):
+                try:
+                    producer.produce(job.flooded, value)
+                except BufferError:
+                    producer.poll(0.001)
+
+    pouring = threading.Thread(target=pour)
+    pouring.start()
+    watch = Stopwatch()
+    while watch.read()[0] < job.seconds:
+        taken.append(_send_one(producer, job.topic, value))
+    seconds, cpu = watch.read()
+    over.set()
+    pouring.join()
+    producer.flush(60)
+    return Outcome(records=len(taken), seconds=seconds, client_cpu=cpu, latencies_ms=taken)
+
+
+def idle(job: Idle) -> Outcome:
+    producer = Producer(settings(job.address, **{"acks": "all", "enable.idempotence": True}))
+    _send_one(producer, job.topic, b"first")
+    before, watch = resident_mib(), Stopwatch()
+    for partition in range(job.partitions):
+        producer.produce(job.topic, b"value", partition=partition)
+    if left := producer.flush(120):
+        raise SystemExit(f"{left} records could not be delivered")
+    seconds, cpu = watch.read()
+    return Outcome(records=job.partitions, seconds=seconds, client_cpu=cpu, resident_mib=resident_mib() - before)

@@ -1,9 +1,12 @@
-"""CPU time that a client needed."""
+"""CPU time and memory that a client needed."""
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
+
+import psutil
 
 
 class Stopwatch:
@@ -20,3 +23,8 @@ class Stopwatch:
     def _used(self) -> float:
         usage = resource.getrusage(self._who)
         return usage.ru_utime + usage.ru_stime
+
+
+def resident_mib() -> float:
+    gc.collect()
+    return psutil.Process().memory_info().rss / (1 << 20)

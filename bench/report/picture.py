@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from bench.brokers import KAFKA
 from bench.goals import Judgement, judge
 from bench.results import Results
-from bench.side_by_side import CONFLUENT
+from bench.side_by_side.plan import CONFLUENT
 from bench.spark.names import CONNECTOR
 
 _BESIDE = {
