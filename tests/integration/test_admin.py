@@ -137,6 +137,12 @@ def test_partitions_are_added_and_never_taken_away(admin: Admin, three: str) -> 
     assert code_of(caught) is ErrorCode.INVALID_PARTITIONS
 
 
+def test_a_broker_tells_its_settings(admin: Admin) -> None:
+    (broker,) = admin.cluster().brokers
+    settings = {entry.name: entry.value for entry in admin.broker_configs(broker.id)}
+    assert int(settings["transaction.max.timeout.ms"] or 0) == 15 * 60 * 1000
+
+
 def test_configs_are_set_and_put_back(admin: Admin, three: str) -> None:
     def found() -> dict[str, tuple[str | None, str]]:
         return {entry.name: (entry.value, entry.source) for entry in admin.topic_configs(three)}

@@ -120,10 +120,6 @@ class Ownership(Generic[OwnerT]):
         """(group, resource) of everything it owns, in the order it was claimed."""
         return list(self._held.get(owner, ()))
 
-    def newest_token(self, group: str, name: str) -> int:
-        found = self._groups.get(group)
-        return found.newest.get(name, NO_TOKEN) if found is not None else NO_TOKEN
-
     def __iter__(self) -> Iterator[tuple[str, str, Holding[OwnerT]]]:
         for group, table in self._groups.items():
             for name, holding in table.holdings.items():

@@ -1,14 +1,17 @@
-"""fencepost's own messages: `own` (API key 10000) claims, waits for and releases resources; 10001 says who holds what.
-Described as kio describes Kafka's messages, version 0 both.
+"""fencepost's own messages, described as kio describes Kafka's: `own` (API key 10000) claims, waits for and releases
+resources; DescribeOwners (10001) says who holds what. Version 0 both.
 
-                   OwnRequest  => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation
-                   INT32] resource tag 0: after_token INT64 request tag 0: session_ms INT32; tag 1: release
-                   [COMPACT_STRING] OwnResponse => error_code INT16, error_message COMPACT_NULLABLE_STRING, resources
-                   [name COMPACT_STRING, error_code INT16, generation INT32, token INT64] DescribeOwnersRequest  =>
-                   group COMPACT_NULLABLE_STRING (null: all groups) DescribeOwnersResponse => error_code INT16, owners
-                   [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64, since_ms INT64, address
-                   COMPACT_STRING, client_id COMPACT_STRING], waiting [group COMPACT_STRING, names [COMPACT_STRING],
-                   address COMPACT_STRING, client_id COMPACT_STRING]
+    OwnRequest             => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
+                              resource tag 0: after_token INT64
+                              request tag 0: session_ms INT32; tag 1: release [COMPACT_STRING]
+    OwnResponse            => error_code INT16, error_message COMPACT_NULLABLE_STRING,
+                              resources [name COMPACT_STRING, error_code INT16, generation INT32, token INT64]
+    DescribeOwnersRequest  => group COMPACT_NULLABLE_STRING (null: all groups)
+    DescribeOwnersResponse => error_code INT16,
+                              owners [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64,
+                                      since_ms INT64, address COMPACT_STRING, client_id COMPACT_STRING],
+                              waiting [group COMPACT_STRING, names [COMPACT_STRING],
+                                       address COMPACT_STRING, client_id COMPACT_STRING]
 
 Arrays are compact, every struct ends in tagged fields; request header v2, response header v1.
 """

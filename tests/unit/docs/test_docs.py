@@ -12,7 +12,7 @@ from tests.support.pages import EXECUTED, LANGUAGES, PAGES, ROOT, Block, blocks
 pytestmark = pytest.mark.unit
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-_PROGRAM = re.compile(r"^(\$ |import |from \w+ import|fencepost |with fencepost)", re.MULTILINE)
+_PROGRAM = re.compile(r"^(\$ |make |pip |python |import |from \w+ import|fencepost |with fencepost)", re.MULTILINE)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
