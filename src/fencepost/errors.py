@@ -242,6 +242,12 @@ class Unreachable(FencepostError):
     retriable = True
 
 
+class TlsRefused(Unreachable):
+    """TLS came to no agreement: one side does not trust the other's certificate, or does not speak TLS at all."""
+
+    retriable = False
+
+
 class TimedOut(FencepostError):
     """The answer did not come in time; whether the call took effect is not known."""
 

@@ -5,6 +5,7 @@ FENCEPOST_CLUSTER_FAULTS sets how many faults the long one injects, FENCEPOST_CL
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from fencepost.client.results import NewTopic
 from tests.conftest import without_kafka
 from tests.support.cluster_load import PARTITIONS, Follower, PlainLoad, TransactionLoad, stored
 from tests.support.kafka import KafkaUnavailable
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_cluster import NODES, KafkaCluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.kafka]
 
@@ -102,6 +103,17 @@ class Run:
             self.wait_for_progress()
         self._whole()
 
+    def followers_are_paused(self, partition: int) -> None:
+        """The leader appends, nobody replicates: what is given up meanwhile may still come to stay."""
+        leader = self._cluster.leader(self.IMPATIENT, partition)
+        with contextlib.ExitStack() as stack:
+            for follower in NODES:
+                if follower != leader:
+                    stack.enter_context(self._cluster.paused(follower))
+            self.impatient.wait_until_it_gives_up()
+        self._whole()
+        self.wait_for_progress()
+
     def leaders_move_home(self, partition: int) -> None:
         for topic in (self.PATIENT, self.IMPATIENT, self.TRANSACTIONAL):
             self._cluster.elect_preferred(topic)
@@ -146,12 +158,13 @@ class Run:
 
 @pytest.mark.timeout(400)
 def test_nothing_acknowledged_is_lost_or_doubled_while_leaders_die_and_move(cluster: KafkaCluster) -> None:
-    """A leader killed, the coordinator killed, a leader shut down, all leaders moved back."""
+    """A leader killed, the coordinator killed, a leader shut down, all leaders moved back, followers paused."""
     with Run(cluster) as run:
         run.leader_is_killed(0)
         run.coordinator_is_killed(0)
         run.leader_is_shut_down(1)
         run.leaders_move_home(0)
+        run.followers_are_paused(2)
     run.judge()
 
 
@@ -164,7 +177,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_in_many_faults(cluster: KafkaCl
     dice = random.Random(seed)
     with Run(cluster) as run:
         faults = [run.leader_is_killed] * 3 + [run.coordinator_is_killed, run.leader_is_shut_down]
-        faults += [run.leader_is_paused, run.leaders_move_home]
+        faults += [run.leader_is_paused, run.followers_are_paused, run.leaders_move_home]
         for number in range(int(os.environ.get("FENCEPOST_CLUSTER_FAULTS", "60"))):
             fault = dice.choice(faults)
             print(f"{number}: {fault.__name__}")

@@ -13,7 +13,7 @@ from fencepost import Admin, Producer, Reader
 from fencepost.client.link import Link
 from fencepost.client.security import Sasl, Security, Tls
 from fencepost.client.settings import ClientSettings, parse_address
-from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
+from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
 from tests.conftest import without_kafka
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
@@ -109,14 +109,53 @@ def test_a_wrong_password_is_refused_in_the_servers_words(
     assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_a_record_that_cannot_be_sent_for_want_of_a_password_says_so_and_the_log_says_it_at_once(
+# So long that only a failure that does not wait for it can end a test.
+PATIENT = {"delivery_timeout_ms": 3_600_000}
+
+
+def test_a_record_that_cannot_be_sent_for_want_of_a_password_fails_at_once_and_says_so(
     broker: KafkaBroker, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = configured(broker, certificates, "PLAIN", sasl_password="guessed", delivery_timeout_ms=500)
+    config = configured(broker, certificates, "PLAIN", sasl_password="guessed", **PATIENT)
     producer = Producer.from_config(config, on_error=lambda error: None)
-    with producer, pytest.raises(FencepostError, match=r"(?i)invalid username or password"):
-        producer.send("never", b"1").result(30)
+    with producer:
+        for _ in range(2):  # it is tried again for the next record
+            with pytest.raises(SendFailed, match=r"(?i)invalid username or password") as caught:
+                producer.send("never", b"1").result(60)
+            assert (caught.value.persisted, caught.value.code) == ("no", ErrorCode.SASL_AUTHENTICATION_FAILED)
     assert [record.message.split(" ", 1)[1][:16] for record in caplog.records] == ["lets nobody in: "]
+
+
+def test_a_transaction_does_not_begin_without_the_right_password(
+    broker: KafkaBroker, certificates: Certificates
+) -> None:
+    config = configured(broker, certificates, "PLAIN", sasl_password="guessed", **PATIENT)
+    with (
+        Producer.from_config(config, name="kept-out") as producer,
+        pytest.raises(SendFailed, match=r"(?i)invalid username or password"),
+        producer.transaction(),
+    ):
+        pass
+
+
+def test_a_reader_does_not_begin_without_the_right_password(broker: KafkaBroker, certificates: Certificates) -> None:
+    config = configured(broker, certificates, "PLAIN", sasl_password="guessed")
+    with pytest.raises(ServerError, match=r"(?i)invalid username or password"):
+        Reader.from_config(config, "never")
+
+
+def test_a_reader_hears_that_its_token_is_no_longer_taken(broker: KafkaBroker, certificates: Certificates) -> None:
+    """The connections of its beginning were let in; the ones that fetch are not."""
+    config = configured(broker, certificates, "OAUTHBEARER")
+    with Producer.from_config(config) as producer:
+        producer.send("token-ends", b"1").result(60)
+    tokens = [token()]
+    config = {**config, "oauth_cb": lambda _: tokens[0]}
+    with Reader.from_config(config, "token-ends", patience=3600) as reader:
+        tokens[0] = ("no.token.", time.time() + 600)
+        with pytest.raises(FencepostError, match="invalid_token") as caught:
+            reader.poll(60)
+    assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 def test_a_refused_token_is_a_failed_authentication(broker: KafkaBroker, certificates: Certificates) -> None:
@@ -144,9 +183,14 @@ def test_a_server_signed_by_a_stranger_is_not_spoken_to(broker: KafkaBroker, cer
     config = configured(broker, certificates, "PLAIN", ssl_ca_location=str(certificates.stranger))
     with Admin(ClientSettings.from_config(config)) as admin, pytest.raises(Unreachable, match="not trusted"):
         admin.topics()
-    producer = Producer.from_config({**config, "delivery.timeout.ms": 500}, on_error=lambda error: None)
-    with producer, pytest.raises(FencepostError, match="not trusted"):
-        producer.send("never", b"1").result(30)
+    patient = {"delivery.timeout.ms": 3_600_000}
+    with Producer.from_config({**config, **patient}, on_error=lambda error: None) as producer:
+        with pytest.raises(SendFailed, match="not trusted") as caught:
+            producer.send("never", b"1").result(60)
+        assert caught.value.persisted == "no"
+    named = Producer.from_config({**config, **patient}, name="distrustful")
+    with named, pytest.raises(SendFailed, match="not trusted"), named.transaction():
+        pass
 
 
 def test_the_certificate_must_be_for_the_host_unless_that_is_waived(

@@ -133,6 +133,14 @@ class PlainLoad(_Thread):
                 cause = f"{type(error).__name__} ({error.persisted}): {error.message}"
                 self.told.append(Told(value, partition, error.persisted, None, cause))
 
+    def wait_until_it_gives_up(self) -> None:
+        """Until records whose answers never came have failed, in every partition."""
+        before, waited = len(self.told), 0
+        while {told.partition for told in self.told[before:] if told.persisted != "yes"} != set(range(PARTITIONS)):
+            assert waited < 600, "nothing was given up in 60 s"
+            self.pause(0.1)
+            waited += 1
+
     def judge(self, log: dict[int, list[tuple[int, bytes]]]) -> Judgement:
         result = Judgement(self.topic, stored=sum(map(len, log.values())))
         places: dict[bytes, list[tuple[int, int]]] = defaultdict(list)

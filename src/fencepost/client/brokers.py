@@ -9,21 +9,22 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.errors import ErrorCode, FencepostError
+from fencepost.errors import FencepostError
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 2.0
-_ABOUT_CREDENTIALS: Final = frozenset(
-    {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE}
-)
+
+KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
+"""The broker that does not let us in, or None where nobody is left who does; and why."""
 
 
 class Brokers:
@@ -36,6 +37,7 @@ class Brokers:
         *,
         on_ready: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        on_kept_out: KeptOut | None = None,
     ) -> None:
         self._settings = settings
         self._network = network
@@ -46,9 +48,11 @@ class Brokers:
         self._only: Connection | None = None
         self.held_back = False
         """Nothing is to be sent for now: the server would not get to it before it has answered something else."""
+        self._on_kept_out = on_kept_out
         self._connections: dict[Address, Connection] = {}
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
+        self._refusals: dict[Address, FencepostError] = {}
         self._random = random.Random()
         self.last_error: FencepostError | None = None
         """Why the newest attempt failed: said when everything has failed for too long."""
@@ -67,7 +71,7 @@ class Brokers:
         """A ready connection to whichever broker; without one, all that may be are dialled, and the first wins."""
         if self._only is not None or self.held_back:
             return self._the_only()
-        addresses = dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers])
+        addresses = self._addresses()
         for address in addresses:
             connection = self._connections.get(address)
             if connection is not None and connection.is_ready:
@@ -83,6 +87,9 @@ class Brokers:
     def _the_only(self) -> Connection | None:
         only = self._only
         return only if only is not None and only.is_ready and not self.held_back else None
+
+    def _addresses(self) -> list[Address]:
+        return list(dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers]))
 
     def _ready(self, address: Address) -> Connection | None:
         connection = self._connections.get(address)
@@ -107,6 +114,7 @@ class Brokers:
 
     def _is_ready(self, connection: Connection) -> None:
         self._failures.pop(connection.address, None)
+        self._refusals.pop(connection.address, None)
         self.last_error = None
         if self._on_ready is not None:
             self._on_ready(connection)
@@ -117,15 +125,29 @@ class Brokers:
             del self._connections[address]
         self.last_error = error
         failures = self._failures[address] = self._failures.get(address, 0) + 1
-        if failures == 1 and error.code in _ABOUT_CREDENTIALS:
-            # Time may cure it (a user that is about to be made), so it is tried again; but nobody should have to wait
-            # for a record to expire to hear of it.
-            logger.warning("%s lets nobody in: %s", address, error)
         wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
         self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
         self._metadata.distrust()
         if self.on_lost is not None:
             self.on_lost(connection, error)
+        if keeps_us_out(error):
+            if address not in self._refusals:
+                logger.warning("%s lets nobody in: %s", address, error)
+            self._refusals[address] = error
+        else:
+            self._refusals.pop(address, None)
+        self._tell_who_is_kept_out(address)
+
+    def _tell_who_is_kept_out(self, address: Address) -> None:
+        """Time may cure it (a user that is about to be made), so it is tried again; but nobody should have to wait for
+        a record to expire to hear of it."""
+        if self._on_kept_out is None or not self._refusals:
+            return
+        if any(connection.is_ready for connection in self):
+            if address in self._refusals:
+                self._on_kept_out(address, self._refusals[address])
+        elif all(each in self._failures for each in self._addresses()):
+            self._on_kept_out(None, next(iter(self._refusals.values())))
 
     def check_deadlines(self, now: float) -> None:
         for connection in self:

@@ -11,6 +11,7 @@ Threads may share a channel: a lock lets one question through at a time.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from fencepost.client.opening import (
     follow,
     introduce,
     open_socket,
+    tls_failed,
 )
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
@@ -197,6 +199,9 @@ class Channel:
         except Malformed as error:
             self._disconnect()
             raise Unreachable(f"what listens at {self.address} does not speak Kafka's protocol ({error})") from error
+        except ssl.SSLError as error:
+            self._disconnect()
+            raise tls_failed(self.address, error) from error
         except OSError as error:
             self._disconnect()
             raise Unreachable(

@@ -22,7 +22,7 @@ from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
-from fencepost.client.settings import ClientSettings
+from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.core.claim import Held
 from fencepost.core.committed import AbortedTransactions
@@ -115,7 +115,7 @@ class Fetcher:
         self._network = network
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
-        self._brokers = Brokers(settings, network, clock, self._metadata)
+        self._brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
         self.tenure = Tenure(self._brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
         self._brokers.on_lost = self.tenure.lost
         self._calls: deque[Callable[[], None]] = deque()
@@ -276,7 +276,9 @@ class Fetcher:
         by_topic: dict[str, list[hot.FetchPartition]] = {}
         for fetched in partitions:
             fetched.fetching = True
-            asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes)
+            # With the epoch it is said at once who leads; without, a broker that is a follower by now would answer.
+            epoch = self._metadata.leader_epoch(*fetched.name)
+            asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes, epoch)
             by_topic.setdefault(fetched.name.topic, []).append(asked)
         request = hot.FetchRequest(
             max_wait_ms=int(options.max_wait * 1000),
@@ -373,6 +375,12 @@ class Fetcher:
                 + ": it was deleted, or never written; start elsewhere",
             )
         return ServerError(code, f"reading {fetched.name}")
+
+    def _kept_out(self, address: Address | None, error: FencepostError) -> None:
+        waiting = [fetched for fetched in self._partitions.values() if not fetched.done]
+        leaders = {self._metadata.brokers.get(self._metadata.leader(*fetched.name)) for fetched in waiting}
+        if address is None or address in leaders:
+            self._fail(error)
 
     def _later(self, fetched: Fetched) -> None:
         fetched.fetching = False

@@ -1,8 +1,9 @@
 """Reads the log back to learn what is in it of a pid: how doubt ends (PROD-8, IDEM-4).
 
 Only headers are looked at: every batch says its pid, epoch and first sequence. The read goes from an offset known to
-lie before what is looked for up to the high watermark that the last answer names. Records that are not committed yet
-count: they are in the log.
+lie before what is looked for up to the end of the leader's log. What lies behind the high watermark cannot be read yet:
+it may come to stay or go, and as long as there is any, the reading fails and is to be done again later. Records that
+are not committed yet count: they are in the log.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from fencepost.wire.apis import FETCH
 
 LIST_OFFSETS: Final = 2
 EARLIEST: Final = -2
+LATEST: Final = -1
+
+_CONSUMER: Final = -1
+_DEBUGGER: Final = -2
+"""As whom offsets are asked for. A consumer is told the high watermark as the end, this one the end of the log."""
 
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
@@ -40,40 +46,54 @@ class LookBack:
         start: Offset | None,
         finished: Callable[[dict[Stamp, Offset]], None],
         failed: Callable[[FencepostError], None],
+        *,
+        leader_epoch: int = -1,
     ) -> None:
         self._connection = connection
         self._topic = topic
         self._partition = partition
         self._pid = pid
+        self._leader_epoch = leader_epoch
+        self._end = Offset(0)
         self._finished = finished
         self._failed = failed
         self._found: dict[Stamp, Offset] = {}
-        if start is None:
-            self._find_start()
-        else:
-            self._read_from(start)
 
-    def _find_start(self) -> None:
-        partition = {"partition_index": self._partition, "current_leader_epoch": -1, "timestamp": EARLIEST}
+        def ends_at(end: Offset) -> None:
+            self._end = end
+            if start is None:
+                self._find(EARLIEST, _CONSUMER, self._read_from)
+            else:
+                self._read_from(start)
+
+        self._find(LATEST, _DEBUGGER, ends_at)
+
+    def _find(self, time: int, asker: int, found: Callable[[Offset], None]) -> None:
+        """The leader's epoch goes along: a follower would answer too, from a log that may be behind."""
+        partition = {
+            "partition_index": self._partition,
+            "current_leader_epoch": self._leader_epoch,
+            "timestamp": time,
+        }
         fields = {
-            "replica_id": -1,
+            "replica_id": asker,
             "isolation_level": 0,
             "topics": [{"name": self._topic, "partitions": [partition]}],
             "timeout": 30_000,
         }
 
         def answered(answer: Any) -> None:
-            found = answer.topics[0].partitions[0]
-            if found.error_code:
-                self._failed(ServerError(ErrorCode.of(found.error_code)))
+            row = answer.topics[0].partitions[0]
+            if row.error_code:
+                self._failed(ServerError(ErrorCode.of(row.error_code)))
             else:
-                self._read_from(Offset(found.offset))
+                found(Offset(row.offset))
 
         self._connection.ask(LIST_OFFSETS, fields, answered, self._lost)
 
     def _read_from(self, offset: Offset) -> None:
         version = self._connection.version(FETCH, NEWEST_FETCH_BY_NAME)
-        wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES)
+        wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES, self._leader_epoch)
         request = hot.FetchRequest(_MAX_WAIT_MS, 0, _MAX_BYTES, 0, [hot.FetchTopic(self._topic, None, [wanted])])
 
         def answered(version: int, body: memoryview) -> None:
@@ -100,8 +120,10 @@ class LookBack:
         except CorruptBatch as error:
             self._failed(error)
             return
-        if position >= fetched.high_watermark or position == offset:
+        if position >= self._end:
             self._finished(self._found)
+        elif position == offset:
+            self._failed(ServerError(ErrorCode.OFFSET_NOT_AVAILABLE, "the end of the log is not replicated yet"))
         else:
             self._read_from(position)
 

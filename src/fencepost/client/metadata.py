@@ -126,7 +126,8 @@ class Metadata:
                 partitions.append(Partition(NO_LEADER, -1))
             epoch = getattr(partition, "leader_epoch", -1)
             leader, before = partition.leader_id, self._partition(known, partition.partition_index)
-            if before is not None and before.leader != NO_LEADER and -1 < epoch < before.leader_epoch:
+            same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not made anew since
+            if same and before is not None and before.leader != NO_LEADER and -1 < epoch < before.leader_epoch:
                 leader, epoch = before.leader, before.leader_epoch  # an answer older than what we know (KIP-320)
             if leader == NO_LEADER or leader not in self.brokers:
                 leader = NO_LEADER
@@ -152,6 +153,11 @@ class Metadata:
         if known is None or partition >= len(known.partitions):
             return NO_LEADER
         return known.partitions[partition].leader
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Sent along with what only the leader may answer: a broker that is no longer it, or not yet, says so."""
+        known = self._partition(self.topics.get(topic), partition)
+        return known.leader_epoch if known is not None else -1
 
     def led(self, topic: str) -> Iterable[int]:
         """The partitions that have a leader."""

@@ -279,7 +279,7 @@ class SocketLink:
                 self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
             )
         except (OSError, ValueError, ConfigError) as error:
-            self._fail(str(tls_failed(self.address, error)))
+            self._fail(tls_failed(self.address, error))
             return
         self._handshaking = True
         self._handshake()
@@ -293,7 +293,7 @@ class SocketLink:
         except ssl.SSLWantWriteError:
             self._network.watch(self, selectors.EVENT_WRITE)
         except (OSError, ValueError) as error:
-            self._fail(str(tls_failed(self.address, error)))
+            self._fail(tls_failed(self.address, error))
         else:
             self._handshaking = False
             self._opened()
@@ -326,7 +326,7 @@ class SocketLink:
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
         except OSError as error:
-            self._fail(f"{self.address} ended the connection: {error.strerror or error}")
+            self._fail(self._ended(error))
             return
         self._network.watch(self, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
 
@@ -360,7 +360,12 @@ class SocketLink:
         except Malformed as error:
             self._fail(f"{self.address} sent what is no answer: {error}")
         except OSError as error:
-            self._fail(f"{self.address} ended the connection: {error.strerror or error}")
+            self._fail(self._ended(error))
+
+    def _ended(self, error: OSError) -> FencepostError:
+        if isinstance(error, ssl.SSLError):
+            return tls_failed(self.address, error)
+        return Unreachable(f"{self.address} ended the connection: {error.strerror or error}")
 
     def _cut(self) -> None:
         """Frames out of the scratch memory; the rest moves to its front, or on to memory of its own."""
@@ -387,11 +392,11 @@ class SocketLink:
         if self._handler is not None:
             self._handler.frame(frame)
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, why: str | FencepostError) -> None:
         handler, self._handler = self._handler, None
         self._shut()
         if handler is not None:
-            handler.lost(Unreachable(message))
+            handler.lost(Unreachable(why) if isinstance(why, str) else why)
 
     def _shut(self) -> None:
         self._network.forget(self)

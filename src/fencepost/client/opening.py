@@ -17,7 +17,7 @@ from fencepost._version import __version__
 from fencepost.client.sasl import Exchange
 from fencepost.client.security import Security
 from fencepost.client.settings import Address
-from fencepost.errors import ErrorCode, ServerError, Unreachable
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
 from fencepost.wire.apis import API_VERSIONS
 from fencepost.wire.messages import ms
 
@@ -35,6 +35,10 @@ _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSIONS: Final = (0, 2)
 _LIFETIME_USED: Final = 0.85
 """The part of a session after which it is renewed (KIP-368): while there is still time for it."""
+
+_ABOUT_CREDENTIALS: Final = frozenset(
+    {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE}
+)
 
 T = TypeVar("T")
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
@@ -145,16 +149,26 @@ def open_socket(address: Address, security: Security, timeout: float) -> socket.
         raise tls_failed(address, error) from error
 
 
+def keeps_us_out(error: FencepostError) -> bool:
+    """Whether it is about who we are, or who they are: trying again with the same settings does not cure it."""
+    return error.code in _ABOUT_CREDENTIALS or isinstance(error, TlsRefused)
+
+
 def tls_failed(address: Address, error: Exception) -> Unreachable:
+    """Of the handshake, or of what came right after it: TLS 1.3 hears only then what became of our certificate."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = f"its certificate is not trusted: {error.verify_message}"
-    elif isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+    elif isinstance(error, ssl.SSLError) and getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         words = "what listens there does not speak TLS"
     elif isinstance(error, TimeoutError):
         words = "no answer in time; a listener without TLS does this"
     else:
         words = str(error)
-    return Unreachable(f"TLS with {address} failed: {words}")
+    message = f"TLS with {address} failed: {words}"
+    # A connection that merely ended is one of a server that stops, and worth another try.
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    refused = isinstance(error, ssl.SSLError | ValueError) and not ended
+    return TlsRefused(message) if refused else Unreachable(message)
 
 
 def ended_by_peer(connected: socket.socket) -> bool:

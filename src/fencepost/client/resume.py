@@ -120,7 +120,8 @@ class Resumption:
 
         self._to_read[partition] = float("inf")
         try:
-            ReadBack(connection, partition, self.ids, who.pid, finished, failed)
+            leader_epoch = sender.metadata.leader_epoch(*partition)
+            ReadBack(connection, partition, self.ids, who.pid, leader_epoch, finished, failed)
         except FencepostError as error:
             failed(error)
 
@@ -163,6 +164,7 @@ class ReadBack(LookBack):
         partition: TopicPartition,
         ids: ProducerIds,
         pid_now: Pid,
+        leader_epoch: int,
         finished: Callable[[deque[Known]], None],
         failed: Callable[[FencepostError], None],
     ) -> None:
@@ -176,7 +178,7 @@ class ReadBack(LookBack):
             finished(self._known)
 
         start = None if last is None else Offset(last + 1)
-        super().__init__(connection, *partition, pid_now, start, found, failed)
+        super().__init__(connection, *partition, pid_now, start, found, failed, leader_epoch=leader_epoch)
 
     def _meet(self, header: BatchHeader, batch: memoryview) -> None:
         if header.pid not in self._pids or header.is_control or header.is_transactional or self._was_saved(header):

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Answer, Channel, Key, raise_for
 from fencepost.client.closing import Closing
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import Broker
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import LEADER_MOVED, ErrorCode, ServerError, TimedOut, Unreachable
@@ -50,6 +51,8 @@ class Routes(Closing):
         self.settings = settings
         # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
         self._channels: dict[Address, Channel] = {}
+        self._answered: tuple[Address, ...] = ()
+        """Who answered last, if anybody: one that is silent is not asked first again and again."""
 
     def close(self) -> None:
         for channel in list(self._channels.values()):
@@ -72,20 +75,22 @@ class Routes(Closing):
         return self.channel(Address(broker.host, broker.port))
 
     def any(self) -> Channel:
-        """The first of the given servers that answers."""
-        refusals: list[Exception] = []
-        for address in self.settings.servers:
+        """Whoever answered last, or the first that answers: of the given servers, and then of all that were met."""
+        refusals: list[Unreachable | TimedOut] = []
+        tried = list(dict.fromkeys([*self._answered, *self.settings.servers, *list(self._channels)]))
+        for address in tried:
             channel = self.channel(address)
             try:
                 channel.versions()
             except (Unreachable, TimedOut) as error:
                 refusals.append(error)
             else:
+                self._answered = (address,)
                 return channel
-        if len(refusals) == 1:
-            raise refusals[0]
-        tried = ", ".join(str(address) for address in self.settings.servers)
-        raise Unreachable(f"none of {tried} answered; the first: {refusals[0]}")
+        kept_out = [error for error in refusals if keeps_us_out(error)]
+        if kept_out or len(refusals) == 1:
+            raise (kept_out or refusals)[0]
+        raise Unreachable(f"none of {', '.join(map(str, tried))} answered; the first: {refusals[0]}")
 
     def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
         return self.any().request(key, fields, at_most=at_most)

@@ -33,11 +33,12 @@ from fencepost.client.implicit import Acknowledged, ImplicitTransactions
 from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.options import ProducerOptions
 from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
 from fencepost.client.queue import Queues
 from fencepost.client.resume import Resumption
-from fencepost.client.settings import ClientSettings
+from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement
 from fencepost.client.transactional import Steps, Transactional
@@ -165,7 +166,7 @@ class Sender:
         self._clock = clock
         self.queues = Queues(options, clock, network.wake)
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
-        self.brokers = Brokers(settings, network, clock, self.metadata)
+        self.brokers = Brokers(settings, network, clock, self.metadata, on_kept_out=self._kept_out)
         self.identity = ProducerIdentity(named=steps is not None)
         self.tenure = Tenure(self.brokers, self.metadata, clock, options.request_timeout, self._lost_what_it_owned)
         self.brokers.on_lost = self.tenure.lost
@@ -391,7 +392,7 @@ class Sender:
                     queue.flight.begin(outcome)
         elif is_fencing(outcome):
             self.fence(outcome.code)
-        elif isinstance(outcome, Unreachable | TimedOut) or outcome.retriable:
+        elif (isinstance(outcome, Unreachable | TimedOut) or outcome.retriable) and not keeps_us_out(outcome):
             self.brokers.last_error = outcome
             self.identity.answer_lost(self._clock.monotonic(), self._options.retry_backoff)
             return
@@ -399,6 +400,34 @@ class Sender:
             self.identity.finished(outcome.code)
             self.fail_everything(SendFailed(str(outcome), persisted="no", code=outcome.code))
         self.identity_is_settled.set()
+
+    def _kept_out(self, address: Address | None, error: FencepostError) -> None:
+        """Wrong credentials, or TLS without trust: what would wait for that broker fails now. The next record is
+        tried anew; but whoever could not even take its name has nothing to go on with."""
+        cause = SendFailed(str(error), persisted="no", code=error.code)
+        cause.__cause__ = error
+        if address is None:
+            if self._steps is not None and self.identity.state is not PidState.READY:
+                self.identity.finished(error.code)
+                self.fail_everything(cause)
+                self.identity_is_settled.set()
+                return
+            for topic in self.queues.topics_to_place():
+                for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
+                    self._failed(settlement)
+        for queue in self.queues.everything():
+            if address is None or self._address_of_leader(queue) == address:
+                self._fail_queue(queue, cause)
+
+    def _address_of_leader(self, queue: PartitionQueue) -> Address | None:
+        return self.metadata.brokers.get(self.metadata.leader(queue.topic.name, queue.index))
+
+    def _fail_queue(self, queue: PartitionQueue, cause: FencepostError) -> None:
+        if queue.flight is not None:
+            for sent in list(queue.flight):
+                self.fail(sent.batch, _copy(cause, queue.flight.give_up(sent), **_where(sent.batch)))
+        while (batch := self.queues.drain(queue, also_open=True)) is not None:
+            self.fail(batch, _copy(cause, "no", **_where(batch)))
 
     def _pid_lost(self, error: FencepostError, left: bool) -> None:
         if self._steps is None:
@@ -821,7 +850,8 @@ class Sender:
 
         log.info("%s: reading the log back from %s to learn what is there", queue.name, start)
         try:
-            LookBack(connection, queue.topic.name, queue.index, flight.identity.pid, start, finished, failed)
+            epoch = self.metadata.leader_epoch(*queue.name)
+            LookBack(connection, *queue.name, flight.identity.pid, start, finished, failed, leader_epoch=epoch)
         except FencepostError as error:
             failed(error)
 

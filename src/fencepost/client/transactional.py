@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.channel import Channel, Key, raise_for
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -223,7 +224,7 @@ class Transactional:
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
-                if not known or time.monotonic() + pause > deadline:
+                if not known or keeps_us_out(error) or time.monotonic() + pause > deadline:
                     raise
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._channel = None

@@ -34,6 +34,8 @@ from fencepost.wire.frame import FrameReader, read_request_head, response_head
 
 PORT: Final = 9092
 EARLIEST: Final = -2
+DEBUGGER: Final = -2
+"""Who asks for offsets under this replica id is told the end of the log, not the high watermark."""
 
 
 class Api(IntEnum):
@@ -112,6 +114,8 @@ class MemoryLog:
         self.leader = 0
         self.leader_epoch = 0
         self.max_batch_bytes = 1 << 20
+        self.replicated_to: int | None = None
+        """What lies behind it is the leader's alone, and readers do not see it; None: everything is replicated."""
 
     def append(self, data: memoryview) -> tuple[ErrorCode, int]:
         header = check_batch(data)
@@ -144,8 +148,12 @@ class MemoryLog:
         for batch in kept:
             self.append(memoryview(batch))
 
+    @property
+    def high_watermark(self) -> int:
+        return self.end if self.replicated_to is None else min(self.end, self.replicated_to)
+
     def read(self, offset: int) -> list[Buffer]:
-        return [batch for batch in self.batches if check_batch(batch).next_offset > offset]
+        return [batch for batch in self.batches if offset < check_batch(batch).next_offset <= self.high_watermark]
 
 
 def _judged(header: BatchHeader) -> Batch:
@@ -179,6 +187,8 @@ class ScriptedCluster:
         self.latency = latency
         self.addresses = {node: Address(f"10.0.0.{node + 1}", PORT) for node in range(nodes)}
         self.down: set[int] = set()
+        self.keeps_out: dict[int, FencepostError] = {}
+        """Nodes that let nobody in, and what they say."""
         self.logs: dict[str, list[MemoryLog]] = {}
         self.hidden: set[str] = set()
         """Topics that metadata answers LEADER_NOT_AVAILABLE for."""
@@ -364,7 +374,8 @@ class ScriptedCluster:
                     partitions.append(hot.FetchedPartition(part.index, int(ErrorCode.OFFSET_OUT_OF_RANGE)))
                 else:
                     records: Sequence[Buffer] = log.read(part.fetch_offset)
-                    partitions.append(hot.FetchedPartition(part.index, 0, log.end, log.end, 0, [], records))
+                    seen = log.high_watermark
+                    partitions.append(hot.FetchedPartition(part.index, 0, seen, seen, 0, [], records))
             topics.append(hot.FetchedTopic(topic.name, None, partitions))
         return hot.FetchResponse(topics)
 
@@ -376,7 +387,7 @@ class ScriptedCluster:
                     "partition_index": part.partition_index,
                     "error_code": 0,
                     "timestamp": -1,
-                    "offset": 0 if _timestamp(part) == EARLIEST else self.logs[topic.name][part.partition_index].end,
+                    "offset": self._offset(message.replica_id, topic.name, part),
                     "leader_epoch": 0,
                 }
                 for part in topic.partitions
@@ -415,6 +426,12 @@ class ScriptedCluster:
             for group, name, holding in self.ownership
         ]
         return {"error_code": 0, "owners": owners, "waiting": []}
+
+    def _offset(self, asker: int, topic: str, part: Any) -> int:
+        log: MemoryLog = self.logs[topic][part.partition_index]
+        if _timestamp(part) == EARLIEST:
+            return 0
+        return log.end if asker == DEBUGGER else log.high_watermark
 
     def _led(self, node: int, topic: str | None, partition: int) -> MemoryLog | None:
         logs = self.logs.get(topic or "", [])
@@ -500,7 +517,10 @@ class ScriptedNetwork:
         link = ScriptedLink(self, address, handler)
         self._links.append(link)
         node = self._node(address)
-        if node is None or node in self._cluster.down:
+        if node in self._cluster.keeps_out:
+            refusal = self._cluster.keeps_out[node]
+            self._later(0.0, lambda: link.end(refusal))
+        elif node is None or node in self._cluster.down:
             self._later(0.0, lambda: link.end(Unreachable(f"nothing listens at {address}")))
         else:
             self._later(0.0, link.connected)

@@ -277,6 +277,33 @@ def test_doubt_that_nobody_can_end_is_said_to_be_unknown() -> None:
     assert error.persisted == "unknown"
 
 
+def test_what_only_the_leader_has_is_in_doubt_until_it_is_replicated() -> None:
+    """Behind the high watermark nobody can read it, and yet it may come to stay: not found there is no `no`."""
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
+    on.choose = lambda request: Fate.CUT if request.key == Api.PRODUCE else Fate.ANSWER
+    on.logs["t"][0].replicated_to = 1
+    ticket = producer.send("t", b"perhaps", partition=0)
+    producer.settle()
+    error = ticket.exception()
+    assert isinstance(error, Expired)
+    assert error.persisted == "unknown"
+
+
+def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
+    on.choose = lambda request: Fate.CUT if request.key == Api.PRODUCE else Fate.ANSWER
+    log = on.logs["t"][0]
+    log.replicated_to = 1
+    ticket = producer.send("t", b"there", partition=0)
+    producer.run_for(2.5)
+    assert not ticket.done()
+    log.replicated_to = None
+    producer.settle()
+    assert ticket.result().offset == 1
+
+
 def test_a_server_that_lost_track_is_not_fatal() -> None:
     """OUT_OF_ORDER for the oldest batch: bump this partition's epoch, go on. Other clients end here for good."""
     on = cluster(t=2)

@@ -8,6 +8,8 @@ tiered here: local means all, and tiered none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
@@ -34,10 +36,20 @@ _FIRST_VERSION: Final = {
 }
 """The version that brought each of the times that are none."""
 
+DEBUGGER: Final = -2
+"""A replica id that is none: it sees the log to its end, as brokers do, and consumers do not."""
+
+_END_OF_LOG: Final[Callable[[PartitionLog], Offset]] = attrgetter("end_offset")
+_HIGH_WATERMARK: Final[Callable[[PartitionLog], Offset]] = attrgetter("high_watermark")
+_LAST_STABLE_OFFSET: Final[Callable[[PartitionLog], Offset]] = attrgetter("last_stable_offset")
+
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
-    committed = getattr(message, "isolation_level", 0) == 1
+    if message.replica_id == DEBUGGER:
+        end_of = _END_OF_LOG
+    else:
+        end_of = _LAST_STABLE_OFFSET if getattr(message, "isolation_level", 0) == 1 else _HIGH_WATERMARK
     seen: set[tuple[str, int]] = set()
     topics: list[Fields] = []
     for topic in message.topics:
@@ -45,12 +57,14 @@ async def handle(broker: Broker, request: Request) -> Fields:
         for ask in topic.partitions:
             twice = (topic.name, ask.partition_index) in seen
             seen.add((topic.name, ask.partition_index))
-            partitions.append(await _look_up(broker, request, topic.name, ask, committed=committed, twice=twice))
+            partitions.append(await _look_up(broker, request, topic.name, ask, end_of, twice=twice))
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 
-async def _look_up(broker: Broker, request: Request, topic: str, ask: Any, *, committed: bool, twice: bool) -> Fields:
+async def _look_up(
+    broker: Broker, request: Request, topic: str, ask: Any, end_of: Callable[[PartitionLog], Offset], *, twice: bool
+) -> Fields:
     answer = {
         "partition_index": ask.partition_index,
         "error_code": 0,
@@ -66,8 +80,7 @@ async def _look_up(broker: Broker, request: Request, topic: str, ask: Any, *, co
         if getattr(ask, "current_leader_epoch", -1) > LEADER_EPOCH:
             raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = await broker.partition(topic, ask.partition_index).open()
-        end = log.last_stable_offset if committed else log.high_watermark
-        found = await _find(broker, log, ask.timestamp, end)
+        found = await _find(broker, log, ask.timestamp, end_of(log))
     except FencepostError as error:
         return {**answer, "error_code": error.code}
     except OSError:
