@@ -96,6 +96,26 @@ def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, w
         assert link.receive_fetched().error_code == ErrorCode.NONE
 
 
+def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker, certificates: Certificates) -> None:
+    """The broker ends a connection that is used after its 1.5 s without a renewal."""
+    config = configured(broker, certificates, "SCRAM-SHA-512 by JAAS")
+    with Producer.from_config(config) as producer:
+        producer.send("long-task", b"1").result(60)
+    settings = ClientSettings.from_config(config)
+    ends = time.monotonic() + 4
+    answers = 0
+    with Link(settings.servers[0], security=settings.security) as link:
+        while time.monotonic() < ends:
+            for _ in range(2):
+                link.send_fetch("long-task", 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
+            while link.waiting:
+                assert link.receive_fetched().error_code == ErrorCode.NONE
+                answers += 1
+            # Left under way: the broker holds it back until there is more, or the time is over.
+            link.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=300, committed=True)
+    assert answers > 6
+
+
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_wrong_password_is_refused_in_the_servers_words(
     broker: KafkaBroker, certificates: Certificates, way: str

@@ -7,14 +7,16 @@ the last.
 
 from __future__ import annotations
 
+import ssl
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Any, Final
 
 from fencepost.client.channel import raise_for
 from fencepost.client.closing import Closing
-from fencepost.client.opening import SOFTWARE_NAME, Question, follow, introduce, open_socket
+from fencepost.client.opening import SOFTWARE_NAME, Question, Welcome, follow, introduce, open_socket, renew, tls_failed
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import Unreachable
@@ -41,10 +43,14 @@ class Link(Closing):
         self.address = address
         self._client_id = client_id
         self._correlation_id = 0
+        self._security = security
         self._expected: deque[tuple[int, int, int]] = deque()
+        self._ahead: deque[tuple[int, memoryview]] = deque()
+        """Answers that were read before anybody asked for them."""
+        self._session_ends = float("inf")
         self._socket = open_socket(address, security, timeout)
         try:
-            self._versions = follow(introduce(address, security.exchange()), self._put).versions
+            self._versions = self._welcomed(follow(introduce(address, security.exchange()), self._put))
         except BaseException:
             self.close()
             raise
@@ -55,12 +61,24 @@ class Link(Closing):
     @property
     def waiting(self) -> int:
         """Requests that are not answered yet."""
-        return len(self._expected)
+        return len(self._ahead) + len(self._expected)
 
     def _put(self, question: Question) -> Any:
         key, version, fields = question
-        self._send(key, version, [messages.encode_request(key, version, fields)])
-        return messages.decode_response(key, *self._receive())
+        self._write(key, version, [messages.encode_request(key, version, fields)])
+        return messages.decode_response(key, *self._read())
+
+    def _welcomed(self, welcome: Welcome) -> Mapping[int, tuple[int, int]]:
+        self._session_ends = float("inf") if welcome.session is None else time.monotonic() + welcome.session
+        return welcome.versions
+
+    def _renew(self) -> None:
+        """Authenticates anew (KIP-368); what is under way is answered first."""
+        while self._expected:
+            self._ahead.append(self._read())
+        exchange = self._security.exchange()
+        assert exchange is not None
+        self._welcomed(follow(renew(self.address, self._versions, exchange), self._put))
 
     # -- Produce ----------------------------------------------------------------------------------------------
 
@@ -95,6 +113,14 @@ class Link(Closing):
     # -- bytes ------------------------------------------------------------------------------------------------
 
     def _send(self, key: int, version: int, parts: Iterable[Any]) -> None:
+        if time.monotonic() >= self._session_ends:
+            self._renew()
+        self._write(key, version, parts)
+
+    def _receive(self) -> tuple[int, memoryview]:
+        return self._ahead.popleft() if self._ahead else self._read()
+
+    def _write(self, key: int, version: int, parts: Iterable[Any]) -> None:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         whole = framed([request_head(key, version, self._correlation_id, self._client_id), *parts])
         self._expected.append((self._correlation_id, key, version))
@@ -102,9 +128,9 @@ class Link(Closing):
             for part in whole if len(whole) > 2 else [b"".join(whole)]:
                 self._socket.sendall(part)
         except OSError as error:
-            raise Unreachable(f"{self.address} closed the connection: {error.strerror or error}") from error
+            raise self._ended(error) from error
 
-    def _receive(self) -> tuple[int, memoryview]:
+    def _read(self) -> tuple[int, memoryview]:
         correlation_id, key, version = self._expected.popleft()
         (size,) = _LENGTH.unpack(self._exactly(4))
         frame = self._exactly(size)
@@ -123,5 +149,10 @@ class Link(Closing):
                     raise ConnectionResetError("end of stream")
                 at += taken
         except OSError as error:
-            raise Unreachable(f"{self.address} closed the connection: {error.strerror or error}") from error
+            raise self._ended(error) from error
         return data
+
+    def _ended(self, error: OSError) -> Unreachable:
+        if isinstance(error, ssl.SSLError):
+            return tls_failed(self.address, error)
+        return Unreachable(f"{self.address} closed the connection: {error.strerror or error}")
