@@ -14,6 +14,8 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.log.files import OsFiles
 from fencepost.testing.files import FailingFiles
+from tests.support.group_client import await_coordinator
+from tests.support.group_client import commit as plain_commit
 from tests.support.transactions import TransactionalProducer, TransactionClient
 
 pytestmark = pytest.mark.fault
@@ -238,3 +240,20 @@ def test_a_hanging_transaction_is_ended_by_an_administrators_marker(tmp_path: Pa
         assert client.stable_offset("t") == 0
         assert client.write_marker("t", 0, producer.pid, producer.epoch, commit=False) is NONE
         assert client.fetch_committed("t") == (2, [], [(producer.pid, 0)])
+
+
+def test_a_plain_commit_after_staged_offsets_stays_also_through_a_restart(tmp_path: Path) -> None:
+    with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
+        client.create_topic("t", partitions=2)
+        await_coordinator(client, "group")
+        producer = TransactionalProducer.start(client, "name")
+        assert client.add_offsets(producer, "group") is NONE
+        assert client.commit_offsets(producer, "group", {"t": {0: 5, 1: 6}}) == [NONE, NONE]
+        assert plain_commit(client, "group", "t", 3) is NONE
+    with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
+        assert client.group_offset("group", "t")[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert client.end(producer, commit=True) is NONE
+        client.await_state("name", "CompleteCommit")
+        assert [client.stable_group_offset("group", "t", partition=index) for index in (0, 1)] == [3, 6]
+    with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
+        assert [client.stable_group_offset("group", "t", partition=index) for index in (0, 1)] == [3, 6]

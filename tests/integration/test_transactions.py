@@ -13,6 +13,7 @@ from fencepost.kernel.control import read_marker
 from fencepost.kernel.header import split_batches
 from tests.integration.conftest import TestedServer
 from tests.support.group_client import GroupMember, await_coordinator
+from tests.support.group_client import commit as plain_commit
 from tests.support.raw import DELETE_TOPICS
 from tests.support.transactions import LIST, TransactionalProducer, TransactionClient
 
@@ -506,6 +507,34 @@ def test_the_last_offset_of_a_partition_within_a_transaction_counts(
     client.end(producer, commit=True)
     client.await_state(producer.name, "CompleteCommit")
     assert [client.stable_group_offset(group, topic, partition=index) for index in (0, 1)] == [2, 1]
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["committed", "aborted"])
+def test_a_plain_commit_after_the_offsets_of_an_open_transaction_stays_whatever_becomes_of_that(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str, ended: bool
+) -> None:
+    """The later one counts, not the one that was decided later; until then it is not stable all the same."""
+    client.add_offsets(producer, group)
+    client.commit_offsets(producer, group, {topic: {0: 5, 1: 6}})
+    assert plain_commit(client, group, topic, 3) is NONE
+    assert client.group_offset(group, topic, stable=False) == (NONE, 3)
+    assert client.group_offset(group, topic)[0] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    client.end(producer, commit=ended)
+    client.await_state(producer.name, "CompleteCommit", "CompleteAbort")
+    assert client.stable_group_offset(group, topic) == 3
+    assert client.stable_group_offset(group, topic, partition=1) == (6 if ended else -1)
+
+
+def test_offsets_that_a_transaction_sends_again_after_a_plain_commit_count(
+    client: TransactionClient, producer: TransactionalProducer, topic: str, group: str
+) -> None:
+    client.add_offsets(producer, group)
+    client.commit_offsets(producer, group, {topic: {0: 5}})
+    assert plain_commit(client, group, topic, 3) is NONE
+    client.commit_offsets(producer, group, {topic: {0: 7}})
+    client.end(producer, commit=True)
+    client.await_state(producer.name, "CompleteCommit")
+    assert client.stable_group_offset(group, topic) == 7
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, NOT_NOW), (4, ErrorCode.TRANSACTION_ABORTABLE)])

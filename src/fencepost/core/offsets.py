@@ -6,7 +6,7 @@ told is never taken back by a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from fencepost.types import Milliseconds, Offset, Pid, TopicPartition
@@ -26,8 +26,8 @@ class Committed(NamedTuple):
 class OffsetTable:
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, Committed] = {}
-        self._undecided: dict[Pid, dict[TopicPartition, Committed]] = {}
-        """Sent with a transaction that is still open (TxnOffsetCommit)."""
+        self._undecided: dict[Pid, dict[TopicPartition, Committed | None]] = {}
+        """Sent with a transaction that is still open (TxnOffsetCommit); None where a later commit has overruled it."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -52,18 +52,29 @@ class OffsetTable:
 
     # --- transactions ---
 
-    def stage(self, pid: Pid, offsets: Mapping[TopicPartition, Committed]) -> None:
+    def stage(self, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Offsets of an open transaction: nobody sees them yet."""
         self._undecided.setdefault(pid, {}).update(offsets)
 
-    def staged(self, pid: Pid) -> Mapping[TopicPartition, Committed]:
+    def staged(self, pid: Pid) -> Mapping[TopicPartition, Committed | None]:
         return self._undecided.get(pid, {})
+
+    def overrule(self, partitions: Collection[TopicPartition]) -> dict[Pid, list[TopicPartition]]:
+        """A plain commit came after these were staged: it stays, whatever becomes of the transactions. As in Kafka, the
+        partitions are undecided all the same until those end. Returns what is overruled now."""
+        overruled: dict[Pid, list[TopicPartition]] = {}
+        for pid, offsets in self._undecided.items():
+            for partition in partitions:
+                if offsets.get(partition) is not None:
+                    offsets[partition] = None
+                    overruled.setdefault(pid, []).append(partition)
+        return overruled
 
     def decide(self, pid: Pid, *, commit: bool) -> None:
         """The transaction is over: its offsets count, or never were."""
         offsets = self._undecided.pop(pid, {})
         if commit:
-            self.put(offsets)
+            self.put({partition: offset for partition, offset in offsets.items() if offset is not None})
 
     def is_undecided(self, partition: TopicPartition) -> bool:
         """An open transaction may yet change this one: who wants a stable answer must ask again later (KIP-447)."""

@@ -282,9 +282,12 @@ class Coordinator:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
-        return self._when_stored(group_rows.put_offsets(group_id, offsets), partial(entry.offsets.put, offsets))
+        rows = group_rows.put_offsets(group_id, offsets)
+        for pid, partitions in entry.offsets.overrule(offsets.keys()).items():
+            rows += self._broker.transactions.overrule(pid, group_id, partitions)
+        return self._when_stored(rows, partial(entry.offsets.put, offsets))
 
-    def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed]) -> None:
+    def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Offsets of an open transaction, which `server.transactions` stores: undecided until it says otherwise."""
         entry = self._groups.get(group_id) or self._create(group_id)
         entry.offsets.stage(pid, offsets)

@@ -17,15 +17,28 @@ SCHEMA: Final = (
         name TEXT PRIMARY KEY, pid INTEGER NOT NULL, epoch INTEGER NOT NULL, state TEXT NOT NULL,
         updated_ms INTEGER NOT NULL, data TEXT NOT NULL
     ) WITHOUT ROWID""",
+    # A row of its own, because a commit of the group may not touch a transaction that is being changed at the moment.
+    """CREATE TABLE IF NOT EXISTS overruled_offsets (
+        name TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+        PRIMARY KEY (name, group_id, topic, partition)
+    ) WITHOUT ROWID""",
 )
 
 StagedOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, Committed]]
 """Offsets sent with an open transaction, by group."""
 
 
+class Overruled(NamedTuple):
+    """An offset sent with an open transaction that a later, plain commit of the group has replaced."""
+
+    group: str
+    partition: TopicPartition
+
+
 class Stored(NamedTuple):
     transaction: Transaction
     staged: StagedOffsets
+    overruled: set[Overruled]
 
 
 def put(transaction: Transaction, staged: StagedOffsets) -> Statement:
@@ -55,16 +68,35 @@ def put(transaction: Transaction, staged: StagedOffsets) -> Statement:
     )
 
 
-def drop(name: str) -> Statement:
-    return "DELETE FROM transactions WHERE name = ?", (name,)
+def drop(name: str) -> list[Statement]:
+    return [("DELETE FROM transactions WHERE name = ?", (name,)), forget_overruled(name)]
+
+
+def put_overruled(name: str, overruled: Overruled) -> Statement:
+    sql = "INSERT OR REPLACE INTO overruled_offsets (name, group_id, topic, partition) VALUES (?, ?, ?, ?)"
+    return sql, (name, overruled.group, *overruled.partition)
+
+
+def drop_overruled(name: str, overruled: Overruled) -> Statement:
+    sql = "DELETE FROM overruled_offsets WHERE name = ? AND group_id = ? AND topic = ? AND partition = ?"
+    return sql, (name, overruled.group, *overruled.partition)
+
+
+def forget_overruled(name: str) -> Statement:
+    return "DELETE FROM overruled_offsets WHERE name = ?", (name,)
 
 
 def load(store: Store) -> list[Stored]:
+    overruled: dict[str, set[Overruled]] = {}
+    for name, group, topic, index in store.query("SELECT name, group_id, topic, partition FROM overruled_offsets"):
+        overruled.setdefault(name, set()).add(Overruled(group, TopicPartition(topic, index)))
     rows = store.query("SELECT name, pid, epoch, state, updated_ms, data FROM transactions")
-    return [_stored(*row) for row in rows]
+    return [_stored(overruled.get(row[0], set()), *row) for row in rows]
 
 
-def _stored(name: str, pid: int, epoch: int, state: str, updated_ms: int, text: str) -> Stored:
+def _stored(
+    overruled: set[Overruled], name: str, pid: int, epoch: int, state: str, updated_ms: int, text: str
+) -> Stored:
     data: dict[str, Any] = json.loads(text)
     transaction = Transaction(
         name=name,
@@ -87,4 +119,4 @@ def _stored(name: str, pid: int, epoch: int, state: str, updated_ms: int, text: 
         }
         for group, rows in data["staged"].items()
     }
-    return Stored(transaction, staged)
+    return Stored(transaction, staged, overruled)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -41,6 +41,7 @@ from fencepost.log.partition import PartitionLog
 from fencepost.server import group_rows, transaction_rows
 from fencepost.server.partition import Partition
 from fencepost.server.store import Statement
+from fencepost.server.transaction_rows import Overruled
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, TopicPartition
 
 if TYPE_CHECKING:
@@ -73,13 +74,15 @@ class _Marker(NamedTuple):
 class Entry:
     """A transaction and what the server keeps beside it."""
 
-    __slots__ = ("connections", "lock", "newest_connection", "staged", "transaction")
+    __slots__ = ("connections", "lock", "newest_connection", "overruled", "staged", "transaction")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
         """Replaced, never changed, once the store has the new one; only a decision shows before (see `_end`)."""
         self.lock = asyncio.Lock()
         self.staged: dict[str, dict[TopicPartition, Committed]] = {}
+        self.overruled: set[Overruled] = set()
+        """Of those staged, what a later commit of the group has replaced for good."""
         self.newest_connection = 0
         """Number of the newest connection that has spoken for the present epoch."""
         self.connections: set[Connection] = set()
@@ -96,9 +99,13 @@ class Transactions:
         self._work: set[asyncio.Task[Any]] = set()
         for stored in transaction_rows.load(broker.store):
             entry = self._add(stored.transaction)
+            entry.overruled = stored.overruled
             for group, offsets in stored.staged.items():
                 entry.staged[group] = dict(offsets)
-                broker.groups.stage(group, entry.transaction.pid, offsets)
+                # With a commit that was decided they are in the store already, or what has replaced them is.
+                done = entry.transaction.state is State.PREPARE_COMMIT
+                offsets_to_come = dict.fromkeys(offsets) if done else _without_overruled(entry, group, offsets)
+                broker.groups.stage(group, entry.transaction.pid, offsets_to_come)
 
     def _add(self, transaction: Transaction) -> Entry:
         entry = self._by_name[transaction.name] = Entry(transaction)
@@ -322,14 +329,28 @@ class Transactions:
             # Undecided from now on: nobody may take for stable what is on its way to the store.
             groups = self._broker.groups
             groups.stage(group, transaction.pid, offsets)
+            renewed = entry.overruled & {Overruled(group, partition) for partition in offsets}
+            entry.overruled -= renewed
+            rows = [transaction_rows.put(transaction, staged)]
+            rows += [transaction_rows.drop_overruled(transaction.name, each) for each in renewed]
             try:
-                await self._broker.store.execute([transaction_rows.put(transaction, staged)])
+                await self._broker.store.execute(rows)
             except FencepostError:
+                entry.overruled |= renewed
                 groups.decide(group, transaction.pid, commit=False)
-                groups.stage(group, transaction.pid, before)
+                groups.stage(group, transaction.pid, _without_overruled(entry, group, before))
                 raise
             entry.staged = staged
             entry.connections.add(connection)
+
+    def overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
+        """The group has committed these after they were staged; what is to be stored together with its commit."""
+        entry = self._by_pid.get(pid)
+        if entry is None:
+            return []
+        overruled = {Overruled(group, partition) for partition in partitions}
+        entry.overruled |= overruled
+        return [transaction_rows.put_overruled(entry.transaction.name, each) for each in overruled]
 
     # -- ending -----------------------------------------------------------------------------------------------
 
@@ -377,7 +398,7 @@ class Transactions:
             if commit:
                 await self._sync_data(decided)
             await self._broker.store.execute(
-                [transaction_rows.put(decided, entry.staged), *_offset_rows(entry.staged, commit=commit)]
+                [transaction_rows.put(decided, entry.staged), *_offset_rows(entry, commit=commit)]
             )
         except FencepostError:
             entry.transaction = before
@@ -432,13 +453,15 @@ class Transactions:
         commit = transaction.state is State.PREPARE_COMMIT
         for group in entry.staged:
             self._broker.groups.decide(group, transaction.pid, commit=commit)
+        rows = [transaction_rows.forget_overruled(transaction.name)] if entry.overruled else []
         entry.staged = {}
+        entry.overruled = set()
         entry.connections.clear()
         completed = _copy(transaction)
         completed.complete(self._broker.clock.now_ms())
         entry.transaction = completed
         # Not awaited: if it is lost, the next start looks for missing markers and finds none.
-        saved = self._broker.store.execute([transaction_rows.put(completed, {})])
+        saved = self._broker.store.execute([transaction_rows.put(completed, {}), *rows])
         saved.add_done_callback(_log_failure)
         return True
 
@@ -507,7 +530,7 @@ class Transactions:
     async def _forget(self, entry: Entry) -> None:
         async with entry.lock:
             if _is_forgettable(entry.transaction, self._broker.clock.now_ms()):
-                await self._broker.store.execute([transaction_rows.drop(entry.transaction.name)])
+                await self._broker.store.execute(transaction_rows.drop(entry.transaction.name))
                 self._drop(entry)
 
 
@@ -519,10 +542,20 @@ def _is_forgettable(transaction: Transaction, now: Milliseconds) -> bool:
     return transaction.state in RESTING and now - transaction.updated_ms > _FORGET_AFTER_MS
 
 
-def _offset_rows(staged: Mapping[str, Mapping[TopicPartition, Committed]], *, commit: bool) -> list[Statement]:
+def _offset_rows(entry: Entry, *, commit: bool) -> list[Statement]:
     if not commit:
         return []
-    return [row for group, offsets in staged.items() for row in group_rows.put_offsets(group, offsets)]
+    rows: list[Statement] = []
+    for group, offsets in entry.staged.items():
+        counting = _without_overruled(entry, group, offsets)
+        rows += group_rows.put_offsets(group, {where: offset for where, offset in counting.items() if offset})
+    return rows
+
+
+def _without_overruled(
+    entry: Entry, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Committed | None]:
+    return {where: None if Overruled(group, where) in entry.overruled else offset for where, offset in offsets.items()}
 
 
 def _refuse_severed(connection: Connection) -> None:

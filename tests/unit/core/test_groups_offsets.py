@@ -103,3 +103,17 @@ def test_a_retention_the_client_asked_for_is_kept_to() -> None:
     table.put({T0: at(1, expires_ms=5_000)})
     assert expired(table, 4_999) == set()
     assert expired(table, 5_000) == {T0}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_plain_commit_overrules_what_was_staged_before_it_and_leaves_it_undecided(commit: bool) -> None:
+    table = OffsetTable()
+    table.stage(Pid(7), {T0: at(2), T1: at(4)})
+    assert table.overrule({T0}) == {Pid(7): [T0]}
+    assert table.overrule({T0}) == {}
+    table.put({T0: at(3)})
+    assert table.is_undecided(T0)
+    table.decide(Pid(7), commit=commit)
+    assert table.get(T0) == at(3)
+    assert table.get(T1) == (at(4) if commit else None)
+    assert not table.is_undecided(T0)
