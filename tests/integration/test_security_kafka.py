@@ -112,7 +112,7 @@ def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker,
                 assert link.receive_fetched().error_code == ErrorCode.NONE
                 answers += 1
             # Left under way: the broker holds it back until there is more, or the time is over.
-            link.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=300, committed=True)
+            link.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=20, committed=True)
     assert answers > 6
 
 

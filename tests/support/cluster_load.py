@@ -21,7 +21,7 @@ from tests.support.committed import committed
 
 PARTITIONS: Final = 3
 _UNSETTLED: Final = 300
-_PAUSE: Final = 0.005
+_PAUSE: Final = 0.02
 
 
 class Told(NamedTuple):

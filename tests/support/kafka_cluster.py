@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +54,8 @@ class KafkaCluster:
         self.servers = ",".join(broker.address for broker in self.nodes.values())
 
     def start(self) -> None:
-        for broker in self.nodes.values():
-            broker.format()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(KafkaBroker.format, self.nodes.values()))
         for broker in self.nodes.values():
             broker.begin()
         for broker in self.nodes.values():

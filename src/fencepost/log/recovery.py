@@ -122,6 +122,9 @@ class _Recovery:
             found.start_offset = snapshot.start_offset
             found.end_offset = snapshot.end_offset
         changed |= self._take_segments(bases, sizes, snapshot)
+        # Of those that ended before, compaction has left no record, and perhaps no marker: named to a reader, such a
+        # range would have no end, and hide what its producer committed later.
+        found.producers.aborted.forget(found.cleaned_offset)
         if found.segments and (snapshot is None or found.segments[0].base_offset > self._gaps_before):
             # Unless compaction left nothing of them, segments missing from the beginning were deleted.
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)

@@ -307,6 +307,21 @@ class TestTransactions:
         compact(bed.log)
         assert len(bed.log.producers.aborted) == 0
 
+    def test_an_aborted_range_does_not_come_back_without_its_marker_after_a_crash(self, bed: LogBed) -> None:
+        """It would hide what the same producer committed afterwards: for every client, up to the end of the answer."""
+        put(bed, (b"a", b"aborted"), pid=5, epoch=0, base_sequence=0, transactional=True)
+        self.end(bed, MarkerType.ABORT, 5)
+        seal(bed)
+        compact(bed.log, now_ms=NOW)
+        put(bed, (b"b", b"committed"), pid=5, epoch=0, base_sequence=1, transactional=True)
+        self.end(bed, MarkerType.COMMIT, 5)
+        seal(bed)
+        compact(bed.log, now_ms=NOW + 2 * DAY)
+        assert [header.base_offset for header in batches(bed.log) if header.is_control] == [4]  # of the commit alone
+        bed.reopen()
+        log = bed.log
+        assert log.producers.aborted.between(Offset(0), log.end_offset) == []
+
 
 class TestSegments:
     def test_small_neighbours_are_merged(self, bed: LogBed) -> None:
