@@ -136,6 +136,8 @@ class BatchFilter:
     keys: KeyOffsets
     aborted: AbortedRanges
     start_offset: Offset
+    cleaned_from: Offset
+    """An earlier pass has been over what lies before."""
     upto: Offset
     """Batches from here on stay as they are: their keys are not known."""
     last_offsets: frozenset[Offset]
@@ -183,7 +185,9 @@ class BatchFilter:
         if header.pid in self._with_records:
             self._with_records.discard(header.pid)
             return same
-        if self._horizon_passed(header):
+        if self._horizon_passed(header) and header.base_offset < self.cleaned_from:
+            # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). One
+            # from behind has a horizon if an earlier pass was interrupted by a crash, and goes the next time.
             return None
         new_horizon = self._new_horizon(header, True)
         if new_horizon is None:
@@ -306,6 +310,7 @@ class CompactionJob:
             keys,
             self._aborted,
             self._start_offset,
+            self._cleaned_from,
             self.upto,
             self._last_offsets,
             self._now_ms,

@@ -322,6 +322,25 @@ class TestTransactions:
         log = bed.log
         assert log.producers.aborted.between(Offset(0), log.end_offset) == []
 
+    def test_a_marker_does_not_go_before_its_range_is_forgotten(self, bed: LogBed) -> None:
+        """A pass that was decided but not finished has met the marker; the next one begins at the same offset."""
+        put(bed, (b"a", b"aborted"), pid=5, epoch=0, base_sequence=0, transactional=True)
+        self.end(bed, MarkerType.ABORT, 5)
+        put(bed, (b"b", b"committed"), pid=5, epoch=0, base_sequence=1, transactional=True)
+        self.end(bed, MarkerType.COMMIT, 5)
+        seal(bed)
+        job = bed.log.compaction(NOW)
+        assert job is not None
+        job.write()
+        bed.reopen()
+        for days in (2, 4, 6):
+            compact(bed.log, now_ms=NOW + days * DAY)
+            markers = {header.base_offset for header in batches(bed.log) if header.is_control}
+            ranges = bed.log.producers.aborted.between(Offset(0), bed.log.end_offset)
+            assert {entry.marker_offset for entry in ranges} <= markers
+            seal(bed)
+        assert ranges == []
+
 
 class TestSegments:
     def test_small_neighbours_are_merged(self, bed: LogBed) -> None:
