@@ -55,9 +55,10 @@ bench: tools setup  ## measure against Apache Kafka and other clients, into benc
 sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh
 
-dist: setup  ## source distribution and wheel, into dist
-	@mkdir -p dist
-	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
+dist: setup  ## source distribution, and a wheel made of it, into dist
+	@rm -rf dist && mkdir dist
+	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')" >/dev/null
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
 	@ls dist/*
 
 clean:  ## remove what was built; .venv stays, and is brought up to date by the next target

@@ -1,0 +1,46 @@
+"""`import fencepost` costs next to nothing: it is counted in modules, since milliseconds depend on the machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import fencepost
+
+pytestmark = pytest.mark.unit
+
+HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "kio", "uvloop", "cramjam", "rich", "click"}
+HEAVY |= {"asyncio", "sqlite3", "ssl", "socket", "threading"}
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that the program loads, beyond those of an empty one."""
+    show = "; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    empty, full = (
+        set(json.loads(subprocess.check_output([sys.executable, "-I", "-c", text + show])))
+        for text in ("import json", program)
+    )
+    return full - empty
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    loaded = loaded_by("import fencepost")
+    assert {name for name in loaded if name.partition(".")[0] == "fencepost"} == {"fencepost", "fencepost._version"}
+    assert not HEAVY & loaded
+    assert len(loaded) <= 30, sorted(loaded)  # `typing` and what it needs
+
+
+@pytest.mark.parametrize("name", ["Producer", "Reader", "Admin", "Server"])
+def test_a_client_or_a_server_needs_neither_spark_nor_arrow(name: str) -> None:
+    loaded = loaded_by(f"import fencepost; fencepost.{name}")
+    assert not {"pyspark", "pyarrow", "pandas", "numpy", "rich", "click"} & {
+        module.partition(".")[0] for module in loaded
+    }
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in fencepost.__all__:
+        assert getattr(fencepost, name) is not None
