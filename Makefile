@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev -e .
 	@touch $@
 
-demo: setup  ## set-up and main job: server and Spark job killed half-way, and the counts afterwards
-	@$(BIN)/python examples/demo.py
+demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
+	@$(BIN)/fencepost demo $(ARGS)
 
 test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=2 processes)
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)

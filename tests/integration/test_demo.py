@@ -1,49 +1,67 @@
-"""`make demo` proves what it says: it runs through, and its count would notice a loss."""
+"""`fencepost demo` proves what it says: it runs through, and it leaves nothing behind."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from examples.demo import PARTITIONS, judge
-
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.compat]
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
-WHOLE = [(number % PARTITIONS, number) for number in range(30)]
+RECORDS = 20_000
 
 
-def test_the_demo_runs_without_a_terminal_and_ends_in_a_clear_line() -> None:
-    """IDEM-2, IDEM-7"""
-    command = [sys.executable, str(DEMO), "--records", "20000", "--kills", "2", "--no-spark"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fencepost", "demo", "--records", str(RECORDS), *arguments]
+    (folder / "tmp").mkdir(exist_ok=True)
+    inherited = {name: value for name, value in os.environ.items() if name != "JAVA_HOME" or "PATH" not in environment}
+    inherited["TMPDIR"] = str(folder / "tmp")
+    done = subprocess.run(
+        command, cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    *_, counts, _, verdict = done.stdout.splitlines()
-    assert counts.strip() == "expected 20,000, found 20,000: lost 0, doubled 0, out of order 0"
-    assert verdict == "Exactly once, through 2 kills."
-    assert done.stdout.count("kill -9") == 2
+    assert not list((folder / "tmp").glob("fencepost-demo-*")), "a second run would find leftovers"
+    return done
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (WHOLE[:-1], "found 29: lost 1, doubled 0, out of order 0"),
-        ([*WHOLE, WHOLE[-1]], "found 31: lost 0, doubled 1, out of order 0"),
-        ([WHOLE[3], WHOLE[0], *WHOLE[1:3], *WHOLE[4:]], "found 30: lost 0, doubled 0, out of order 1"),
-        ([*WHOLE, (0, 30)], "found 31: lost 0, doubled 0, out of order 1"),
-        ([(1, 0), *WHOLE[1:]], "found 30: lost 1, doubled 0, out of order 1"),
-    ],
-    ids=["lost", "doubled", "out of order", "never sent", "in the wrong partition"],
-)
-def test_the_count_notices_what_is_wrong(
-    found: list[tuple[int, int]], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert not judge(30, iter(found))
-    assert said in capsys.readouterr().out
+def assert_picture(path: Path, *marks: str) -> None:
+    words = {"".join(node.itertext()) for node in ET.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")}
+    assert set(marks) <= words
 
 
-def test_the_count_is_content_with_every_number_once() -> None:
-    assert judge(30, iter(WHOLE))
+def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path) -> None:
+    """IDEM-2, IDEM-7, OWN-9"""
+    done = run(tmp_path, PATH=str(tmp_path / "nothing"))
+    assert re.search(r"^  no spark +that part is left out: install Java 17 or newer", done.stdout, re.MULTILINE)
+    assert re.search(r"^orders +20,000 +20,000 +0 +0 +0 +-$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ledger +([\d,]+) +\1 +0 +0 +0 +[1-9][\d,]*$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^Exactly once, through 1 kill and a take-over: lost 0, doubled 0, [\d,]+ fenced", done.stdout, re.MULTILINE
+    )
+    assert "To try next:" in done.stdout
+    assert_picture(tmp_path / "fencepost-demo.svg", "server killed", "A stopped", "B takes over", "A wakes up")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_whole_story_comes_out_well(tmp_path: Path) -> None:
+    """PIPE-2, PIPE-4, OWN-9"""
+    picture = tmp_path / "picture.svg"
+    verdict: dict[str, Any] = json.loads(run(tmp_path, "--json", "--picture", str(picture)).stdout)
+    assert verdict["spark"] == "done"
+    assert verdict["kills"] == 2
+    assert verdict["counted_by"].startswith("confluent-kafka")
+    for found in verdict["counts"]:
+        assert (found["expected"], found["found"]) == (RECORDS, RECORDS)
+        assert (found["lost"], found["doubled"], found["disordered"]) == (0, 0, 0)
+    assert [found["what"] for found in verdict["counts"]] == ["orders", "orders-enriched"]
+    assert verdict["takeover"]["refused"] > 0
+    assert verdict["takeover"]["late"] == 0
+    assert_picture(picture, "driver killed", "server killed")

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+"""It compiles, and installs from a package index."""
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tests" / "support" / "smoke.py"
@@ -124,7 +125,6 @@ def test_a_wheel_works_in_an_empty_environment_and_so_does_one_without_a_compile
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", OTHERS)
-@pytest.mark.timeout(600)
 def test_it_works_with_other_pythons(version: str, sdist: Path, tmp_path: Path) -> None:
     """Where they are installed; built by pip as a user's would be, in isolation."""
     python = find(version)

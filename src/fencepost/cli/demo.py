@@ -66,14 +66,7 @@ def _show(verdict: Verdict) -> None:
     numbers = ("expected", "found", "lost", "doubled", "out of order", "refused")
     columns = [Column("topic"), *(Column(title, True) for title in numbers)]
     rows = [(f.what, *(f"{n:,}" for n in (f.expected, f.found, f.lost, f.doubled, f.disordered)), None) for f in counts]
-    of_ledger = (
-        ledger.found_of_first + ledger.successor,
-        ledger.found_of_first + ledger.found_of_successor,
-        ledger.lost,
-        ledger.doubled,
-        ledger.late,
-        ledger.refused,
-    )
+    of_ledger = (ledger.expected, ledger.found, ledger.lost, ledger.doubled, ledger.late, ledger.refused)
     rows.append(("ledger", *(f"{n:,}" for n in of_ledger)))
     click.echo()
     show_table(columns, rows, empty="")

@@ -63,6 +63,15 @@ class Takeover:
     doubled: int
 
     @property
+    def expected(self) -> int:
+        """Everything that was acknowledged; what was in doubt may be there too."""
+        return self.successor + min(max(self.found_of_first, self.acknowledged), self.acknowledged + self.unknown)
+
+    @property
+    def found(self) -> int:
+        return self.found_of_first + self.found_of_successor
+
+    @property
     def holds(self) -> bool:
         return (
             not (self.late or self.lost or self.doubled)
