@@ -30,7 +30,8 @@ def draw(results: Results, path: Path) -> bool:
     if not rows:
         return False
     title, other = _BESIDE[rows[0].goal.baseline or KAFKA]
-    figure, axes = plt.subplots(figsize=(9, 1.4 + 0.3 * len(rows)))
+    height = 1.5 + 0.3 * len(rows)
+    figure, axes = plt.subplots(figsize=(9, height))
     for place, row in enumerate(reversed(rows)):
         factors = sorted(_factor(row, value) for value in row.values)
         middle = _factor(row, row.median)
@@ -47,14 +48,17 @@ def draw(results: Results, path: Path) -> bool:
     axes.set_xlabel(f"times better than {other} (bar: median of pairs, line: min to max)", fontsize=8)
     about, machine = results.about, results.about["machine"]
     figure.suptitle(title, fontsize=10)
-    axes.set_title(
+    figure.text(
+        0.5,
+        1 - 0.45 / height,
         f"{about['date']} · {machine['cores']} cores {machine['cpu']}, {machine['memory_gib']} GiB · "
         f"Kafka {about['versions']['Apache Kafka']}, Python {about['versions']['Python']} · {about['run']}",
+        ha="center",
         fontsize=7,
     )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / height))
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return True

@@ -25,7 +25,10 @@ WHILE_PUBLISHING: Final = {
     # Nothing to adapt in a scan, an exchange and a sort, and each stage would be a job of its own.
     _ADAPTIVE: "false",
     # A hash over every byte, to notice rows that came out otherwise: each batch is held against the manifest anyway.
+    # Any of the three turns it on.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "false",
     # Rows are whole record batches: a task begins to send when the first few are there.
     _ARROW_ROWS: "16",
 }
