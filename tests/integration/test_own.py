@@ -17,6 +17,7 @@ from tests.support.raw import ConnectionEnded, RawClient
 pytestmark = pytest.mark.integration
 
 OWN = 10_000
+DESCRIBE_OWNERS = 10_001
 
 
 def own(
@@ -216,6 +217,81 @@ def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_i
         files.gate.set()
         assert generations(new.receive()[1]) == [2]
         assert new.fetch("t", 0).values == [b"first", b"accepted"]
+
+
+def test_the_next_owner_waits_for_the_records_of_one_that_hung_up_too(tmp_path: Path) -> None:
+    """OWN-9: it makes no difference how the old one went."""
+    files = GatedFiles()
+    with (
+        fencepost.Server(tmp_path, sync="always", files=files) as server,
+        RawClient(server.address) as old,
+        RawClient(server.address) as new,
+        RawClient(server.address) as third,
+    ):
+        old.create_topic("t")
+        token = own(old, ("t-0", 1)).resources[0].token
+        pid = old.new_pid()
+        old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
+        new.send(OWN, 0, group="g", wait_ms=60_000, resources=[{"name": "t-0", "generation": 0}])
+        files.gate.clear()
+        old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
+        while last_sequence(third, "t") != 1:  # until it is appended; its sync hangs
+            pass
+        old.close()
+        while newest_token(third, "t-0") == token:  # until it is granted to the next in line
+            pass
+        third.send(DESCRIBE_OWNERS, 0, group=None)
+        assert not new.has_answer()
+        assert not third.has_answer()
+        files.gate.set()
+        assert generations(new.receive()[1]) == [1]
+        assert new.fetch("t", 0).values == [b"first", b"accepted"]
+        # Who is not named any more, of them nothing comes to light later.
+        assert [row.token for row in third.receive()[1].owners] == [token + 1]
+
+
+def newest_token(client: RawClient, name: str) -> int:
+    """Asked by a claim that is refused whatever happens."""
+    token: int = own(client, (name, 0, 2**60)).resources[0].token
+    return token
+
+
+def test_a_claimant_that_hangs_up_while_it_is_waited_for_a_sync_holds_up_nobody(tmp_path: Path) -> None:
+    files = GatedFiles()
+    with (
+        fencepost.Server(tmp_path, sync="always", files=files) as server,
+        RawClient(server.address) as old,
+        RawClient(server.address) as new,
+        RawClient(server.address) as third,
+    ):
+        old.create_topic("t")
+        token = own(old, ("t-0", 1)).resources[0].token
+        pid = old.new_pid()
+        old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
+        files.gate.clear()
+        old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
+        while last_sequence(third, "t") != 1:
+            pass
+        new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
+        while newest_token(third, "t-0") == token:
+            pass
+        new.close()
+        files.gate.set()
+        assert generations(own(third, ("t-0", 0))) == [1]
+        third.produce("t", batch([b"third"], pid=third.new_pid(), epoch=0, sequence=0))
+        assert third.fetch("t", 0).values == [b"first", b"accepted", b"third"]
+
+
+def test_a_session_begins_when_the_claim_is_granted_and_not_while_it_waits(connect: Any, name: str) -> None:
+    a, b, c = connect(), connect(), connect()
+    own(a, (name, 1))
+    b.send(OWN, 0, group="g", wait_ms=60_000, resources=[{"name": name, "generation": 1}], session_ms=100)
+    c.send(OWN, 0, group="g", wait_ms=60_000, resources=[{"name": name, "generation": 1}])
+    assert own(connect(), (name, 1), wait_ms=300).error_code == ErrorCode.REQUEST_TIMED_OUT
+    a.close()
+    assert generations(b.receive()[1]) == [1]  # it was silent for longer than that, and is still in line
+    assert generations(c.receive()[1]) == [1]  # silent again, as an owner: severed
+    assert is_severed(b)
 
 
 def last_sequence(client: RawClient, topic: str) -> int:

@@ -22,8 +22,8 @@ import fencepost
 from fencepost.client.ticket import Ticket
 
 SESSION = 1.0
-AT_ONCE = 20
-AHEAD = 400
+AT_ONCE = 10
+AHEAD = 60
 
 
 def flood(producer: fencepost.Producer, topic: str, token: int) -> list[Ticket]:

@@ -1,7 +1,7 @@
 """Owning what one writes or reads: one API, and a road for each kind of server.
 
     with producer.own("orders-writers", ["orders-0"], generation=3) as claim:
-        producer.send("orders", b"…", partition=0)      # raises Fenced once somebody else has taken over
+        producer.send("orders", b"record", partition=0)      # raises Fenced once somebody else has taken over
 
 On fencepost's server the claim belongs to the connection that carries the data (`tenure.py`); what a severed connection
 sent takes no effect. On Apache Kafka it is built from what Kafka has (`own_kafka.py`). Which of the two it is, the
