@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bench import transactions
+from bench import own, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
@@ -54,6 +54,8 @@ GOALS: Final = (
     Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
     Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, last_label="p50"),
     Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
+    Goal(own.TAKE_OVER, OS, None, 10.0, at_least=False, last_label="p99"),
+    Goal(own.OTHERS, own.WHILE_HELD, own.WITHOUT, 0.97, at_least=True),
     Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
     Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),

@@ -32,7 +32,7 @@ def producer(ours: TestedServer) -> Iterator[Make]:
 
     yield make
     for each in made:
-        with contextlib.suppress(fencepost.Undelivered):
+        with contextlib.suppress(fencepost.Fenced, fencepost.Undelivered):
             each.close()
 
 

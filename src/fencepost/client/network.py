@@ -119,8 +119,12 @@ class SocketNetwork:
         while self._resolved:
             link, found = self._resolved.popleft()
             link.resolved(found)
+            if link.socket is None:
+                timeout = 0  # its handler was just told that it failed: that has happened, nobody waits for more
         for link in list(self._unflushed):
             link.flush()
+            if link.socket is None:
+                timeout = 0  # likewise: the other side had ended it, which the write has found out
         self._unflushed.clear()
         if self._resolved:  # a lookup ended meanwhile
             timeout = 0

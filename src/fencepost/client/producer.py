@@ -24,7 +24,7 @@ from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
 from fencepost.core.claim import demand
-from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, TimedOut, Undelivered
+from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -282,7 +282,8 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Waits until everything sent before is settled.
 
-        Raises Undelivered if records failed since the last flush and nobody looked at their tickets.
+        Raises Undelivered if records failed since the last flush and nobody looked at their tickets, and Fenced if that
+        is why.
         """
         if not self._sender.queues.wait_until_settled(timeout):
             raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be")
@@ -311,8 +312,16 @@ class Producer:
 
     def _raise_undelivered(self) -> None:
         count, causes = self._sender.failures.take()
-        if count:
-            raise Undelivered(count, causes)
+        if not count:
+            return
+        undelivered = Undelivered(count, causes)
+        fenced = self._sender.queues.broken
+        if isinstance(fenced, Fenced):  # one word for it, wherever the caller hears of it: sending, flushing, closing
+            persisted: Persisted = (
+                "no" if {getattr(cause, "persisted", "") for cause in causes} == {"no"} else "unknown"
+            )
+            raise Fenced(fenced.message, persisted=persisted, code=fenced.code, count=count) from undelivered
+        raise undelivered
 
     def __enter__(self) -> Self:
         return self
@@ -325,7 +334,7 @@ class Producer:
             return
         try:
             self.close(timeout=0 if issubclass(kind or Exception, KeyboardInterrupt) else None)
-        except Undelivered as undelivered:
+        except (Fenced, Undelivered) as undelivered:
             error.add_note(str(undelivered))  # the first error is the one to see
 
     # --- life ---

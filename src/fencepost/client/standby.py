@@ -95,7 +95,7 @@ class Term:
     def _close(self, error: BaseException | None) -> None:
         try:
             self.producer.close(timeout=None if error is None or isinstance(error, Exception) else 0)
-        except Undelivered as undelivered:
+        except (Fenced, Undelivered) as undelivered:
             if not _is_fence(undelivered):
                 if error is None:
                     raise

@@ -1,0 +1,123 @@
+"""A replicated store whose commit log is a partition: one master at any offset, whoever thinks it is (OWN-10).
+
+    python examples/replicated_store.py SERVERS TOPIC NAME [SESSION]
+
+Every replica reads the log and applies it. The one that owns the log's partition is the master, and only it may write.
+Commands come on standard input, a line each: `add KEY NUMBER` (answered with the new value, or `not the master`), `get
+KEY`. `add` depends on the state, which is why a second master would be a disaster: the master works out the new value
+and logs *that*, so two masters would log values which do not follow from each other.
+
+A new master first reads the log to its end. Since its claim was granted only after the old one's writes were fenced,
+that end is final, and its state is complete before it answers anybody. A replaced master becomes a replica again. A
+master that is silent for SESSION seconds (3) is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from contextlib import suppress
+
+import fencepost
+from fencepost import Claim, Fenced, Producer, Reader
+from fencepost.errors import FencepostError, TimedOut
+from fencepost.types import TopicPartition
+
+GROUP = "store-masters"
+
+
+class Store:
+    """The state that the log tells of, and where in the log it is."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._reader = Reader(servers, TopicPartition(topic, 0), start="earliest")
+        self._servers = servers
+        self._topic = topic
+        self.values: dict[str, int] = {}
+
+    def follow(self, timeout: float) -> None:
+        """Applies what has come."""
+        with suppress(TimedOut):
+            for record in self._reader.poll(timeout) or []:
+                change = json.loads(record.value or b"{}")
+                self.values[change["key"]] = change["value"]
+
+    def catch_up(self) -> None:
+        with fencepost.Admin(self._servers) as admin:
+            end = admin.latest(self._topic)[0]
+        while self._reader.positions[TopicPartition(self._topic, 0)] < end:
+            self.follow(1.0)
+
+
+def lead(
+    store: Store, producer: Producer, claim: Claim, topic: str, name: str, commands: queue.SimpleQueue[str]
+) -> None:
+    """As the master: until fenced (which is raised), or told to end."""
+    store.catch_up()
+    print(f"{name} is the master", flush=True)
+    while command := commands.get():
+        match command.split():
+            case ["add", key, number]:
+                value = store.values.get(key, 0) + int(number)
+                change = json.dumps({"key": key, "value": value, "by": name, "term": claim.token})
+                producer.send(topic, change, partition=0).result()  # answered only when it is in the log
+                store.values[key] = value
+                print(key, value, flush=True)
+            case ["get", key]:
+                print(key, store.values.get(key, 0), flush=True)
+            case _:
+                print("?", command, flush=True)
+
+
+def replicate(
+    store: Store, name: str, commands: queue.SimpleQueue[str], granted: queue.SimpleQueue[Claim]
+) -> Claim | None:
+    """As a replica: until it is the master, or told to end (None)."""
+    while granted.empty():
+        store.follow(0.05)
+        with suppress(queue.Empty):
+            command = commands.get_nowait()
+            if not command:
+                return None
+            key = command.split()[-1]
+            get = command.startswith("get ")
+            print(*([key, store.values.get(key, 0)] if get else [name, "is not the master"]), flush=True)
+    return granted.get()
+
+
+def run(servers: str, topic: str, name: str, session: float = 3.0) -> None:
+    commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(commands,), daemon=True).start()
+    while True:
+        store = Store(servers, topic)  # anew after a fall: what was applied as a master may not have got into the log
+        producer = Producer(servers, linger=0)
+        granted: queue.SimpleQueue[Claim] = queue.SimpleQueue()
+
+        def wait_in_line(producer: Producer = producer, granted: queue.SimpleQueue[Claim] = granted) -> None:
+            with suppress(FencepostError):  # it is closed when the replica ends first
+                granted.put(producer.own(GROUP, [f"{topic}-0"], wait=True, session=session))
+
+        threading.Thread(target=wait_in_line, daemon=True).start()
+        try:
+            claim = replicate(store, name, commands, granted)
+            if claim is not None:
+                lead(store, producer, claim, topic, name, commands)
+            return
+        except Fenced:
+            print(f"{name} is the master no more", flush=True)
+        finally:
+            with suppress(FencepostError):
+                producer.close(0)
+
+
+def listen(commands: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        if line.strip():
+            commands.put(line.strip())
+    commands.put("")
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]) if len(sys.argv) > 4 else 3.0)

@@ -1,0 +1,410 @@
+"""The four use cases that `own` was asked for (OWN-10): the examples, as real processes, stopped and woken under load.
+
+After each the log is the witness: one writer at any offset, order kept, nothing of a fenced one after the take-over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import fencepost
+from examples import exclusive_readers, journal, outbox_relay, replicated_store
+from fencepost.types import TopicPartition
+from tests.support import postgres
+from tests.support.heard import Heard
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+
+STOP, WAKE = signal.SIGSTOP, signal.SIGCONT
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = int(os.environ.get("FENCEPOST_SEED", time.time_ns() % 2**32))
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[fencepost.Server]:
+    with fencepost.Server(tmp_path / "data", sync="os", process=True) as running:
+        yield running
+
+
+def create(server: fencepost.Server, topic: str, partitions: int = 1, **configs: str) -> None:
+    with fencepost.Admin(server.address) as admin:
+        named = {f"fencepost.{key}.group": group for key, group in configs.items()}
+        admin.create_topic(topic, partitions, configs=named)
+
+
+def written(server: fencepost.Server, topic: str) -> list[Any]:
+    with fencepost.Reader(server.address, topic, start="earliest", stop="latest") as reader:
+        return list(reader)
+
+
+def a_moment(chance: random.Random) -> None:
+    time.sleep(chance.random() * 0.3)  # not waiting for anything: the moment is what varies
+
+
+# --- a job's journal ---
+
+
+def test_a_task_restarted_elsewhere_while_the_first_is_only_paused_has_one_writer_in_its_journal(
+    server: fencepost.Server, chance: random.Random
+) -> None:
+    """OWN-10, the fourth case."""
+    create(server, "journal", writer=journal.GROUP)
+    rounds = 10
+    with ExitStack() as tasks:
+
+        def start(attempt: int) -> Heard:
+            task = tasks.enter_context(Heard("examples/journal.py", server.address, "journal", attempt))
+            task.hear(lambda line: "goes on" in line)
+            return task
+
+        task = start(1)
+        for attempt in range(2, rounds + 2):
+            a_moment(chance)
+            task.signal(STOP)
+            successor = start(attempt)
+            task.signal(WAKE)
+            assert task.wait() == journal.FENCED, task
+            task = successor
+        late = tasks.enter_context(Heard("examples/journal.py", server.address, "journal", 1))
+        assert late.wait() == journal.REFUSED, late
+    states, attempts = zip(*[map(int, record.value.split()) for record in written(server, "journal")], strict=True)
+    assert list(states) == list(range(1, len(states) + 1)), "two tasks wrote at the same time"
+    assert list(attempts) == sorted(attempts), "a fenced task wrote after its successor"
+    assert set(attempts) == set(range(1, rounds + 2))
+
+
+# --- a replicated store ---
+
+
+def test_a_replicated_store_has_one_master_at_any_offset(server: fencepost.Server, chance: random.Random) -> None:
+    """OWN-10, the first case: every value follows from the one before it, so a second master would be seen."""
+    create(server, "store", writer=replicated_store.GROUP)
+    rounds = 4
+    with ExitStack() as stack:
+        replicas = {
+            name: stack.enter_context(Heard("examples/replicated_store.py", server.address, "store", name, 1))
+            for name in "abc"
+        }
+        done = threading.Event()
+
+        def use(replica: Heard) -> None:
+            while not done.is_set():
+                replica.say("add x 1")
+                time.sleep(0.002)  # as a user's traffic comes; a stopped process's pipe holds the rest
+
+        users = [threading.Thread(target=use, args=(replica,)) for replica in replicas.values()]
+        for user in users:
+            user.start()
+        try:
+            master = next_master(replicas, {})
+            for _ in range(rounds):
+                a_moment(chance)
+                heard = {name: len(replica.lines) for name, replica in replicas.items() if name != master}
+                replicas[master].signal(STOP)
+                successor = next_master({name: replicas[name] for name in heard}, heard)
+                was_said = len(replicas[master].lines)
+                replicas[master].signal(WAKE)
+                replicas[master].hear(lambda line: line.endswith("is the master no more"), after=was_said)
+                master = successor
+        finally:
+            done.set()
+            for replica in replicas.values():
+                replica.signal(WAKE)
+            for user in users:
+                user.join()
+        for replica in replicas.values():
+            replica.hang_up()
+        for replica in replicas.values():
+            assert replica.wait() == 0, replica
+    changes = [json.loads(record.value) for record in written(server, "store")]
+    values = [change["value"] for change in changes]
+    assert values == list(range(1, len(values) + 1)), "two masters worked from different states"
+    terms = [change["term"] for change in changes]
+    assert terms == sorted(terms), "a replaced master wrote after its successor"
+    assert len(set(terms)) > rounds
+    by = {change["value"]: change["by"] for change in changes}
+    for name, replica in replicas.items():
+        answered = [int(line.split()[1]) for line in replica.lines if line.startswith("x ")]
+        assert answered == sorted(set(answered))
+        assert [by[value] for value in answered] == [name] * len(answered), "answered, but not in the log"
+
+
+def next_master(replicas: dict[str, Heard], heard: dict[str, int]) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for name, replica in replicas.items():
+            if any(line == f"{name} is the master" for line in replica.lines[heard.get(name, 0) :]):
+                return name
+        time.sleep(0.01)  # whoever is first: three pipes, none of which tells of the others
+    raise AssertionError(f"no master: {replicas}")
+
+
+# --- an outbox relay ---
+
+
+class Application(NamedTuple):
+    """Something that writes rows while the relays come and go, and knows them all in their order."""
+
+    address: str
+    write: Callable[[int], None]
+    """The row of that number, in a transaction of its own."""
+    rows: Callable[[], list[str]]
+    close: Callable[[], None]
+
+
+class PerThread:
+    """A connection for each thread that asks for one; they are closed together."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._local = threading.local()
+        self._all: list[Any] = []
+
+    def __call__(self) -> Any:
+        if not hasattr(self._local, "database"):
+            self._local.database = self._connect()
+            self._all.append(self._local.database)
+        return self._local.database
+
+    def close(self) -> None:
+        for database in self._all:
+            database.close()
+
+
+def sqlite_application(folder: Path) -> Application:
+    path = str(folder / "application.db")
+    outbox_relay.SqliteOutbox(path).close()
+    database = PerThread(lambda: sqlite3.connect(path, timeout=60, check_same_thread=False))
+
+    def write(number: int) -> None:
+        with database() as transaction:
+            transaction.execute("insert into outbox (key, value) values (?, ?)", (f"k{number % 7}", f"row {number}"))
+
+    def rows() -> list[str]:
+        return [row[0] for row in database().execute("select value from outbox order by id")]
+
+    return Application(path, write, rows, database.close)
+
+
+def postgres_application(address: str) -> Application:
+    import psycopg
+
+    outbox_relay.PostgresOutbox(address).close()
+    database = PerThread(lambda: psycopg.connect(address))
+
+    def write(number: int) -> None:
+        with database().transaction():
+            database().execute("insert into outbox (key, value) values (%s, %s)", (f"k{number % 7}", f"row {number}"))
+            if number % 50 == 0:
+                time.sleep(0.02)  # a slow transaction: rows with higher numbers are committed before it
+
+    def rows() -> list[str]:
+        found = database().execute("select value from outbox order by transaction, id").fetchall()
+        return [row[0] for row in found]
+
+    return Application(address, write, rows, database.close)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application]:
+    if request.param == "sqlite":
+        with closing(sqlite_application(tmp_path)) as found:
+            yield found
+        return
+    if postgres.binaries() is None:
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+    with postgres.running(tmp_path) as address, closing(postgres_application(address)) as found:
+        yield found
+
+
+def test_an_outbox_is_relayed_in_total_order_each_row_once_whoever_is_stopped_or_killed(
+    server: fencepost.Server, application: Application, chance: random.Random
+) -> None:
+    """OWN-10, the second case."""
+    create(server, "events", writer=outbox_relay.GROUP)
+    numbers = itertools.count()
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            while not done.is_set():
+                application.write(next(numbers))
+        except BaseException as error:
+            failed.append(error)
+
+    users = [threading.Thread(target=use) for _ in range(3)]
+    with ExitStack() as relays:
+
+        def start(*options: str) -> Heard:
+            arguments = [server.address, "events", application.address, "--session", "1", *options]
+            return relays.enter_context(Heard("examples/outbox_relay.py", *arguments))
+
+        def is_relaying(line: str) -> bool:
+            return line.startswith("relaying from")
+
+        active, standby = start(), start()
+        for user in users:
+            user.start()
+        try:
+            if not any(map(is_relaying, active.lines)) and any(map(is_relaying, standby.lines)):
+                active, standby = standby, active
+            for how in ("stop", "kill", "stop", "end", "stop"):
+                active, standby = in_order(active, standby, is_relaying)
+                a_moment(chance)
+                match how:
+                    case "stop":
+                        active.signal(STOP)
+                        standby.hear(is_relaying)
+                        active.signal(WAKE)
+                        assert active.wait() == outbox_relay.FENCED, active
+                    case "kill":
+                        active.kill()
+                    case "end":
+                        active.signal(signal.SIGINT)
+                        active.wait()
+                active, standby = standby, start()
+        finally:
+            done.set()
+            for user in users:
+                user.join()
+        active, standby = in_order(active, standby, is_relaying)
+        active.kill()
+        standby.kill()
+        last = start("--until-empty")
+        assert last.wait() == 0, last
+    assert failed == []
+    expected = application.rows()
+    relayed = [record.value.decode() for record in written(server, "events")]
+    assert len(expected) > 100
+    assert relayed == expected
+
+
+def in_order(one: Heard, other: Heard, is_active: Callable[[str], bool]) -> tuple[Heard, Heard]:
+    """(active, standby), once there is an active one."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for active, standby in ((one, other), (other, one)):
+            if any(map(is_active, active.lines)):
+                return active, standby
+        time.sleep(0.01)  # whoever is first
+    raise AssertionError(f"nobody is active: {one}, {other}")
+
+
+# --- readers ---
+
+
+def test_two_readers_never_both_hold_a_partition(server: fencepost.Server, chance: random.Random) -> None:
+    """OWN-10, the third case: what a reader stores as its position is where the next one goes on."""
+    partitions, rounds = 3, 4
+    create(server, "work", partitions, reader=exclusive_readers.GROUP)
+    with ExitStack() as stack:
+        producer = stack.enter_context(fencepost.Producer(server.address))
+        readers: list[Heard] = []
+
+        def start() -> Heard:
+            reader = Heard("examples/exclusive_readers.py", server.address, "work", "--session", "3")
+            readers.append(stack.enter_context(reader))
+            return reader
+
+        def wait_until_all_held(reader: Heard) -> None:
+            for partition in range(partitions):
+                reader.hear(lambda line, name=f"holds work-{partition} ": line.startswith(name))  # type: ignore[misc]
+
+        done = threading.Event()
+        sent = [0] * partitions
+
+        def use() -> None:
+            while not done.is_set():
+                for partition in range(partitions):
+                    for _ in range(20):
+                        producer.send("work", str(sent[partition]), partition=partition)
+                        sent[partition] += 1
+                producer.flush()
+
+        user = threading.Thread(target=use)
+        active = start()
+        wait_until_all_held(active)
+        user.start()
+        try:
+            for _ in range(rounds):
+                successor = start()
+                a_moment(chance)
+                active.signal(STOP)
+                wait_until_all_held(successor)
+                active.signal(WAKE)
+                assert active.wait() == exclusive_readers.FENCED, active
+                active = successor
+        finally:
+            done.set()
+            user.join()
+        for partition, count in enumerate(sent):
+            everything = f"stored work-{partition} "
+            active.hear(lambda line, start=everything, end=f" {count}": line.startswith(start) and line.endswith(end))  # type: ignore[misc]
+        active.kill()
+    for partition in range(partitions):
+        check_readers(
+            f"work-{partition}", [line.split() for reader in readers for line in reader.lines], sent[partition]
+        )
+
+
+def check_readers(resource: str, said: list[list[str]], count: int) -> None:
+    read: dict[int, list[range]] = {}
+    stored: dict[int, int] = {}
+    for what, *rest in said:
+        if rest[:1] != [resource] or what not in ("read", "stored"):
+            continue
+        token = int(rest[1])
+        if what == "read":
+            read.setdefault(token, []).append(range(int(rest[2]), int(rest[3]) + 1))
+        else:
+            stored[token] = int(rest[2])
+    # Each goes on at the last position that was taken from the others: from the woken one none was taken since. A
+    # process may be stopped between storing a position and saying so, hence the second possibility.
+    possible = {0}
+    for token in sorted(read):
+        first, last = read[token][0], read[token][-1]
+        assert first.start in possible, (resource, token, possible)
+        possible = {stored.get(token, first.start), last.stop}
+    assert set().union(*(part for parts in read.values() for part in parts)) == set(range(count))
+
+
+def test_what_a_woken_reader_has_not_stored_before_it_was_replaced_it_cannot_store_any_more(
+    server: fencepost.Server,
+) -> None:
+    create(server, "work", reader=exclusive_readers.GROUP)
+    with fencepost.Producer(server.address) as producer:
+        for number in range(10):
+            producer.send("work", str(number), partition=0)
+    partition = TopicPartition("work", 0)
+    group = exclusive_readers.GROUP
+    with (
+        fencepost.Reader(server.address, partition, group=group) as first,
+        fencepost.Reader(server.address, partition, group=group) as second,
+    ):
+        claim = first.own(group, ["work-0"], generation=1)
+        assert next(iter(first)).value == b"0"
+        second.own(group, ["work-0"], generation=claim.generation)
+        with pytest.raises(fencepost.Fenced):
+            first.commit()
+        second.commit({partition: 7})
+        with fencepost.Admin(server.address) as admin:
+            assert [each.committed for each in admin.group_offsets(group)] == [7]
