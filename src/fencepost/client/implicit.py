@@ -55,7 +55,8 @@ class Settles(Protocol):
     def stop_owning(self, cause: FencepostError) -> None:
         """It is the end: fenced, or in a state from which order cannot be kept."""
 
-    def transaction_ended(self) -> None: ...
+    def transaction_ended(self, *, repeated: bool) -> None:
+        """It is committed. `repeated`: the commit was asked for more than once, and one may still be on its way."""
 
 
 class ImplicitTransactions:
@@ -131,7 +132,7 @@ class ImplicitTransactions:
                 return self._look(ending, error)
             return "yes"
 
-        self._errands.send_out(end, lambda outcome: self._committed(ending, outcome))
+        self._errands.send_out(end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != doubts))
 
     def _look(self, ending: list[Acknowledged], error: FencepostError) -> Persisted:
         """On the errand's thread, which may wait: what became of a commit whose answer was lost."""
@@ -147,7 +148,7 @@ class ImplicitTransactions:
                 break
         return "unknown"
 
-    def _committed(self, ending: list[Acknowledged], outcome: Persisted | FencepostError) -> None:
+    def _committed(self, ending: list[Acknowledged], outcome: Persisted | FencepostError, *, repeated: bool) -> None:
         if self._ending is not ending:
             return  # given up meanwhile
         self._ending = None
@@ -157,7 +158,7 @@ class ImplicitTransactions:
             for each in ending:
                 self._settles.settle(each)
         if lost is None and outcome == "yes":
-            self._settles.transaction_ended()
+            self._settles.transaction_ended(repeated=repeated)
             return
         cause = outcome if isinstance(outcome, FencepostError) else lost
         assert cause is not None

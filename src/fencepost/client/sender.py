@@ -933,8 +933,10 @@ class Sender:
         for batch in batches:
             self.fail(batch, _copy(cause, persisted, **_where(batch)))
 
-    def transaction_ended(self) -> None:
+    def transaction_ended(self, *, repeated: bool) -> None:
         self.transaction = None
+        if repeated and self.identity.state is PidState.READY:
+            self.renew_identity()  # under the next epoch a late EndTxn ends nothing that it was not meant for
 
     def stop_owning(self, cause: FencepostError) -> None:
         self._first_failure = cause

@@ -1,0 +1,246 @@
+"""Transactions that nobody asked for: when they open and end, and what their outcome means for tickets (OWN-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fencepost.client.errands import Errands
+from fencepost.client.implicit import LONGEST, Acknowledged, ImplicitTransactions
+from fencepost.client.partition_queue import Batch
+from fencepost.client.transactional import Transactional
+from fencepost.core.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, Persisted, SendFailed, ServerError, TimedOut, Unreachable
+from fencepost.types import Epoch, Offset, Pid, TopicPartition
+
+pytestmark = pytest.mark.unit
+
+WHO = Identity(Pid(1), Epoch(0))
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FENCED = ServerError(ErrorCode.PRODUCER_FENCED)
+
+
+class FakeBatch:
+    topic_name = "t"
+    partition = 0
+
+
+class FakeSteps:
+    """A coordinator that answers as it is told."""
+
+    name = "w"
+
+    def __init__(self) -> None:
+        self.doubts = 0
+        self.ends: list[bool] = []
+        self.answer: Callable[[], None] = lambda: None
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        assert who == WHO
+        self.ends.append(commit)
+        self.answer()
+
+
+class FakeErrands:
+    """Errands that are run when the test says so."""
+
+    def __init__(self) -> None:
+        self.out: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def send_out(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self.out.append((work, then))
+
+    def run(self) -> None:
+        work, then = self.out.pop()
+        then(work())
+
+
+class Seen:
+    """What the send thread is told."""
+
+    def __init__(self) -> None:
+        self.delivered: list[int] = []
+        self.failed: list[tuple[int, Persisted]] = []
+        self.stopped: FencepostError | None = None
+        self.ended: list[bool] = []
+
+    def settle(self, acknowledged: Acknowledged) -> None:
+        self.delivered.append(acknowledged.base_offset)
+
+    def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
+        self.failed.append((len(batches), persisted))
+
+    def stop_owning(self, cause: FencepostError) -> None:
+        self.stopped = cause
+
+    def transaction_ended(self, *, repeated: bool) -> None:
+        self.ended.append(repeated)
+
+
+class Case:
+    def __init__(self) -> None:
+        self.steps, self.errands, self.seen = FakeSteps(), FakeErrands(), Seen()
+        self.in_the_log: Callable[[TopicPartition, Offset], bool] = lambda place, offset: pytest.fail("asked the log")
+        self.implicit = ImplicitTransactions(
+            cast("Transactional", self.steps),
+            cast("Errands", self.errands),
+            self.seen,
+            self._is_committed,
+        )
+
+    def _is_committed(self, place: TopicPartition, offset: Offset) -> bool:
+        return self.in_the_log(place, offset)
+
+    def admits(self, place: TopicPartition = P0, *, is_new: bool = True, now: float = 0.0) -> bool:
+        return self.implicit.admits(place, is_new=is_new, now=now)
+
+    def add(self) -> None:
+        """The coordinator has what was wanted."""
+        assert self.implicit.open is not None
+        self.implicit.open.added(self.implicit.open.to_add())
+
+    def acknowledged(self, *offsets: int) -> None:
+        assert not self.admits()
+        self.add()
+        assert self.admits()
+        for offset in offsets:
+            self.implicit.hold(Acknowledged(cast("Batch", FakeBatch()), offset, -1))
+
+    def go_on(self, *, all_answered: bool = True) -> None:
+        self.implicit.go_on(WHO, all_answered=all_answered)
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_a_batch_waits_until_its_partition_is_part_of_the_transaction(case: Case) -> None:
+    assert not case.admits()
+    case.go_on()
+    assert not case.errands.out, "there is nothing to end yet"
+    case.add()
+    assert case.admits()
+    assert not case.admits(P1)
+
+
+def test_what_is_acknowledged_is_delivered_by_the_commit(case: Case) -> None:
+    case.acknowledged(5, 7)
+    case.go_on()
+    assert not case.seen.delivered
+    assert not case.admits(), "nothing is sent while it ends"
+    case.errands.run()
+    assert case.steps.ends == [True]
+    assert case.seen.delivered == [5, 7]
+    assert case.seen.ended == [False]
+    assert not case.admits(), "the next one begins with the next partition"
+    assert case.implicit.open is not None
+
+
+def test_it_does_not_end_while_a_batch_is_under_way_or_a_partition_is_being_added(case: Case) -> None:
+    case.acknowledged(5)
+    case.go_on(all_answered=False)
+    assert not case.admits(P1)
+    case.go_on()
+    assert not case.errands.out
+    case.add()
+    case.go_on()
+    assert case.errands.out
+
+
+def test_a_steady_stream_is_not_one_endless_transaction(case: Case) -> None:
+    case.acknowledged(5)
+    assert case.admits(now=LONGEST - 0.001)
+    assert not case.admits(now=LONGEST)
+    assert case.admits(is_new=False, now=LONGEST), "what is sent again belongs to it"
+
+
+def test_a_coordinator_that_was_slow_to_begin_does_not_close_it_before_the_first_batch(case: Case) -> None:
+    assert not case.admits()
+    case.add()
+    assert case.admits(now=10 * LONGEST)
+
+
+def test_an_owner_that_is_told_of_its_fence_knows_that_nothing_was_committed(case: Case) -> None:
+    case.steps.answer = _raise(FENCED)
+    case.acknowledged(5)
+    case.go_on()
+    case.errands.run()
+    assert case.seen.failed == [(1, "no")]
+    assert case.seen.stopped is FENCED
+
+
+@pytest.mark.parametrize("error", [FENCED, TimedOut("no answer"), Unreachable("gone")])
+def test_a_commit_that_may_have_been_answered_before_is_looked_up(case: Case, error: FencepostError) -> None:
+    for in_the_log, outcome in ((True, []), (False, [(2, "no")])):
+        case = Case()
+        case.in_the_log = lambda place, offset, there=in_the_log: there and (place, offset) == (P0, 7)  # type: ignore[misc]
+        case.steps.answer = lambda case=case: _lose(case.steps, error)  # type: ignore[misc]
+        case.acknowledged(-1, 7)
+        case.go_on()
+        case.errands.run()
+        assert case.seen.failed == outcome
+        assert case.seen.delivered == ([-1, 7] if in_the_log else [])
+        assert case.seen.stopped is error
+
+
+def test_what_cannot_be_looked_up_stays_unknown(case: Case) -> None:
+    def unreachable(place: TopicPartition, offset: Offset) -> bool:
+        raise Unreachable("gone")
+
+    case.in_the_log = unreachable
+    case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
+    case.acknowledged(5)
+    case.go_on()
+    case.errands.run()
+    assert case.seen.failed == [(1, "unknown")]
+
+
+def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -> None:
+    """The first request may be late, and would end the next transaction of the same epoch."""
+
+    def second_try() -> None:
+        case.steps.doubts += 1
+
+    case.steps.answer = second_try
+    case.acknowledged(5)
+    case.go_on()
+    case.errands.run()
+    assert case.seen.delivered == [5]
+    assert case.seen.ended == [True]
+
+
+def test_a_record_that_fails_for_good_aborts_and_ends_the_owner(case: Case) -> None:
+    case.acknowledged(5)
+    cause = SendFailed("too large", persisted="no")
+    assert case.implicit.open is not None
+    case.implicit.open.fail(cause)
+    case.go_on()
+    assert case.seen.failed == [(1, "no")]
+    case.errands.run()
+    assert case.steps.ends == [False]
+    assert case.seen.stopped is cause
+
+
+def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> None:
+    case.acknowledged(5)
+    case.go_on()
+    assert len(case.implicit.drop()) == 0, "its commit is under way"
+    assert len(case.implicit.drop(for_good=True)) == 1
+    case.errands.run()
+    assert not case.seen.delivered
+    assert not case.seen.ended
+
+
+def _raise(error: FencepostError) -> Callable[[], None]:
+    def answer() -> None:
+        raise error
+
+    return answer
+
+
+def _lose(steps: FakeSteps, error: FencepostError) -> None:
+    steps.doubts += 1
+    raise error
