@@ -286,8 +286,7 @@ def test_a_transaction_longer_than_the_server_allows_is_said_clearly(servers: st
         put(runner(servers, topic, transaction_timeout=10**6), topic, 0, "a")
 
 
-def test_a_batch_whose_transaction_timed_out_is_published_again(ours: str, name: str) -> None:
-    servers = ours
+def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, name: str) -> None:
     with Admin(servers) as admin:
         admin.create_topic(name, 2)
         waited: list[bool] = []
