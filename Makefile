@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint docs bench sanitize dist clean tools
+.PHONY: help setup demo test soak lint docs bench matrix sanitize dist clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ docs: setup  ## the documentation as a site, into build/site; fails on warnings
 
 bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
 	$(BIN)/python -m bench $(or $(ARGS),server)
+
+matrix: tools setup  ## which PySpark can do what: smoke tests on each version, into docs/spark.md
+	$(BIN)/python tools/matrix.py $(ARGS)
 
 sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh

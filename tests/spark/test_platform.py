@@ -1,0 +1,188 @@
+"""What every PySpark that is supported must be able to do: the smoke tests of `make matrix`, each a line of its table.
+
+`make test` runs them on the PySpark that is installed. What a version cannot do by its nature is skipped with a reason,
+which becomes a dash in the table. The first line of a docstring is the line's title.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+import fencepost.spark
+from fencepost import Admin
+from tests.support.committed import committed_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+needs_sources = pytest.mark.skipif(VERSION < (4, 0), reason="Python data sources came with PySpark 4.0")
+needs_limits = pytest.mark.skipif(VERSION < (4, 2), reason="Python data sources can be limited from PySpark 4.2 on")
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 4).selectExpr("cast(id % 10 as string) key", "cast(id as string) value")
+
+
+def create(servers: str, topic: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(topic, 3)
+
+
+def each_once(servers: str, topic: str, count: int) -> bool:
+    return Counter(map(int, committed_values(servers, topic))) == Counter(range(count))
+
+
+@pytest.mark.parametrize("driver_bytes", [1 << 20, 0], ids=["driver", "tasks"])
+def test_batch(spark: SparkSession, ours: str, name: str, driver_bytes: int) -> None:
+    """`write`: a batch DataFrame, once per job name"""
+    create(ours, name)
+    first, again = (
+        fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, driver_bytes=driver_bytes)
+        for _ in range(2)
+    )
+    assert (first.rows, first.skipped, again.skipped) == (3_000, False, True)
+    assert first.published_by == ("driver" if driver_bytes else "tasks")
+    assert each_once(ours, name, 3_000)
+
+
+def test_sink(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`Sink`: foreachBatch, from a source of Spark's own"""
+    create(ours, name)
+    lines = tmp_path / "lines"
+    for part in range(3):
+        numbers(spark, 3_000).where(f"value % 3 = {part}").select("value").write.mode("append").text(str(lines))
+    sink = fencepost.spark.Sink(ours, topic=name, name=name)
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", 4).load(str(lines))
+    for _ in range(2):  # the second time there is nothing new
+        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert query.trigger(availableNow=True).start().awaitTermination(200)
+    sink.close()
+    assert len(sink.reports) >= 3
+    assert each_once(ours, name, 3_000)
+
+
+def test_skipped(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`Sink`: a stateful query whose batch is in the log already goes on"""
+    create(ours, name)
+    lines = tmp_path / "lines"
+    numbers(spark, 3_000).select("value").write.text(str(lines))
+
+    class KilledError(Exception):
+        """Behind our commit, and before Spark's own."""
+
+    killed: list[str] = []
+
+    def kill(step: str) -> None:
+        if step == "done" and not killed:
+            killed.append(step)
+            raise KilledError
+
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", 2).load(str(lines)).dropDuplicates(["value"])
+    for _ in range(2):
+        sink = fencepost.spark.Sink(ours, topic=name, name=name, on_step=kill)
+        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        started = query.trigger(availableNow=True).start()
+        if not killed:
+            with pytest.raises(Exception, match="KilledError"):
+                started.awaitTermination(200)
+        else:
+            assert started.awaitTermination(200)
+        sink.close()
+    assert sink.reports[0].skipped
+    assert each_once(ours, name, 3_000)
+
+
+def test_retried(spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Sink`: a task that fails once while it publishes"""
+    from fencepost.spark import publishing
+
+    create(ours, name)
+    marker = tmp_path / "failed"
+    original = publishing.publish_rows
+
+    def failing(*arguments: Any) -> Any:
+        publish = original(*arguments)
+
+        def publish_and_fail(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for answer in publish(rows):
+                if not marker.exists():
+                    marker.touch()
+                    raise RuntimeError("this attempt fails")
+                yield answer
+
+        return publish_and_fail
+
+    monkeypatch.setattr(publishing, "publish_rows", failing)
+    report = fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, driver_bytes=0)
+    assert marker.exists()
+    assert report.attempts == 1
+    assert each_once(ours, name, 3_000)
+
+
+def test_copy(spark: SparkSession, ours: str, name: str) -> None:
+    """`Copy`: topic to topic, whole batches"""
+    from fencepost.client.settings import ClientSettings
+
+    fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
+    settings = ClientSettings.of(ours)
+    copy = fencepost.spark.Copy(spark, settings, name, settings, f"{name}-copy", offsets_per_round=1_100)
+    assert sum(done.records for done in copy.rounds()) == 3_000
+    copy.close()
+    assert each_once(ours, f"{name}-copy", 3_000)
+
+
+def test_check(spark: SparkSession, ours: str) -> None:
+    """`check`: driver and executors"""
+    found = fencepost.spark.check(spark, ours)
+    assert found.ok, str(found)
+
+
+@needs_sources
+def test_source_batch(spark: SparkSession, ours: str, name: str) -> None:
+    """`read.format("fencepost")`"""
+    fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
+    read = spark.read.format("fencepost").option("kafka.bootstrap.servers", ours).option("subscribe", name).load()
+    assert read.selectExpr("cast(value as string)").distinct().count() == 3_000
+
+
+def stream(spark: SparkSession, servers: str, topic: str) -> Any:
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", servers)
+    return reading.option("subscribe", topic).option("startingOffsets", "earliest")
+
+
+@needs_sources
+def test_source_stream(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`readStream.format("fencepost")`, all that is there"""
+    fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
+    create(ours, f"{name}-out")
+    sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name)
+    query = stream(spark, ours, name).load().select("key", "value").writeStream.foreachBatch(sink)
+    started = query.option("checkpointLocation", str(tmp_path)).start()
+    started.processAllAvailable()
+    started.stop()
+    sink.close()
+    assert each_once(ours, f"{name}-out", 3_000)
+
+
+@needs_limits
+def test_source_limits(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`readStream.format("fencepost")`, availableNow and limits"""
+    fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
+    create(ours, f"{name}-out")
+    sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name)
+    limited = stream(spark, ours, name).option("maxOffsetsPerTrigger", "1000").load().select("key", "value")
+    query = limited.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+    assert query.trigger(availableNow=True).start().awaitTermination(200)
+    sink.close()
+    assert len(sink.reports) >= 3
+    assert each_once(ours, f"{name}-out", 3_000)

@@ -1,0 +1,126 @@
+"""Which PySpark can do what: the smoke tests on each version, in a virtual environment of its own, as a table.
+
+    python tools/matrix.py [VERSION …] [--work .work/matrix]
+
+For each version fencepost's wheel and that PySpark are installed from the package index that pip is configured for, and
+`tests/spark/test_platform.py` is run there. The table is written into docs/spark.md, between the two marks. A version
+that cannot be installed, or does not start here, has a column that says so. Environments are kept and used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import platform
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests/spark/test_platform.py"
+DOCUMENT = ROOT / "docs/spark.md"
+BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
+VERSIONS = ("3.5.*", "4.0.*", "4.1.*", "4.2.*", "4.3.*")
+BESIDE = ("pandas>=2.2,<3", "confluent-kafka>=2.6", "psutil>=6", "pytest>=8", "pytest-timeout>=2.3")
+PASSED, SKIPPED, FAILED = "yes", "–", "**no**"
+
+
+@dataclass
+class Column:
+    """One version of PySpark. `results`: test → outcome; empty if it could not be tried, and `why` says why."""
+
+    asked: str
+    version: str = ""
+    results: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+def run(*command: str | Path, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if not quiet and done.returncode:
+        print(done.stdout[-4000:], done.stderr[-2000:], sep="\n", file=sys.stderr)
+    return done
+
+
+def wheel(work: Path) -> Path:
+    """fencepost as users get it, built once."""
+    folder = work / "wheel"
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    done = run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    if done.returncode:
+        sys.exit("the wheel could not be built")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def tried(asked: str, work: Path, built: Path) -> Column:
+    column = Column(asked)
+    home = work / asked.removesuffix(".*")
+    python = home / "bin" / "python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", home)
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    installed = run(*pip, f"pyspark=={asked}", f"{built}[arrow]", *BESIDE)
+    if installed.returncode == 0:  # the same number, perhaps newer content
+        installed = run(*pip, "--force-reinstall", "--no-deps", built)
+    if installed.returncode:
+        column.why = "could not be installed: " + (installed.stderr.strip().splitlines() or ["?"])[-1]
+        return column
+    column.version = run(python, "-c", "import pyspark; print(pyspark.__version__)").stdout.strip()
+    report = work / f"{column.version}.xml"
+    report.unlink(missing_ok=True)
+    run(python, "-m", "pytest", TESTS, "-q", f"--junitxml={report}")
+    if not report.exists():
+        column.why = "the tests did not start"
+        return column
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
+        test = str(case.get("name")).partition("[")[0]
+        bad = case.find("failure") is not None or case.find("error") is not None
+        found = FAILED if bad else SKIPPED if case.find("skipped") is not None else PASSED
+        column.results[test] = FAILED if FAILED in (found, column.results.get(test)) else found
+    return column
+
+
+def titles() -> dict[str, str]:
+    """Test → the first line of its docstring, in the file's order."""
+    tree = ast.parse(TESTS.read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return {node.name: (ast.get_docstring(node) or node.name).splitlines()[0] for node in functions}
+
+
+def table(columns: list[Column]) -> str:
+    head = ["", *(f"PySpark {column.version or column.asked.removesuffix('.*')}" for column in columns)]
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    for test, title in titles().items():
+        lines.append(" | ".join([title, *(column.results.get(test, "not tried") for column in columns)]))
+    java = run("java", "-version", quiet=True).stderr.splitlines()
+    below = [f"Python {platform.python_version()}, {java[0] if java else 'no Java'}."]
+    below += [f"PySpark {column.asked}: {column.why}." for column in columns if column.why]
+    return "\n".join([*(f"| {line} |" for line in lines), "", *below])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("versions", nargs="*", default=VERSIONS, help="as pip writes them: 4.2.1, 4.2.*")
+    parser.add_argument("--work", type=Path, default=ROOT / ".work" / "matrix")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    built = wheel(arguments.work)
+    columns = []
+    for asked in arguments.versions:
+        print(f"PySpark {asked} …", flush=True)
+        columns.append(tried(asked, arguments.work, built))
+        print(columns[-1].why or f"  {columns[-1].version}: {columns[-1].results}", flush=True)
+    text = DOCUMENT.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(columns)}\n\n{END}{after}")
+    if any(FAILED in column.results.values() for column in columns):
+        sys.exit("some failed: see the table")
+
+
+if __name__ == "__main__":
+    main()
