@@ -18,7 +18,7 @@ from fencepost.client.channel import Channel
 from fencepost.client.closing import Closing
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.core.claim import Held, own_fields, read_claim
+from fencepost.core.claim import Held, demand, own_fields, read_claim
 from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
 from fencepost.types import Generation
 from fencepost.wire.apis import OWN
@@ -77,28 +77,21 @@ def hold(
     resources: Sequence[str],
     *,
     generation: int | None = None,
-    wait: float | None = None,
+    wait: bool | float | None = None,
     after: int | None = None,
     session: float = 0.0,
 ) -> Hold:
     """Claims `resources` in `group`: at once with `generation` (severing an owner whose generation is not higher;
-    Refused otherwise), or with `wait` seconds when they become free (TimedOut otherwise). `session`: severed after
-    this many seconds without a sign of life, so that a stopped process does not hold them for ever."""
+    Refused otherwise), or with `wait` (seconds, or True) when they become free (TimedOut otherwise). `session`:
+    severed after this many seconds without a sign of life, so that a stopped process does not hold them for ever."""
     settings = ClientSettings.of(servers)
-    fields = own_fields(
-        group,
-        resources,
-        generation=generation,
-        wait_ms=0 if wait is None else max(1, round(wait * 1000)),
-        after=after,
-        session_ms=round(session * 1000),
-    )
+    wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
     with Routes(settings) as routes:
         address = routes.any().address
     channel = Channel(
         address,
         client_id=settings.client_id,
-        request_timeout=settings.request_timeout + (wait or 0),
+        request_timeout=settings.request_timeout + (wanted.wait or 0.0),
         connect_timeout=settings.connect_timeout,
         security=settings.security,
     )
@@ -107,7 +100,7 @@ def hold(
             raise ServerError(
                 ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
             )
-        rows = read_claim(group, channel.request(OWN, fields).message)
+        rows = read_claim(group, channel.request(OWN, wanted.fields()).message)
     except BaseException:
         channel.close()
         raise

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.errands import Errands
+from fencepost.client.failures import Failures, said_of, where
 from fencepost.client.ids import ProducerIds, SavedPartition
 from fencepost.client.implicit import Acknowledged, ImplicitTransactions
 from fencepost.client.lookback import LookBack
@@ -83,9 +84,6 @@ GATHER: Final = 0.005
 REQUESTS_IN_FLIGHT: Final = 16
 """Per broker. What a broker has not read yet lies in its socket, in front of every other topic's next request."""
 
-_CAUSES_KEPT: Final = 5
-_FAILURES_KEPT: Final = 1000
-
 _LEADERSHIP: Final = LEADER_MOVED | frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -115,39 +113,6 @@ class Collated:
     def __init__(self) -> None:
         self.aboard: list[Aboard] = []
         self.size = 0
-
-
-class Failures:
-    """What failed and was not looked at, until `flush` says it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: deque[Settlement] = deque()
-        self._older = 0
-        self._causes: list[FencepostError] = []
-
-    def note(self, settlement: Settlement) -> None:
-        with self._lock:
-            self._kept.append(settlement)
-            if len(self._kept) > _FAILURES_KEPT:  # whoever sends for days and never flushes
-                self._fold(self._kept.popleft())
-
-    def take(self) -> tuple[int, tuple[FencepostError, ...]]:
-        """Number and first causes of the records nobody looked at, since the last call."""
-        with self._lock:
-            for settlement in self._kept:
-                self._fold(settlement)
-            self._kept.clear()
-            taken = self._older, tuple(self._causes)
-            self._older, self._causes = 0, []
-            return taken
-
-    def _fold(self, settlement: Settlement) -> None:
-        unseen = settlement.unseen
-        if unseen and settlement.error is not None:
-            self._older += unseen
-            if len(self._causes) < _CAUSES_KEPT:
-                self._causes.append(settlement.error)
 
 
 class Sender:
@@ -413,7 +378,7 @@ class Sender:
                 self.identity_is_settled.set()
                 return
             for topic in self.queues.topics_to_place():
-                for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
+                for settlement in self.queues.fail_waiting(topic, said_of(cause, "no", topic=topic.name)):
                     self._failed(settlement)
         for queue in self.queues.everything():
             if address is None or self._address_of_leader(queue) == address:
@@ -425,9 +390,9 @@ class Sender:
     def _fail_queue(self, queue: PartitionQueue, cause: FencepostError) -> None:
         if queue.flight is not None:
             for sent in list(queue.flight):
-                self.fail(sent.batch, _copy(cause, queue.flight.give_up(sent), **_where(sent.batch)))
+                self.fail(sent.batch, said_of(cause, queue.flight.give_up(sent), **where(sent.batch)))
         while (batch := self.queues.drain(queue, also_open=True)) is not None:
-            self.fail(batch, _copy(cause, "no", **_where(batch)))
+            self.fail(batch, said_of(cause, "no", **where(batch)))
 
     def _pid_lost(self, error: FencepostError, left: bool) -> None:
         if self._steps is None:
@@ -704,9 +669,9 @@ class Sender:
         """In a transaction nothing gets new numbers, for the next epoch would abort it: it fails instead."""
         cause = SendFailed("the server lost track of the sequence", persisted="no")
         for sent in flight.give_up_all():
-            self.fail(sent.batch, _copy(cause, sent.persisted, **_where(sent.batch)))
+            self.fail(sent.batch, said_of(cause, sent.persisted, **where(sent.batch)))
         while (batch := self.queues.drain(queue, also_open=True)) is not None:
-            self.fail(batch, _copy(cause, "no", **_where(batch)))
+            self.fail(batch, said_of(cause, "no", **where(batch)))
 
     def ids(self, cluster_id: str | None) -> ProducerIds:
         who, name = self.identity.current, self._options.name
@@ -869,7 +834,7 @@ class Sender:
                 if known == "unknown" and self._options.idempotent:
                     doubtful.setdefault(queue, []).append(sent)
                 else:
-                    self.fail(sent.batch, _copy(cause, known, **_where(sent.batch)))
+                    self.fail(sent.batch, said_of(cause, known, **where(sent.batch)))
         self.fail_everything(cause)
         self.identity_is_settled.set()
         self._aftermath = Aftermath(
@@ -880,7 +845,7 @@ class Sender:
             patience=self._options.request_timeout,
             backoff=self._options.retry_backoff,
             found=lambda sent, offset: self.deliver(sent.batch, offset, -1),
-            missing=lambda sent, known: self.fail(sent.batch, _copy(cause, known, **_where(sent.batch))),
+            missing=lambda sent, known: self.fail(sent.batch, said_of(cause, known, **where(sent.batch))),
         )
         self._find_out(self._clock.monotonic())
 
@@ -931,7 +896,7 @@ class Sender:
         if is_fencing(cause):
             cause = self._fenced(cause.code)
         for batch in batches:
-            self.fail(batch, _copy(cause, persisted, **_where(batch)))
+            self.fail(batch, said_of(cause, persisted, **where(batch)))
 
     def transaction_ended(self, *, repeated: bool) -> None:
         self.transaction = None
@@ -961,7 +926,7 @@ class Sender:
     def _give_up(self, queue: PartitionQueue, sent: Sent[Batch], message: str, code: ErrorCode) -> None:
         assert queue.flight is not None
         persisted = queue.flight.give_up(sent)
-        self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **_where(sent.batch)))
+        self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **where(sent.batch)))
 
     def fail(self, batch: Batch, error: FencepostError) -> None:
         batch.fail(error)
@@ -1013,7 +978,7 @@ class Sender:
                 self.due(deadline + self._options.request_timeout, now)
                 return
             persisted: Persisted = flight.give_up(head)
-            error = Expired(self._reason("not acknowledged"), persisted=persisted, **_where(head.batch))
+            error = Expired(self._reason("not acknowledged"), persisted=persisted, **where(head.batch))
             self.fail(head.batch, error)
 
     def _expire_queued(self, queue: PartitionQueue, now: float) -> bool:
@@ -1027,7 +992,7 @@ class Sender:
                 return True
             expired = self.queues.drain(queue, also_open=True)
             if expired is not None:
-                error = Expired(self._reason("not sent"), persisted="no", **_where(expired))
+                error = Expired(self._reason("not sent"), persisted="no", **where(expired))
                 self.fail(expired, error)
         return False
 
@@ -1067,7 +1032,7 @@ class Sender:
 
     def _fail_all(self, cause: FencepostError) -> None:
         for topic in self.queues.topics_to_place():
-            for settlement in self.queues.fail_waiting(topic, _copy(cause, "no", topic=topic.name)):
+            for settlement in self.queues.fail_waiting(topic, said_of(cause, "no", topic=topic.name)):
                 self._failed(settlement)
         is_implicit = self._is_implicit  # then nothing of it is committed, and nobody will
         if self.implicit is not None:
@@ -1076,9 +1041,9 @@ class Sender:
             if queue.flight is not None:
                 for sent in queue.flight.give_up_all():
                     persisted: Persisted = "no" if is_implicit else sent.persisted
-                    self.fail(sent.batch, _copy(cause, persisted, **_where(sent.batch)))
+                    self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)))
             while (batch := self.queues.drain(queue, also_open=True)) is not None:
-                self.fail(batch, _copy(cause, "no", **_where(batch)))
+                self.fail(batch, said_of(cause, "no", **where(batch)))
         self._note_early_failures()
 
     def abandon(self) -> None:
@@ -1099,21 +1064,6 @@ def is_fencing(error: FencepostError) -> bool:
 def _unsettled(queue: PartitionQueue) -> Iterator[Sent[Batch]]:
     assert queue.flight is not None
     return iter(queue.flight)
-
-
-def _where(batch: Batch) -> dict[str, Any]:
-    partition = batch.partition
-    known = None if partition == UNDESIGNATED else partition
-    return {"topic": batch.topic_name, "partition": known, "count": batch.count}
-
-
-def _copy(cause: FencepostError, persisted: Persisted, **where: Any) -> SendFailed:
-    """The same cause, said of one batch."""
-    kind = type(cause) if isinstance(cause, SendFailed) else SendFailed
-    message = cause.message if isinstance(cause, SendFailed) else str(cause)
-    error = kind(message, persisted=persisted, code=cause.code, **where)
-    error.__cause__ = cause
-    return error
 
 
 def unreachable(brokers: Brokers, servers: str) -> Unreachable:
