@@ -48,6 +48,8 @@ from fencepost.types import Sequence as BatchSequence
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_DEBUGGER: Final = -2
+"""A replica id that is none: who asks for offsets under it is told the end of the log, not the high watermark."""
 """The two times that ListOffsets takes for the ends of a partition."""
 
 HIGH_WATERMARK: Final = -1
@@ -227,14 +229,22 @@ class Admin(Closing):
         return {partition: at.offset for partition, at in found.items()}
 
     def offsets(
-        self, topic: str, time: int, *, partitions: Iterable[int] | None = None, read_committed: bool = False
+        self,
+        topic: str,
+        time: int,
+        *,
+        partitions: Iterable[int] | None = None,
+        read_committed: bool = False,
+        unreplicated: bool = False,
     ) -> dict[int, OffsetAt]:
-        """Partition → the first offset whose record is not older than `time` (ms since 1970, EARLIEST or LATEST)."""
+        """Partition → the first offset whose record is not older than `time` (ms since 1970, EARLIEST or LATEST).
+
+        LATEST is where readers may read to at the moment; with `unreplicated`, the end of the leader's own log."""
 
         def fields(indexes: list[int]) -> dict[str, Any]:
             asked = [{"partition_index": index, "timestamp": time} for index in indexes]
             return {
-                "replica_id": -1,
+                "replica_id": _DEBUGGER if unreplicated else -1,
                 "isolation_level": int(read_committed),
                 "topics": [{"name": topic, "partitions": asked}],
                 "timeout": self._timeout_ms,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin import LATEST, Admin
 from fencepost.client.link import Link
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
@@ -96,6 +96,41 @@ def last_sequences(admin: Admin, topic: str, partitions: Iterable[int] | None, i
         for state in admin.producers(topic, partitions=partitions)
         if state.pid == identity.pid and state.epoch == identity.epoch and state.last_sequence >= 0
     }
+
+
+def replicated_sequences(
+    admin: Admin, topic: str, partitions: Iterable[int], identity: Identity, *, patience: float = 60.0
+) -> dict[int, int]:
+    """As `last_sequences`, and a leader that dies takes nothing of it along: waits until what the leaders have lies
+    before the high watermark."""
+    wanted = list(partitions)
+    deadline = time.monotonic() + patience
+    pause = _FIRST_PAUSE
+    found: dict[int, int] | None = None
+    ends: dict[int, int] = {}
+    while True:
+        before, found = found, last_sequences(admin, topic, wanted, identity)
+        if found != before:
+            # Nothing asked so far, or another leader has come: its log may hold less.
+            ends = _ends(admin, topic, wanted, unreplicated=True)
+            continue
+        readable = _ends(admin, topic, wanted)
+        behind = [index for index in wanted if readable[index] < ends[index]]
+        if not behind:
+            return found
+        if time.monotonic() > deadline:
+            where = f"{topic}, partition {', '.join(map(str, behind))}"
+            raise TimedOut(f"{where}: what the leader has was not replicated within {patience:g} s")
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        # Others may write on and on, which is no reason to wait; but the end may come nearer with another leader.
+        now = _ends(admin, topic, behind, unreplicated=True)
+        ends = {index: min(end, now.get(index, end)) for index, end in ends.items()}
+
+
+def _ends(admin: Admin, topic: str, partitions: list[int], *, unreplicated: bool = False) -> dict[int, int]:
+    found = admin.offsets(topic, LATEST, partitions=partitions, unreplicated=unreplicated)
+    return {index: at.offset for index, at in found.items()}
 
 
 class PartitionWriter:

@@ -37,7 +37,7 @@ from fencepost.core.commit import (
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX, ProgressTopic, check_name, record_batch
-from fencepost.spark.publish import Links, PartitionWriter, Transaction, last_sequences
+from fencepost.spark.publish import Links, PartitionWriter, Transaction, replicated_sequences
 from fencepost.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class MicroBatch:
         expected = self.records(manifest)
         for topic in {where.topic for where in expected}:
             partitions = [where.partition for where in expected if where.topic == topic]
-            found = last_sequences(self.runner.admin, topic, partitions, identity)
+            found = replicated_sequences(self.runner.admin, topic, partitions, identity)
             for partition in partitions:
                 there, wanted = found.get(partition, -1) + 1, expected[TopicPartition(topic, partition)]
                 if there != wanted:
