@@ -12,6 +12,8 @@ are ignored, and any negative length is null; text that is not UTF-8 is refused,
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pkgutil import resolve_name
@@ -83,8 +85,17 @@ def _codec(key: int, version: int, direction: str) -> Codec:
         raise Malformed(f"there is no API with key {key}")
     if not api.lowest <= version <= api.highest:
         raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
-    if key >= OWN:
-        return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}"))
-    from kio.schema.index import api_key_map
+    with _loading:
+        if key >= OWN:
+            return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}"))
+        from kio.schema.index import api_key_map
 
-    return codec(resolve_name(f"kio.schema.{api_key_map[key]}.v{version}.{direction}:{api.name}{direction.title()}"))
+        module = f"kio.schema.{api_key_map[key]}.v{version}.{direction}"
+        return codec(resolve_name(f"{module}:{api.name}{direction.title()}"))
+
+
+# A process that forks while another thread (a producer's, say) is in the middle of an import has half a module in the
+# child for ever, because nobody there goes on with it. So a fork waits until classes are loaded.
+_loading: Final = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
