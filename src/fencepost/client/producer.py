@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import producer_settings
+from fencepost.client.forking import wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
@@ -376,3 +377,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+wait_for_imports()

@@ -12,9 +12,8 @@ are ignored, and any negative length is null; text that is not UTF-8 is refused,
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -94,8 +93,10 @@ def _codec(key: int, version: int, direction: str) -> Codec:
         return codec(resolve_name(f"{module}:{api.name}{direction.title()}"))
 
 
-# A process that forks while another thread (a producer's, say) is in the middle of an import has half a module in the
-# child for ever, because nobody there goes on with it. So a fork waits until classes are loaded.
-_loading: Final = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+_loading: AbstractContextManager[Any] = nullcontext()
+
+
+def load_under(lock: AbstractContextManager[Any]) -> None:
+    """Classes are loaded under this lock, by whichever thread: for those who have threads, and fork."""
+    global _loading
+    _loading = lock

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import fencepost.client.producer  # noqa: F401 - it is what makes forks wait
+from fencepost.client import forking
 from fencepost.wire import messages
 
 pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -34,5 +36,5 @@ def test_a_child_never_has_half_of_what_a_thread_was_loading(monkeypatch: pytest
         os._exit(0 if loaded else 1)
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with messages._loading:  # and the parent has its lock again
+    with forking.loading:  # and the parent has its lock again
         pass
