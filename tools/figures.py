@@ -1,0 +1,134 @@
+"""Writes the table of figures in README.md from the newest files in bench/results.
+
+    python -m tools.figures            prints it
+    python -m tools.figures --write    puts it into README.md; a test fails when it is out of date
+
+Each row is taken from the newest run that has both of its series, and a full run goes before a quick one. A row that no
+run has is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.brokers import KAFKA, OS
+from bench.results import Labels, Results, Series
+from bench.server import footprint, latency, restart, throughput
+from bench.side_by_side.plan import CONFLUENT, name
+from bench.side_by_side.throughput import READING, SENDING
+from bench.spark import names as spark
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "README.md"
+RESULTS: Final = ROOT / "bench" / "results"
+_BEGIN: Final = "<!-- figures: written by tools/figures.py -->"
+_END: Final = "<!-- end of the figures -->"
+
+
+class Peer(NamedTuple):
+    target: str
+    shown: str
+
+
+class Row(NamedTuple):
+    what: str
+    section: str
+    ours: str
+    peer: Peer | None
+    part: str
+    """Of `python -m bench`."""
+    labels: tuple[str, ...] = ()
+    """The series' labels have all of these."""
+
+
+_BROKER: Final = Peer(KAFKA, "Apache Kafka")
+_CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
+_CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
+_ONE_CLIENT: Final = ("confluent", "100 B", "none")
+_PLAIN: Final = ("none", "no key", "100 B")
+
+ROWS: Final = (
+    Row("start to the first answer", footprint.START, OS, _BROKER, "server"),
+    Row("memory, idle", footprint.MEMORY, OS, _BROKER, "server"),
+    Row("one acknowledged record, p50", latency.SECTION, OS, _BROKER, "server", ("p50",)),
+    Row("one acknowledged record, p99", latency.SECTION, OS, _BROKER, "server", ("p99",)),
+    Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
+    Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
+    Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
+    Row("`send` to Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
+    Row("`send` to fencepost, 100 B", SENDING, name("fencepost", OS), _CLIENT, "clients", _PLAIN),
+    Row("`send_arrow` to Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
+    Row("Arrow from Kafka, 100 B", READING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", ("none", "100 B")),
+    Row("Spark, topic to topic, exactly once", spark.THROUGH, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
+    Row("Spark, copy, exactly once", spark.COPY, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
+    Row("Spark, 10 rows, beyond an empty batch", spark.SMALL, spark.OURS_ON_KAFKA, None, "spark"),
+)
+
+
+class Found(NamedTuple):
+    ours: Series
+    peer: Series | None
+    run: str
+    quick: bool
+
+
+def table() -> str:
+    runs = sorted(RESULTS.glob("*.json"), key=_worth, reverse=True)
+    loaded = [(path.stem, Results.load(path)) for path in runs]
+    lines = ["| what | fencepost | beside | run |", "|---|---|---|---|"]
+    for row in ROWS:
+        if (found := _find(row, loaded)) is not None:
+            beside = (
+                f"{_figure(found.peer)} ({row.peer.shown})" if found.peer is not None and row.peer is not None else "-"
+            )
+            command = f"python -m bench {row.part}{' --quick' if found.quick else ''}"
+            lines.append(f"| {row.what} | {_figure(found.ours)} | {beside} | `{command}`, {found.run} |")
+    return "\n".join(lines)
+
+
+def _worth(path: Path) -> tuple[bool, str]:
+    """Full runs first, then by date."""
+    results = Results.load(path)
+    return not _is_quick(results), str(results.about.get("date", ""))
+
+
+def _is_quick(results: Results) -> bool:
+    return str(results.about.get("run", "")).startswith("quick")
+
+
+def _find(row: Row, runs: list[tuple[str, Results]]) -> Found | None:
+    for stem, results in runs:
+        for labels in results.labels(row.section):
+            if not set(row.labels) <= set(labels):
+                continue
+            ours = results.get(row.section, labels, row.ours)
+            peer = _peer(row, results, labels)
+            if ours is not None and (peer is not None or row.peer is None):
+                return Found(ours, peer, stem, _is_quick(results))
+    return None
+
+
+def _peer(row: Row, results: Results, labels: Labels) -> Series | None:
+    return results.get(row.section, labels, row.peer.target) if row.peer is not None else None
+
+
+def _figure(series: Series) -> str:
+    value = series.median
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{text} {series.unit}"
+
+
+def page(text: str) -> str:
+    """The page with the table as it should be."""
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(table())
