@@ -62,7 +62,7 @@ def tried(asked: str, work: Path, built: Path) -> Column:
     python = home / "bin" / "python"
     if not python.exists():
         run(sys.executable, "-m", "venv", home)
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     installed = run(*pip, f"pyspark=={asked}", f"{built}[arrow]", *BESIDE)
     if installed.returncode == 0:  # the same number, perhaps newer content
         installed = run(*pip, "--force-reinstall", "--no-deps", built)
