@@ -38,6 +38,20 @@ def test_records_arrive_in_order_and_every_ticket_says_where(
     assert [ticket.result(0).offset for ticket in tickets] == list(range(2000))
 
 
+@pytest.mark.parametrize(("acks", "offsets"), [("leader", list(range(5000))), ("none", [-1] * 5000)])
+def test_weaker_acknowledgements_keep_the_order(
+    server: TestedServer, client: RawClient, topic: str, acks: str, offsets: list[int]
+) -> None:
+    """Several batches, none of them under an id; with "none" nothing is answered, and close sends everything first."""
+    sent = [b"%d" % i * 20 for i in range(5000)]
+    with Producer(server.address, idempotent=False, acks=acks) as producer:
+        tickets = [producer.send(topic, value, partition=0) for value in sent]
+    while client.end_offset(topic) < len(sent):  # with "none" the server may still be reading
+        client.fetch(topic, client.end_offset(topic), max_wait_ms=100)
+    assert read_all(client, topic) == sent
+    assert [ticket.result(0).offset for ticket in tickets] == offsets
+
+
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_accepted(server: TestedServer, client: RawClient, topic: str, compression: str) -> None:
     with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]

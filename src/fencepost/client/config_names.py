@@ -256,10 +256,7 @@ def _codec(_name: str, value: object) -> str:
 
 
 def _acks(name: str, value: object) -> str:
-    word = str(value).strip().lower()
-    if word == "0":
-        raise ConfigError(f"{name}=0 is not possible: a ticket is settled by the server's answer; 1 or all")
-    found: str = _one_of({"all": "all", "-1": "all", "1": "leader"})(name, value)
+    found: str = _one_of({"all": "all", "-1": "all", "1": "leader", "0": "none"})(name, value)
     return found
 
 

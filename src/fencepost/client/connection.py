@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.network import Link, Network
 from fencepost.client.opening import SOFTWARE_NAME, Steps, Welcome, introduce, renew
@@ -47,6 +47,21 @@ class Pending(NamedTuple):
     lost: Lost
 
 
+class Leaving(NamedTuple):
+    """A request that will not be answered."""
+
+    begins_at: int
+    ends_at: int
+    """Where in the link's stream it ends: once so much was written, it has left."""
+    deadline: float
+    gone: Callable[[], None]
+    lost: Lost
+
+
+_LOOK_AGAIN: Final = 0.002
+"""Seconds after which to look whether something has left: a socket that takes bytes tells nobody."""
+
+
 class Unoffered(FencepostError):
     """The server does not offer the API, or no version of it that is spoken here."""
 
@@ -79,6 +94,7 @@ class Connection:
         self._on_ready = on_ready
         self._on_lost = on_lost
         self._pending: deque[Pending] = deque()
+        self._leaving: deque[Leaving] = deque()
         self._correlation_id = 0
         self._connect_timeout = connect_timeout
         self._ready_by = now + connect_timeout
@@ -87,7 +103,7 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._leaving)
 
     @property
     def is_ready(self) -> bool:
@@ -128,6 +144,14 @@ class Connection:
         head = request_head(key, version, self._correlation_id, self._client_id)
         self._link.write(framed([head, *body]))
 
+    def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:
+        """Sends what the server does not answer. `gone` is called when the last byte has left, or else `lost`; neither
+        from in here."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        begins_at, deadline = self._link.queued, self._clock() + self._request_timeout
+        self._link.write(framed([request_head(key, version, self._correlation_id, self._client_id), *body]))
+        self._leaving.append(Leaving(begins_at, self._link.queued, deadline, gone, lost))
+
     def ask(
         self,
         key: int,
@@ -151,6 +175,8 @@ class Connection:
         if self.state is State.CLOSED:
             return float("inf")
         overdue_at = self._pending[0].deadline if self._pending else float("inf")
+        if self._leaving:
+            overdue_at = min(overdue_at, self._leaving[0].deadline, self._clock() + _LOOK_AGAIN)
         return min(overdue_at, self._session_ends if self.is_ready else self._ready_by)
 
     def check_deadlines(self, now: float) -> None:
@@ -158,9 +184,12 @@ class Connection:
         the session when it is time."""
         if self.is_ready and now >= self._session_ends:
             self._renew(now)
+        self._see_off()
         if now < self.next_deadline:
             return
-        if self._pending and now >= self._pending[0].deadline:
+        if self._leaving and now >= self._leaving[0].deadline:
+            message = f"{self.address} did not take what was sent in time"
+        elif self._pending and now >= self._pending[0].deadline:
             late = self._pending[0]
             message = f"{self.address} did not answer {APIS[late.key].name} in time"
         else:
@@ -230,8 +259,16 @@ class Connection:
         self._ready_by = now + self._connect_timeout
         self._go_on(renew(self.address, self.versions, exchange), None)
 
+    def _see_off(self) -> None:
+        while self._leaving and self._link.written >= self._leaving[0].ends_at:
+            self._leaving.popleft().gone()
+
     def _end(self, error: FencepostError, *, tell: bool) -> None:
+        self._see_off()
         self.state = State.CLOSED
+        leaving, self._leaving = self._leaving, deque()
+        for telling in leaving:
+            telling.lost(error, self._link.written > telling.begins_at)
         pending, self._pending = self._pending, deque()
         for request in pending:
             request.lost(error, self._link.written > request.begins_at)

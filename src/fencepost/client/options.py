@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
@@ -13,6 +13,9 @@ Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Partitioner: TypeAlias = Callable[[bytes | None, int], int]
 """Key and number of partitions in, partition out. Called on the send thread or the caller's; must not block."""
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
+
+ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
+"""As the wire has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ class ProducerOptions:
     """Kafka's transactional id: who this producer is across restarts. A later one of the same name fences it."""
     transaction_timeout: float = 60.0
     """A transaction that is open for longer is aborted by the server, and its producer fenced."""
-    acks: Literal["all", "leader"] = "all"
+    acks: Literal["all", "leader", "none"] = "all"
+    """Who has a record when its ticket is settled: all replicas in sync, the leader, or nobody for certain. With "none"
+    it is settled when it has left for the network; its offset is not known, and neither is whether it arrived."""
     partitioner: Partitioner | None = None
     """None: Kafka's murmur2 for records with a key; the others go to whichever partition is least busy."""
     key_serializer: Serializer | None = None
@@ -72,8 +77,8 @@ class ProducerOptions:
             raise ConfigError("linger and retry_backoff are seconds, and not negative")
         if self.when_full not in ("block", "raise"):
             raise ConfigError(f"when_full={self.when_full!r}: 'block' or 'raise'")
-        if self.acks not in ("all", "leader"):
-            raise ConfigError(f"acks={self.acks!r}: 'all' or 'leader'")
+        if self.acks not in ACKS:
+            raise ConfigError(f"acks={self.acks!r}: 'all', 'leader' or 'none'")
         if self.name is not None and not (self.name and self.idempotent):
             raise ConfigError("a producer with a name is idempotent, and the name is not empty")
         if self.idempotent and self.acks != "all":

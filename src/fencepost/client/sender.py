@@ -35,7 +35,7 @@ from fencepost.client.lookback import LookBack
 from fencepost.client.metadata import NO_LEADER, Metadata
 from fencepost.client.network import Network
 from fencepost.client.opening import keeps_us_out
-from fencepost.client.options import ProducerOptions
+from fencepost.client.options import ACKS, ProducerOptions
 from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
 from fencepost.client.queue import Queues
 from fencepost.client.resume import Resumption
@@ -702,7 +702,7 @@ class Sender:
             partition = hot.ProducePartition(queue.index, self._encoded(sent))
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
-        acks = -1 if self._options.acks == "all" else 1
+        acks = ACKS[self._options.acks]
         name = self._name if self.transaction is not None else None
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
@@ -721,7 +721,20 @@ class Sender:
                 queue.flight.never_left(sent)
                 self._give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
             return
-        connection.request(PRODUCE, version, hot.encode_produce_request(version, request), answered, lost)
+        body = hot.encode_produce_request(version, request)
+        if acks:
+            connection.request(PRODUCE, version, body, answered, lost)
+        else:
+            connection.tell(PRODUCE, version, body, lambda: self._gone(aboard), lost)
+
+    def _gone(self, aboard: list[Aboard]) -> None:
+        """Sent, and nobody will say what became of it: that is what acks="none" asks for."""
+        now = self._clock.monotonic()
+        for queue, sent in aboard:
+            if sent in _unsettled(queue):
+                assert queue.flight is not None
+                queue.flight.acknowledged(sent, None, now)
+                self.deliver(sent.batch, UNKNOWN_OFFSET, -1)
 
     def _produced(self, connection: Connection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
         now = self._clock.monotonic()

@@ -38,6 +38,10 @@ DEBUGGER: Final = -2
 """Who asks for offsets under this replica id is told the end of the log, not the high watermark."""
 
 
+_NO_ANSWER: Final = b""
+"""Of a Produce with acks=0; refusing one, a server ends the connection, and a test can say Fate.CUT."""
+
+
 class Api(IntEnum):
     PRODUCE = 0
     FETCH = 1
@@ -269,6 +273,8 @@ class ScriptedCluster:
         if script is Fate.DUPLICATE:
             self._carry_out(request, script, link)
         body = self._carry_out(request, script, link)
+        if head.key == Api.PRODUCE and request.message.acks == 0:
+            return _NO_ANSWER, script
         return response_head(head.key, head.version, head.correlation_id) + body, script
 
     def _carry_out(self, request: Request, script: Script, link: ScriptedLink) -> bytes:
@@ -570,7 +576,7 @@ class ScriptedNetwork:
         if node is None or node in self._cluster.down or not link.is_open or link.is_severed:
             return
         answer, script = self._cluster.receive(node, frame, link)
-        if link.is_mute:
+        if link.is_mute or answer is _NO_ANSWER:
             return
         seconds = self._cluster.latency + (script.seconds if isinstance(script, Delayed) else 0.0)
         if script is Fate.SWALLOW:

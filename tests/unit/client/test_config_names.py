@@ -220,8 +220,8 @@ def test_a_producer_by_librdkafkas_names() -> None:
     [
         ({"linger": "5"}, "unknown setting 'linger'; did you mean 'linger.ms'?"),
         ({"lingre.ms": "5"}, "did you mean 'linger.ms'?"),
-        ({"acks": "0"}, "acks=0 is not possible: a ticket is settled by the server's answer"),
-        ({"acks": "2"}, "acks=2 is not possible: all, -1, 1"),
+        ({"acks": "0"}, "an idempotent producer needs acks='all'"),
+        ({"acks": "2"}, "acks=2 is not possible: all, -1, 1, 0"),
         ({"acks": "1"}, "an idempotent producer needs acks='all'"),
         ({"retries": 3}, "retries does not exist here (a record is tried until delivery.timeout.ms is over)"),
         ({"compression.type": "brotli"}, "compression='brotli': known are none, gzip"),

@@ -481,3 +481,40 @@ def test_a_topic_that_grows_gets_records_on_its_new_partitions() -> None:
     ticket = producer.send("t", b"v", partition=1)
     producer.settle()
     assert ticket.result().partition == 1
+
+
+def test_without_acknowledgements_a_record_is_settled_when_it_has_left() -> None:
+    """acks=0 of other clients: no offset, no answer, and order all the same."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, idempotent=False, acks="none")
+    tickets = [producer.send("t", f"{number}", partition=0) for number in range(3)]
+    producer.settle()
+    assert [ticket.result().offset for ticket in tickets] == [-1, -1, -1]
+    assert values(on) == ["0", "1", "2"]
+    assert [request.message.acks for request in on.requests(Api.PRODUCE)] == [0]
+
+
+def test_without_acknowledgements_what_has_not_left_yet_is_waited_for() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on, idempotent=False, acks="none", delivery_timeout=2.0)
+    on.kill(0)
+    ticket = producer.send("t", b"never", partition=0)
+    producer.settle()
+    error = ticket.exception()
+    assert isinstance(error, Expired)
+    assert error.persisted == "no"
+
+
+def test_without_acknowledgements_a_connection_that_ends_costs_what_is_on_its_way_and_no_more() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on, idempotent=False, acks="none")
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    on.next(Api.PRODUCE, Fate.LOSE)
+    lost = producer.send("t", b"lost", partition=0)
+    producer.settle()
+    assert lost.result().offset == -1  # nobody said that it was not there
+    producer.run_for(1.0)
+    producer.send("t", b"after", partition=0)
+    producer.settle()
+    assert values(on) == ["first", "after"]
