@@ -37,13 +37,15 @@ def draw(timeline: Timeline, title: str, verdict: str) -> str:
         f"<text x='{_LEFT}' y='26' font-size='17' font-weight='600'>{escape(title)}</text>",
         f"<text x='{_LEFT}' y='46' fill='#4b5563'>{escape(verdict)}</text>",
     ]
-    top = _TOP
+    top, titles = _TOP, []
     for index, (name, stretches) in enumerate(timeline.rows.items()):
-        parts += _row(name, stretches, timeline.began, span, top + _GAP - 16, _COLOURS[index % len(_COLOURS)])
+        colour = _COLOURS[index % len(_COLOURS)]
+        parts += _row(stretches, timeline.began, span, top + _GAP - 16, colour)
+        titles.append(_title(name, stretches, top + _GAP - 24, colour))
         top += _ROW + _GAP
     parts += _time_axis(span, top + 14)
     parts += _marks(timeline.marks, timeline.began, span, top + 2)
-    return "\n".join([*parts, "</svg>", ""])
+    return "\n".join([*parts, *titles, "</svg>", ""])
 
 
 def rates(stretches: Sequence[Stretch], began: float, span: float, bins: int) -> list[float]:
@@ -79,14 +81,21 @@ def _x(time: float, span: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * time / span
 
 
-def _row(name: str, stretches: Sequence[Stretch], began: float, span: float, top: float, colour: str) -> list[str]:
+def _title(name: str, stretches: Sequence[Stretch], y: float, colour: str) -> str:
+    """Above a white shadow of itself, so that it can be read where a mark's line goes through it."""
+    first = f"{escape(name)}, per second"
+    rest = f"  ({sum(stretch.records for stretch in stretches):,} in all)"
+    place = f"x='{_LEFT}' y='{y:.1f}' font-weight='600'"
+    white = "stroke='white' stroke-width='5' stroke-linejoin='round' aria-hidden='true'"
+    shadow = f"<text {place} {white}>{first}<tspan font-weight='400'>{rest}</tspan></text>"
+    return f"{shadow}<text {place} fill='{colour}'>{first}<tspan font-weight='400' fill='#4b5563'>{rest}</tspan></text>"
+
+
+def _row(stretches: Sequence[Stretch], began: float, span: float, top: float, colour: str) -> list[str]:
     bars = rates(stretches, began, span, _BINS)
     most = round_up(max(bars, default=0.0))
     base = top + _ROW
-    total = sum(stretch.records for stretch in stretches)
-    in_all = f"<tspan font-weight='400' fill='#4b5563'>  ({total:,} in all)</tspan>"
-    style = f"font-weight='600' fill='{colour}'"
-    parts = [f"<text x='{_LEFT}' y='{top - 8:.1f}' {style}>{escape(name)}, per second{in_all}</text>"]
+    parts = []
     for share in (0, 0.5, 1):
         y = base - _ROW * share
         parts.append(f"<line x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='{_PALE}'/>")

@@ -18,8 +18,6 @@ from fencepost.demo.narrator import Narrator
 from fencepost.demo.proof import Count, Takeover, count, judge_takeover
 from fencepost.demo.timeline import Timeline
 
-_LEDGER_SHARE: Final = 50
-"""One ledger line for so many orders."""
 NEXT: Final = (
     ("fencepost serve", "a server of your own, for any Kafka client"),
     ("seq 1000 | fencepost produce numbers", "in a second terminal; then: fencepost consume numbers"),
@@ -69,7 +67,7 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
             kills += 1
         else:
             narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else missing)
-        owned = takeover.run(broker.address, max(2, records // _LEDGER_SHARE), folder, narrator, timeline)
+        owned = takeover.run(broker.address, folder, narrator, timeline)
         reader = stranger.choose()
         narrator.say("counting", f"by {reader.name}, isolation.level=read_committed")
         if reader.advice is not None:

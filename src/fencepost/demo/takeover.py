@@ -22,7 +22,8 @@ from fencepost.errors import FencepostError
 
 TOPIC: Final = "ledger"
 GROUP: Final = "ledger-writers"
-_SECONDS_BEFORE: Final = 0.8
+_SECONDS: Final = 0.8
+"""Each writes for so long, the successor twice: before and after the first one wakes up."""
 _SECONDS_TO_WAIT: Final = 60.0
 _AT_A_TIME: Final = 200
 
@@ -36,8 +37,7 @@ class Outcome:
     """Records that the successor wrote, all of them acknowledged."""
 
 
-def run(address: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
-    """`records`: how many the successor writes, half of them before the first writer wakes up."""
+def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
     with Admin(address) as admin:
         admin.create_topic(TOPIC, 1, configs={"fencepost.writer.group": GROUP})
     out = folder / "ledger.jsonl"
@@ -56,20 +56,24 @@ def run(address: str, records: int, folder: Path, narrator: Narrator, timeline: 
         watch.row = "ledger lines, by B"
         timeline.mark("B takes over")
         narrator.say("writer B", f"takes over: generation {claim.generation}, token {claim.token}")
-        _write(second, 0, records // 2)
+        written = _write(second, 0)
         first.signal(signal.SIGCONT)
         timeline.mark("A wakes up")
-        _write(second, records // 2, records)
+        written = _write(second, written)
         fenced = _told(first, out, 1)
     narrator.blow("SIGCONT", f"A wakes up and goes on: {fenced['refused']:,} writes refused, A is fenced and stops")
-    return Outcome(fenced["acknowledged"], fenced["unknown"], fenced["refused"], records)
+    return Outcome(fenced["acknowledged"], fenced["unknown"], fenced["refused"], written)
 
 
-def _write(producer: fencepost.Producer, begin: int, end: int) -> None:
-    for first in range(begin, end, _AT_A_TIME):
-        for number in range(first, min(first + _AT_A_TIME, end)):
+def _write(producer: fencepost.Producer, number: int) -> int:
+    """Writes on from `number` for a while, everything acknowledged; answers the next number."""
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        for _ in range(_AT_A_TIME):
             producer.send(TOPIC, b"B %d" % number, partition=0)
+            number += 1
         producer.flush()
+    return number
 
 
 def _until_written(address: str) -> None:
@@ -77,7 +81,7 @@ def _until_written(address: str) -> None:
     deadline = time.monotonic() + _SECONDS_TO_WAIT
     with Admin(address) as admin:
         began = time.monotonic()
-        while time.monotonic() < began + _SECONDS_BEFORE or not admin.latest(TOPIC)[0]:
+        while time.monotonic() < began + _SECONDS or not admin.latest(TOPIC)[0]:
             if time.monotonic() > deadline:
                 raise FencepostError("the first writer of the ledger writes nothing")
             time.sleep(0.02)
