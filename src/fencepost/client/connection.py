@@ -62,6 +62,10 @@ _LOOK_AGAIN: Final = 0.002
 """Seconds after which to look whether something has left: a socket that takes bytes tells nobody."""
 
 
+class Overdue(Unreachable):
+    """The server did not answer in time and the connection was given up: it may still get to what it was sent."""
+
+
 class Unoffered(FencepostError):
     """The server does not offer the API, or no version of it that is spoken here."""
 
@@ -194,7 +198,7 @@ class Connection:
             message = f"{self.address} did not answer {APIS[late.key].name} in time"
         else:
             message = f"{self.address} did not take the connection in time"
-        self.close(Unreachable(message))
+        self.close(Overdue(message))
 
     def close(self, error: FencepostError | None = None) -> None:
         """Everything unanswered is lost. Without an error it is the user's wish, and nobody is told of the loss."""

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.client.aftermath import Aftermath
 from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
-from fencepost.client.connection import Connection
+from fencepost.client.connection import Connection, Overdue
 from fencepost.client.errands import Errands
 from fencepost.client.failures import Failures, said_of, where
 from fencepost.client.ids import ProducerIds, SavedPartition
@@ -710,7 +710,7 @@ class Sender:
             self._produced(connection, aboard, hot.decode_produce_response(version, body))
 
         def lost(error: FencepostError, left: bool) -> None:
-            self._produce_lost(aboard, left)
+            self._produce_lost(aboard, left, overdue=isinstance(error, Overdue))
 
         try:
             newest = NEWEST_PRODUCE_BY_NAME if name is None else NEWEST_PRODUCE_IN_TRANSACTION
@@ -788,7 +788,7 @@ class Sender:
             said = f": {message}" if message else ""
             self._give_up(queue, sent, f"the server answers {code.name}{said}", code)
 
-    def _produce_lost(self, aboard: list[Aboard], left: bool) -> None:
+    def _produce_lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
         now = self._clock.monotonic()
         self.metadata.distrust()
         for queue, sent in aboard:
@@ -796,7 +796,7 @@ class Sender:
                 continue
             assert queue.flight is not None
             if left:
-                queue.flight.lost(sent, now, self._backoff(sent))
+                queue.flight.lost(sent, now, self._backoff(sent), overdue=overdue)
             else:
                 queue.flight.never_left(sent)
 

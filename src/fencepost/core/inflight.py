@@ -100,13 +100,15 @@ class Sent(Generic[BatchT]):
     in_flight: bool = True
     in_doubt: bool = False
     attempts: int = 1
+    may_still_arrive: bool = False
+    """An attempt was given up by this side: the server may still have it before it, whatever its log says now."""
     follows: Offset | None = None
     """The last acknowledged offset when it was first sent: if it is in the log, it is behind that."""
 
     @property
     def persisted(self) -> Persisted:
         """As far as is known while it is not acknowledged."""
-        return "unknown" if self.in_doubt or self.in_flight else "no"
+        return "unknown" if self.in_doubt or self.in_flight or self.may_still_arrive else "no"
 
 
 class Flight(Generic[BatchT]):
@@ -229,10 +231,11 @@ class Flight(Generic[BatchT]):
             return Verdict.RETRY
         return Verdict.GIVE_UP
 
-    def lost(self, sent: Sent[BatchT], now: float, backoff: float) -> None:
-        """The connection ended, or the answer did not come: in doubt."""
+    def lost(self, sent: Sent[BatchT], now: float, backoff: float, *, overdue: bool = False) -> None:
+        """The connection ended, or the answer did not come (`overdue`): in doubt."""
         self._answered(sent)
         sent.in_doubt = True
+        sent.may_still_arrive |= overdue
         self._not_before = max(self._not_before, now + backoff)
 
     def never_left(self, sent: Sent[BatchT]) -> None:

@@ -78,6 +78,8 @@ class Fate(Enum):
     """Carried out, but instead of the answer the connection ends."""
     LOSE = "lose"
     """Not carried out, and the connection ends."""
+    IGNORE = "ignore"
+    """Not carried out, and never answered: the server is stopped, and the line holds."""
     DUPLICATE = "duplicate"
     """Carried out twice, answered once."""
 
@@ -268,7 +270,7 @@ class ScriptedCluster:
         self.seen.append(request)
         scripts = self._scripts[head.key]
         script = scripts.popleft() if scripts else self.choose(request)
-        if script is Fate.LOSE:
+        if script in (Fate.LOSE, Fate.IGNORE):
             return None, script
         if script is Fate.DUPLICATE:
             self._carry_out(request, script, link)
@@ -579,7 +581,7 @@ class ScriptedNetwork:
         if link.is_mute or answer is _NO_ANSWER:
             return
         seconds = self._cluster.latency + (script.seconds if isinstance(script, Delayed) else 0.0)
-        if script is Fate.SWALLOW:
+        if script in (Fate.SWALLOW, Fate.IGNORE):
             link.is_mute = True
         elif script in (Fate.CUT, Fate.LOSE) or answer is None:
             link.is_mute = True

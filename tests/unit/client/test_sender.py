@@ -290,6 +290,23 @@ def test_what_only_the_leader_has_is_in_doubt_until_it_is_replicated() -> None:
     assert error.persisted == "unknown"
 
 
+def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> None:
+    """It is not in the log now. The bytes lie in the server's socket, and it may wake up and get to them."""
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
+    on.choose = lambda request: Fate.IGNORE if request.key == Api.PRODUCE else Fate.ANSWER
+    ticket = producer.send("t", b"perhaps", partition=0)
+    producer.settle()
+    error = ticket.exception()
+    assert isinstance(error, Expired)
+    assert error.persisted == "unknown"
+    on.choose = lambda request: Fate.ANSWER
+    after = producer.send("t", b"after", partition=0)
+    producer.settle()
+    assert after.result().offset == 1
+    assert check_batch(on.logs["t"][0].batches[-1]).epoch == 1  # which shuts it out from here on
+
+
 def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
