@@ -13,6 +13,7 @@ import pytest
 
 import fencepost
 from tests.integration.differences import DIFFERENCES
+from tests.support.group_client import await_coordinator
 from tests.support.raw import RawClient
 
 _numbers = itertools.count(1)
@@ -76,3 +77,11 @@ def topic(client: RawClient, name: str) -> str:
     """A fresh topic with one partition."""
     client.create_topic(name)
     return name
+
+
+@pytest.fixture
+def group(client: RawClient, name: str) -> str:
+    """A group name of this test's own, whose coordinator is ready."""
+    group_id = f"group-{name}"
+    await_coordinator(client, group_id)
+    return group_id

@@ -16,7 +16,6 @@ from tests.support.group_client import (
     OFFSET_FETCH,
     ConsumerMember,
     GroupMember,
-    await_coordinator,
     commit,
     delete_group,
     describe,
@@ -28,13 +27,6 @@ pytestmark = pytest.mark.integration
 
 NONE = ErrorCode.NONE
 NewMember = Callable[..., ConsumerMember]
-
-
-@pytest.fixture
-def group(client: RawClient, name: str) -> str:
-    group_id = f"group-{name}"
-    await_coordinator(client, group_id)
-    return group_id
 
 
 @pytest.fixture

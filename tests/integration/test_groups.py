@@ -19,7 +19,6 @@ from tests.support.group_client import (
     OFFSET_DELETE,
     OFFSET_FETCH,
     GroupMember,
-    await_coordinator,
     commit,
     delete_group,
     describe,
@@ -31,14 +30,6 @@ pytestmark = pytest.mark.integration
 
 NONE = ErrorCode.NONE
 NewMember = Callable[..., GroupMember]
-
-
-@pytest.fixture
-def group(client: RawClient, name: str) -> str:
-    """A group name of this test's own, whose coordinator is ready."""
-    group_id = f"group-{name}"
-    await_coordinator(client, group_id)
-    return group_id
 
 
 @pytest.fixture
