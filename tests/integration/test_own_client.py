@@ -249,6 +249,40 @@ def test_what_is_owned_stays_with_the_parent_and_does_not_outlive_it_in_a_child(
         os.close(tell)
 
 
+def test_what_a_reader_owns_and_what_is_held_do_not_outlive_the_parent_in_a_child(
+    ours: TestedServer, producer: Make, name: str
+) -> None:
+    with fencepost.Admin(ours.address) as admin:
+        admin.create_topic(name, 1)
+    reader = fencepost.Reader(ours.address, name)
+    reader.own(name, ["a"], generation=1)
+    held = fencepost.hold(ours.address, name, ["b"], generation=1)
+    told, tell = os.pipe()
+    wait, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            reader.poll(1)
+        except Closed:
+            os.write(tell, b"lost" if held.lost.is_set() else b"held")
+        finally:
+            os.close(go)
+            os.read(wait, 1)
+            os._exit(0)
+    os.close(wait)
+    try:
+        assert os.read(told, 100) == b"lost"
+        held.check()
+        reader.close()
+        held.close()
+        assert producer().own(name, ["a", "b"], wait=30).generation == 1
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+
+
 # --- transactions ---
 
 

@@ -133,6 +133,11 @@ class Channel:
         with self._lock:
             self._disconnect()
 
+    def forget_socket(self) -> None:
+        """In a forked child, where nobody holds the lock and who held it is not there: the socket is the parent's."""
+        self._lock = threading.Lock()
+        self._disconnect()
+
     # --- under the lock ---
 
     def _connect(self) -> None:

@@ -201,6 +201,10 @@ class Fetcher:
         self._brokers.close()
         self._network.close()
 
+    def forget_sockets(self) -> None:
+        """In a forked child: what is open is the parent's."""
+        self._network.forget_sockets()
+
     def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
         """What was fetched and not handed out yet is somebody else's to work on (OWN-9)."""
         self._ready.clear()

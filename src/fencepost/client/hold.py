@@ -16,6 +16,7 @@ from typing import Final
 
 from fencepost.client.channel import Channel
 from fencepost.client.closing import Closing
+from fencepost.client.forking import tell_after_fork
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.claim import Held, demand, own_fields, read_claim
@@ -40,6 +41,7 @@ class Hold(Closing):
         beat = session / _BEATS_PER_SESSION if session else _BEAT_WITHOUT_SESSION
         self._watcher = threading.Thread(target=self._watch, args=(beat,), name="fencepost-hold", daemon=True)
         self._watcher.start()
+        tell_after_fork(self)
 
     @property
     def generation(self) -> Generation:
@@ -59,6 +61,12 @@ class Hold(Closing):
         self._stop.set()
         self._watcher.join()
         self._channel.close()
+
+    def after_fork(self) -> None:
+        """In the child: what is held is held by the parent, and not for longer than that lives."""
+        self.lost = threading.Event()  # the lock of the old one may be held by a thread that is not here
+        self.lost.set()
+        self._channel.forget_socket()
 
     def _watch(self, beat: float) -> None:
         """Keeps the session alive, and notices the end of the connection at the next beat."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.config_names import producer_settings
-from fencepost.client.forking import wait_for_imports
+from fencepost.client.forking import tell_after_fork, wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
@@ -94,7 +92,7 @@ class Producer:
         self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
-        _producers.add(self)
+        tell_after_fork(self)
         if ids is not None:
             self._go_on_from(ids)
 
@@ -350,7 +348,7 @@ class Producer:
                 thread.start()
                 self._thread = thread
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
         self._start = threading.Lock()
         if self._closed:
@@ -368,13 +366,4 @@ class Producer:
             )
 
 
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for producer in list(_producers):
-        producer._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 wait_for_imports()

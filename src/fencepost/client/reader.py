@@ -17,6 +17,7 @@ from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.closing import Closing
 from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
+from fencepost.client.forking import tell_after_fork
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.own import Claim, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
@@ -100,6 +101,7 @@ class Reader(Closing):
         network, clock = self._make_network()
         self._clock = clock
         self._fetcher = Fetcher(self._settings, self._options, network, clock, places)
+        tell_after_fork(self)
 
     @classmethod
     def from_config(
@@ -233,7 +235,7 @@ class Reader(Closing):
 
     def _next(self, timeout: float | None) -> Chunk | None:
         if self._closed:
-            raise Closed("the reader is closed")
+            raise Closed("the reader is closed, or owns something in the process that this one was forked from")
         self._untouched = False
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (chunk := self._fetcher.take()) is None:
@@ -344,6 +346,12 @@ class Reader(Closing):
             for stored in topic.partitions:
                 what = f"storing {topic.name}-{stored.partition_index} for {self._group!r}"
                 raise_for(stored.error_code, what)
+
+    def after_fork(self) -> None:
+        """In the child: what is owned, and the connection that owns it, are the parent's."""
+        if not self._closed and self._fetcher.tenure.connection is not None:
+            self._closed = True
+            self._fetcher.forget_sockets()
 
     def close(self) -> None:
         if not self._closed:

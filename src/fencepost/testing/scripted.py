@@ -90,6 +90,13 @@ class Delayed(NamedTuple):
     seconds: float
 
 
+class Late(NamedTuple):
+    """The connection ends for the client, who hears nothing more; the server still has what was sent over it, carries
+    it out so many seconds later, and only then notices the end."""
+
+    seconds: float
+
+
 class Refused(NamedTuple):
     """Produce only: not carried out, every partition is answered with this error."""
 
@@ -99,7 +106,7 @@ class Refused(NamedTuple):
 OWNING: Final[Mapping[int, tuple[int, int]]] = {Api.OWN: (0, 0), Api.DESCRIBE_OWNERS: (0, 0)}
 """What fencepost's server offers besides."""
 
-Script: TypeAlias = Fate | Delayed | Refused
+Script: TypeAlias = Fate | Delayed | Late | Refused
 
 
 class Request(NamedTuple):
@@ -271,6 +278,11 @@ class ScriptedCluster:
         scripts = self._scripts[head.key]
         script = scripts.popleft() if scripts else self.choose(request)
         if script in (Fate.LOSE, Fate.IGNORE):
+            return None, script
+        if isinstance(script, Late) and link.lags_until is None:
+            link.lags_until = self.clock.monotonic() + script.seconds
+        if link.lags_until is not None:
+            link.lag(lambda: self._carry_out(request, Fate.ANSWER, link))
             return None, script
         if script is Fate.DUPLICATE:
             self._carry_out(request, script, link)
@@ -475,6 +487,8 @@ class ScriptedLink:
         self.is_mute = False
         """An answer was swallowed, so none comes after it, or the end is near."""
         self.is_severed = False
+        self.lags_until: float | None = None
+        """Its end has not reached the server yet."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
         data = b"".join(bytes(part) for part in parts)
@@ -491,6 +505,9 @@ class ScriptedLink:
         """By the server: what is on its way to the client is thrown away, and what comes from it is not heard."""
         self.is_mute = self.is_severed = True
         self._network.sever(self)
+
+    def lag(self, carry_out: Callable[[], object]) -> None:
+        self._network.lag(self, carry_out)
 
     @property
     def is_open(self) -> bool:
@@ -569,7 +586,24 @@ class ScriptedNetwork:
     def sever(self, link: ScriptedLink) -> None:
         self._later(0.0, lambda: link.end(Unreachable(f"{link.address} ended the connection")))
 
+    def lag(self, link: ScriptedLink, carry_out: Callable[[], object]) -> None:
+        assert link.lags_until is not None
+        left = link.lags_until - self._cluster.clock.monotonic()
+
+        def heard() -> None:
+            if not link.is_severed:
+                carry_out()
+
+        def noticed() -> None:
+            link.lags_until = None
+            self.ended(link)
+
+        self._later(max(0.0, left), heard)
+        self._later(max(0.0, left) + self._cluster.latency, noticed)
+
     def ended(self, link: ScriptedLink) -> None:
+        if link.lags_until is not None:
+            return
         if self._cluster.notices_ends:
             self._cluster.ownership.ended(link)
 
