@@ -16,7 +16,7 @@ import fencepost
 from fencepost.client.admin import Admin
 from fencepost.core.claim import Refused
 from fencepost.core.claim_steps import Step
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.kafka_owners import KafkaOwner, KafkaOwningReader
@@ -326,6 +326,24 @@ def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners)
             with pytest.raises(ServerError) as refused:
                 owner.writing.init(60_000, who)
             assert refused.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def test_a_record_that_fails_for_good_ends_the_owner_and_not_the_resource(server: TestedServer, name: str) -> None:
+    """What is in the log is the beginning of what was sent; the next owner goes on."""
+    with Admin(server.address) as admin:
+        admin.create_topic(name, 1, configs={"max.message.bytes": "2000"})
+    owners = Owners(server, name)
+    producer, _ = owners.owner()
+    producer.send(name, b"1").result(PATIENCE)
+    error = producer.send(name, bytes(5_000)).exception(PATIENCE)
+    assert isinstance(error, SendFailed)
+    assert (error.code, error.persisted) == (ErrorCode.MESSAGE_TOO_LARGE, "no")
+    with pytest.raises(SendFailed):
+        producer.send(name, b"3").result(PATIENCE)
+    following, _ = owners.owner()
+    following.send(name, b"2").result(PATIENCE)
+    assert owners.committed() == [b"1", b"2"]
+    owners.close()
 
 
 def _before_end(producer: KafkaOwner, wait: Callable[[], object]) -> None:

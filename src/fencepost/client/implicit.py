@@ -87,6 +87,8 @@ class ImplicitTransactions:
         if self.open is None:
             self.open = Enlisted()
             self._takes_new_until = now + LONGEST
+        if self.open.error is not None:
+            return False
         if is_new and self._held and now >= self._takes_new_until:
             return False  # once something is acknowledged, there is something to end
         return self.open.admits(partition)
@@ -169,8 +171,8 @@ class ImplicitTransactions:
 
     def _abort(self, cause: FencepostError, who: Identity) -> None:
         """A part of it failed for good, so all of it does, and with it the order of what would follow."""
-        ending = self._ending = []
-        self._settles.fail_uncommitted(self.drop(), cause, "no")
+        ending: list[Acknowledged] = []
+        self._ending = ending
 
         def end() -> FencepostError:
             try:
@@ -183,8 +185,8 @@ class ImplicitTransactions:
 
         def ended(outcome: FencepostError) -> None:
             if self._ending is ending:
-                self._ending = self.open = None
-                self._settles.stop_owning(outcome)
+                self._ending = None
+                self._settles.stop_owning(outcome)  # which fails what is held: its reason is known only now
 
         self._errands.send_out(end, ended)
 

@@ -94,6 +94,8 @@ _LEADERSHIP: Final = LEADER_MOVED | frozenset(
     }
 )
 
+_TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 """Answers about a topic that asking again does not change."""
 
@@ -774,6 +776,10 @@ class Sender:
             # The marker of the transaction before is still on its way to this partition.
             code = ErrorCode.CONCURRENT_TRANSACTIONS
         verdict = flight.refused(sent, code, now, self._backoff(sent))
+        if code in _TRANSACTION_OVER and self._is_implicit and self.transaction is not None:
+            # Fenced, or open for too long: the coordinator says which when it is asked to end it.
+            self.transaction.fail(ServerError(code, "the transaction has ended on the server"))
+            return
         if verdict is Verdict.RETRY:
             log.debug("%s: %s, to be sent again", queue.name, code.name)
         elif verdict is Verdict.PERSISTED:
@@ -918,7 +924,6 @@ class Sender:
 
     def stop_owning(self, cause: FencepostError) -> None:
         self._first_failure = cause
-        self.transaction = None
         if is_fencing(cause):
             self.fence(cause.code)
         else:
@@ -926,6 +931,9 @@ class Sender:
             self.fail_everything(
                 SendFailed(f"what follows would be out of order after this: {cause}", persisted="no", code=cause.code)
             )
+        if self.implicit is not None:
+            self.implicit.forget()
+        self.transaction = None
 
     # --- settling ---
 

@@ -217,11 +217,23 @@ def test_a_record_that_fails_for_good_aborts_and_ends_the_owner(case: Case) -> N
     cause = SendFailed("too large", persisted="no")
     assert case.implicit.open is not None
     case.implicit.open.fail(cause)
+    assert not case.admits(is_new=False)
     case.go_on()
-    assert case.seen.failed == [(1, "no")]
+    assert not case.seen.stopped, "perhaps it is fenced: the coordinator says so"
     case.errands.run()
     assert case.steps.ends == [False]
     assert case.seen.stopped is cause
+    assert len(case.implicit.drop()) == 1, "left for the send thread to fail"
+
+
+def test_a_transaction_that_is_over_on_the_server_may_mean_the_fence(case: Case) -> None:
+    case.acknowledged(5)
+    assert case.implicit.open is not None
+    case.implicit.open.fail(ServerError(ErrorCode.INVALID_TXN_STATE))
+    case.steps.answer = _raise(FENCED)
+    case.go_on()
+    case.errands.run()
+    assert case.seen.stopped is FENCED
 
 
 def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> None:
