@@ -8,6 +8,8 @@ from rich.table import Table
 from bench.goals import Judgement, judge
 from bench.results import Results, Series
 
+_MOST_COLUMNS = 4
+
 
 def show(results: Results, console: Console) -> None:
     about = results.about
@@ -23,14 +25,20 @@ def show(results: Results, console: Console) -> None:
 
 
 def _figures(results: Results, section: str) -> Table:
+    """A row for everything that was measured and a column for whom, or the other way round where there are many."""
     table = Table(title=f"{section}: median (min..max)", title_justify="left", title_style="bold")
     table.add_column("what")
-    targets = results.targets(section)
-    for target in targets:
-        table.add_column(target, justify="right")
-    for labels in results.labels(section):
-        cells = [results.get(section, labels, target) for target in targets]
-        table.add_row(" ".join(labels) or section, *("" if cell is None else _cell(cell) for cell in cells))
+    targets, measured = results.targets(section), results.labels(section)
+    across = len(targets) > _MOST_COLUMNS
+    for heading in [" ".join(labels) for labels in measured] if across else targets:
+        table.add_column(heading, justify="right")
+    for row in targets if across else measured:
+        if isinstance(row, str):
+            cells = [results.get(section, labels, row) for labels in measured]
+        else:
+            cells = [results.get(section, row, target) for target in targets]
+        title = row if isinstance(row, str) else " ".join(row) or section
+        table.add_row(title, *("" if cell is None else _cell(cell) for cell in cells))
     return table
 
 

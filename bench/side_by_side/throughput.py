@@ -14,10 +14,10 @@ from bench.side_by_side.plan import MOST_READ, OURS, READ, SENT, Plan, name, rea
 
 SENDING = "clients send"
 READING = "clients read"
-SENDING_CPU = "clients send, CPU of client + broker"
-READING_CPU = "clients read, CPU of client + broker"
+SENDING_CPU = "clients send, CPU seconds per million records"
+READING_CPU = "clients read, CPU seconds per million records"
 UNIT = "k records/s"
-CPU_UNIT = "s per million records"
+CPU_UNIT = "s/M"
 
 
 def warm_up(plan: Plan, kafka: Broker, ours: Broker, say: Say) -> None:

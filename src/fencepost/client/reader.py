@@ -25,7 +25,7 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, TimedOut
-from fencepost.kernel import decode_batch
+from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -202,14 +202,11 @@ class Reader(Closing):
         return records
 
     def _decode(self, chunk: Chunk) -> list[ReadRecord]:
-        topic, partition = chunk.partition
         start, stop = chunk.start, chunk.stop if chunk.stop is not None else _ALL
-        return [
-            ReadRecord(topic, partition, *record)
-            for batch in chunk.batches
-            for record in decode_batch(batch)
-            if start <= record.offset < stop
-        ]
+        rows = (
+            decode_rows(batch, ReadRecord, tuple(chunk.partition), start=start, stop=stop) for batch in chunk.batches
+        )
+        return list(chain.from_iterable(rows))
 
     def arrow(self) -> Iterator[pa.RecordBatch]:
         """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""

@@ -58,6 +58,7 @@ BatchBuilder = _batches.BatchBuilder
 encode_batch = _batches.encode_batch
 build_batches = _batches.build_batches
 decode_batch = _batches.decode_batch
+decode_rows = _batches.decode_rows
 room = _batches.room
 murmur2 = _batches.murmur2
 partition_for_key = _batches.partition_for_key
@@ -101,6 +102,7 @@ __all__ = [
     "checksum",
     "compress",
     "decode_batch",
+    "decode_rows",
     "decompress",
     "encode_batch",
     "encode_marker",

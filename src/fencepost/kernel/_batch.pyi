@@ -1,11 +1,13 @@
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from _typeshed import ReadableBuffer
 
 from fencepost.kernel.columns import RecordColumns
 from fencepost.kernel.header import Buffer
 from fencepost.kernel.record import Headers, Payload, Record, Row
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 class BatchBuilder:
     count: int
@@ -75,6 +77,9 @@ def unpack(codec: int, data: Buffer, max_bytes: int) -> Buffer: ...
 def room(size: int) -> Block: ...
 def checksum_of(data: Buffer, *, by_table: bool = False) -> int: ...
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = ...) -> list[Record]: ...
+def decode_rows(
+    buffer: Buffer, kind: type[_Row], head: tuple[str | int, ...], *, start: int = ..., stop: int = ...
+) -> list[_Row]: ...
 
 class Block:
     def __len__(self) -> int: ...

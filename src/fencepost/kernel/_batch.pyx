@@ -65,6 +65,7 @@ cdef enum:
 
 cdef object RecordType = _Record
 cdef tuple NO_HEADERS = ()
+cdef tuple NO_HEAD = ()
 cdef const char* LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"    # independent blocks of 64 KiB, no checksums
 
 include "_bytes.pxi"
@@ -752,26 +753,58 @@ cdef tuple headers_of(RawRecord* record):
     return tuple(headers)
 
 
-cdef inline object record_of(int64_t offset, object timestamp, object key, object value, object headers):
-    """A `Record`, made as tuple.__new__ makes it, without the detour over a tuple of its fields."""
-    cdef object record = tuple_alloc(<PyTypeObject*> RecordType, 5)
+cdef inline object record_of(
+    object kind, tuple head, int64_t offset, object timestamp, object key, object value, object headers
+):
+    """A tuple of type `kind`, made as tuple.__new__ makes it, without the detour over a tuple of its fields."""
+    cdef Py_ssize_t place, first = len(head)
+    cdef object record = tuple_alloc(<PyTypeObject*> kind, first + 5)
     cdef object number = offset
+    for place in range(first):
+        field = head[place]
+        Py_INCREF(field)
+        PyTuple_SET_ITEM(record, place, field)
     Py_INCREF(number)
-    PyTuple_SET_ITEM(record, 0, number)
+    PyTuple_SET_ITEM(record, first, number)
     Py_INCREF(timestamp)
-    PyTuple_SET_ITEM(record, 1, timestamp)
+    PyTuple_SET_ITEM(record, first + 1, timestamp)
     Py_INCREF(key)
-    PyTuple_SET_ITEM(record, 2, key)
+    PyTuple_SET_ITEM(record, first + 2, key)
     Py_INCREF(value)
-    PyTuple_SET_ITEM(record, 3, value)
+    PyTuple_SET_ITEM(record, first + 3, value)
     Py_INCREF(headers)
-    PyTuple_SET_ITEM(record, 4, headers)
+    PyTuple_SET_ITEM(record, first + 4, headers)
     PyObject_GC_UnTrack(<void*> record)  # nothing in it can refer back, and a fetch makes many thousands
     return record
 
 
 def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
     """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
+    return decode_as(RecordType, NO_HEAD, buffer, at, check, max_bytes, INT64_MIN, INT64_MAX)
+
+
+def decode_rows(buffer, type kind not None, tuple head not None, *, int64_t start=INT64_MIN, int64_t stop=INT64_MAX):
+    """The records of a batch whose offsets are in start … stop−1, as tuples of type `kind`: the fields of `head`, which
+    are texts and numbers, then those of a `Record`.
+    """
+    if not issubclass(kind, tuple) or kind.__itemsize__ != tuple.__itemsize__ or kind.__basicsize__ != tuple.__basicsize__:
+        raise TypeError(f"{kind.__name__} is no plain tuple")
+    for field in head:
+        if type(field) is not str and type(field) is not int:
+            raise TypeError("the head of a row consists of texts and numbers")
+    return decode_as(kind, head, buffer, 0, True, _MAX_DECOMPRESSED, start, stop)
+
+
+cdef list decode_as(
+    object kind,
+    tuple head,
+    object buffer,
+    Py_ssize_t at,
+    bint check,
+    Py_ssize_t max_bytes,
+    int64_t start,
+    int64_t stop,
+):
     header, payload = open_batch(buffer, at, check, max_bytes, unpack)
     cdef int32_t count = header.count
     cdef int32_t last_offset_delta = header.last_offset_delta
@@ -799,11 +832,15 @@ def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_byt
                     f"offset delta {record.offset_delta} comes after {last_delta}, the last is {last_offset_delta}"
                 )
             last_delta = record.offset_delta
+            if not start <= base_offset + last_delta < stop:
+                continue
             if not log_append_time and wrapping_add(base_timestamp, record.timestamp_delta) != time:
                 time = wrapping_add(base_timestamp, record.timestamp_delta)
                 timestamp = time
             records.append(
                 record_of(
+                    kind,
+                    head,
                     base_offset + last_delta,
                     timestamp,
                     bytes_of(record.key),

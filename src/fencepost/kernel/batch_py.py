@@ -16,7 +16,7 @@ behind the last record: `CorruptBatch`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress
@@ -336,6 +336,18 @@ def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: 
     """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
     header, payload = open_batch(buffer, at, check, max_bytes)
     return decode_records(header, Cursor(memoryview(payload)))
+
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+
+
+def decode_rows(
+    buffer: Buffer, kind: type[_Row], head: tuple[str | int, ...], *, start: int = MIN_INT64, stop: int = MAX_INT64
+) -> list[_Row]:
+    """The records of a batch whose offsets are in start … stop−1, as tuples of type `kind`: the fields of `head`, which
+    are texts and numbers, then those of a `Record`.
+    """
+    return [tuple.__new__(kind, (*head, *record)) for record in decode_batch(buffer) if start <= record.offset < stop]
 
 
 def decode_records(header: BatchHeader, cursor: Cursor) -> list[Record]:

@@ -19,6 +19,7 @@ class Kernel(NamedTuple):
     encode_batch: Any
     build_batches: Any
     decode_batch: Any
+    decode_rows: Any
     room: Any
     murmur2: Any
     partition_for_key: Any
