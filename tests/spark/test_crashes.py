@@ -71,6 +71,7 @@ def test_a_driver_killed_around_the_commit_in_turn(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_a_driver_killed_between_every_two_steps_in_turn(servers: str, drivers: Drivers) -> None:
     drivers.killed_at_each_in_turn(STEPS)
     assert_each_once(servers, drivers.common["target"])

@@ -24,7 +24,7 @@ from fencepost import Admin, Producer
 from tests.support.committed import committed, committed_values
 from tests.support.spark_drivers import STEPS, Drivers
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(1800)]
 
 START = time.time_ns() // 1_000_000 // 10_000 * 10_000 - 600_000
 """Ten minutes ago, at the beginning of a window: recent, or else retention takes the records away."""
