@@ -352,7 +352,7 @@ class Queues:
                 if queue.open is None or not also_open:
                     return None
                 self._seal(queue)
-            return queue.sealed.popleft()
+            return queue.sealed.pop(0)
 
     def designate(self, batch: Batch, partition: int) -> PartitionQueue:
         """An undesignated batch gets its partition and stands at the end of its queue."""

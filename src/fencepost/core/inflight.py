@@ -29,7 +29,6 @@ Without idempotence there are no stamps, one batch is in flight, and doubt ends 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -119,7 +118,7 @@ class Flight(Generic[BatchT]):
         self.next_sequence = FIRST
         self.last_acknowledged: Offset | None = None
         """Offset of the last record known to be in the log."""
-        self._sent: deque[Sent[BatchT]] = deque()
+        self._sent: list[Sent[BatchT]] = []  # a deque takes 700 bytes when empty, and most flights are (PROD-11)
         self._in_flight = 0
         self._proven = False  # the server has acknowledged this identity here, so it knows its H(P)
         self._last_proof = float("-inf")
