@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fencepost.client.channel import Channel, Key, raise_for
 from fencepost.client.closing import Closing
 from fencepost.client.groups import Groups
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
     Broker,
     ClusterDescription,
@@ -42,7 +43,7 @@ from fencepost.client.results import (
 from fencepost.client.routing import Routes, unknown_topic
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.transactions import Transactions
-from fencepost.errors import ErrorCode, ServerError, TimedOut
+from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
 
@@ -397,12 +398,22 @@ class Admin(Closing):
         """Asks each leader for its partitions of one topic, and answers all the partitions' results."""
         answered: list[Any] = []
         for leader, indexes in self._routes.leaders(topic, wanted).items():
-            message = self._routes.to(leader).request(key, fields(indexes)).message
+            message = self._ask_leader(leader, key, fields(indexes), topic)
             for partition in (partition for found in message.topics for partition in found.partitions):
                 where = f"{topic}-{partition.partition_index}"
                 raise_for(partition.error_code, where, getattr(partition, "error_message", None))
                 answered.append(partition)
         return answered
+
+    def _ask_leader(self, leader: Broker, key: Key, fields: Mapping[str, Any], topic: str) -> Any:
+        """One that has died is one that moves: the cluster, which has just named it, will name another."""
+        try:
+            return self._routes.to(leader).request(key, fields).message
+        except (Unreachable, TimedOut) as error:
+            if keeps_us_out(error):
+                raise
+            where = f"a leader of {topic!r}, {leader.host}:{leader.port}"
+            raise ServerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where}, does not answer: {error}") from error
 
     def _configs(self, channel: Channel, kind: int, name: str) -> tuple[ConfigEntry, ...]:
         fields = {"resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]}

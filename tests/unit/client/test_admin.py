@@ -11,7 +11,7 @@ from fencepost.client.admin import EARLIEST, LATEST
 from fencepost.client.channel import Key
 from fencepost.client.groups import read_assignment
 from fencepost.client.results import Broker, GroupOffset, NewTopic, OffsetAt, OffsetChange
-from fencepost.errors import ErrorCode, ServerError, TimedOut
+from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition
 from tests.support.fake_cluster import FakeCluster, Handler
 
@@ -148,6 +148,30 @@ def test_a_leader_that_has_moved_is_looked_up_again() -> None:
     cluster.on(Key.LIST_OFFSETS, moved, offsets_by(7))
     assert cluster.admin().latest("orders") == {0: 7}
     assert [each.broker for each in cluster.requests(Key.LIST_OFFSETS)] == [1, 2]
+
+
+def test_a_leader_that_has_died_is_looked_up_again() -> None:
+    cluster = FakeCluster(brokers=2, topics={"orders": [1]})
+
+    def died(request: Any, version: int) -> Mapping[str, Any]:
+        cluster.topics["orders"] = [2]
+        raise Unreachable("nothing listens there")
+
+    cluster.on(Key.LIST_OFFSETS, died, offsets_by(7))
+    assert cluster.admin().latest("orders") == {0: 7}
+    assert [each.broker for each in cluster.requests(Key.LIST_OFFSETS)] == [1, 2]
+
+
+def test_a_leader_that_keeps_us_out_is_not_asked_again() -> None:
+    cluster = FakeCluster(brokers=2, topics={"orders": [1]})
+
+    def refuses(request: Any, version: int) -> Mapping[str, Any]:
+        raise TlsRefused("its certificate is not trusted")
+
+    cluster.on(Key.LIST_OFFSETS, refuses)
+    with pytest.raises(TlsRefused):
+        cluster.admin().latest("orders")
+    assert len(cluster.requests(Key.LIST_OFFSETS)) == 1
 
 
 def test_a_partition_that_never_gets_a_leader_is_named_when_the_time_is_over() -> None:
