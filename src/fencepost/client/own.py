@@ -16,7 +16,7 @@ from typing import Protocol, Self, TypedDict
 
 from fencepost.client.routing import Routes
 from fencepost.core.claim import Demand, Held
-from fencepost.errors import FencepostError
+from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import OWN
 
@@ -71,9 +71,14 @@ class Claim:
 
         Raises Fenced if somebody has taken over by now. Harmless if done before.
         """
-        if not self._released:
-            self._released = True
+        if self._released:
+            return
+        try:
             self._road.release(self.group, list(self.rows))
+        except Fenced:
+            self._released = True  # there is nothing to give back any more
+            raise
+        self._released = True
 
     def __enter__(self) -> Self:
         return self
