@@ -121,7 +121,8 @@ def _by_template(template: str, record: ReadRecord) -> str:
     out = [first]
     for part in parts:
         if not part or part[0] not in fields:
-            raise click.UsageError(f"%{part[:1]} is not known in --format; see --help")
+            known = " ".join(f"%{letter}" for letter in fields)
+            raise click.UsageError(f"%{part[:1]} is not known in --format, only {known}")
         out.append(fields[part[0]] + part[1:])
     return "".join(out)
 

@@ -101,12 +101,16 @@ class Overtaken(click.ClickException):
     exit_code = FENCED
 
 
+class NotThere(click.ClickException):
+    exit_code = 127  # as a shell says it
+
+
 def _run(command: list[str], environment: dict[str, str], lost: threading.Event) -> int:
     """Runs the command; terminates it when what was owned is lost."""
     try:
         child = subprocess.Popen(command, env=environment)
     except FileNotFoundError:
-        raise click.ClickException(f"{command[0]}: no such command") from None
+        raise NotThere(f"{command[0]}: no such command") from None
     ended = threading.Event()
 
     def end_when_lost() -> None:

@@ -79,7 +79,8 @@ def produce(
             size += length
             advance(1, length + 1)
         producer.flush()
-    target.done(f"{sent:,} records ({size:,} bytes) in {topic}", {"topic": topic, "records": sent, "bytes": size})
+    records = "1 record" if sent == 1 else f"{sent:,} records"
+    target.done(f"{records} ({size:,} bytes) in {topic}", {"topic": topic, "records": sent, "bytes": size})
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
