@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -58,6 +59,7 @@ def copy(
     (source_at, topic), (target_at, target_topic) = _place(base, source), _place(base, destination)
     if (source_at.servers, topic) == (target_at.servers, target_topic):
         raise ConfigError("source and target are the same topic")
+    _silence_py4j()
     with _session(master) as spark:
         work = Copy(
             spark,
@@ -96,6 +98,15 @@ def _place(base: ClientSettings, text: str) -> tuple[ClientSettings, str]:
     if not topic:
         raise ConfigError(f"{text!r} names no topic: HOST:PORT/TOPIC, or TOPIC alone")
     return (replace(base, servers=parse_servers(servers)) if slash else base), topic
+
+
+def _silence_py4j() -> None:
+    """py4j logs a call that failed or was interrupted with its traceback, and then raises all the same: what is raised
+    is enough. It uses the root logger, so that is where it has to be told apart from others."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
+    logging.getLogger().addHandler(handler)
 
 
 @contextlib.contextmanager
