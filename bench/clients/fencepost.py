@@ -22,7 +22,6 @@ def producer(job: Produce) -> Producer:
         batch_size=BATCH_BYTES,
         max_request_size=4 * BATCH_BYTES,
         linger=LINGER_MS / 1000,
-        buffer_memory=256 << 20,
     )
 
 
