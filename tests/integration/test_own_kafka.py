@@ -5,6 +5,7 @@ Each test runs on a real Apache Kafka and, by the same road, on fencepost's serv
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +15,9 @@ import pytest
 
 import fencepost
 from fencepost.client.admin import Admin
+from fencepost.client.owner_topic import describe_owners
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
 from fencepost.core.claim import Refused
 from fencepost.core.claim_steps import Step
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
@@ -210,6 +214,30 @@ def test_the_server_says_which_road_to_take(kafka: Any, name: str) -> None:
         claim = producer.own(f"g-{name}", [f"{name}-0"], generation=1)
         assert producer.send(name, b"1").result(PATIENCE).offset == 0
         assert claim.generation == 1
+
+
+def test_who_owns_what_can_be_read_without_disturbing_anybody(owners: Owners) -> None:
+    producer = owners.make()
+    claim = producer.own(owners.group, ["b", "a"], generation=1)
+    producer.own(owners.group, ["given back"], generation=1).release()
+    with Routes(ClientSettings.of(owners.address)) as routes:
+        found = describe_owners(routes.settings, routes, owners.group)
+        assert describe_owners(routes.settings, routes, None).owners
+    assert [(row.group, row.resource, row.token) for row in found.owners] == [
+        (owners.group, "a", claim.rows["a"].token),
+        (owners.group, "b", claim.rows["b"].token),
+    ]
+    assert found.owners[0].client_id == producer.road.owner.write_id
+    assert found.owners[0].address.endswith(f":{os.getpid()}")
+    assert not is_fenced(producer, owners.topic)
+
+
+@pytest.mark.kafka
+def test_the_admin_describes_owners_on_kafka_too(kafka: Any, name: str) -> None:
+    with fencepost.Producer(kafka.address) as producer, Admin(kafka.address) as admin:
+        claim = producer.own(f"g-{name}", ["a"], generation=1)
+        (row,) = admin.owners(f"g-{name}").owners
+        assert (row.resource, row.generation, row.token) == ("a", 1, claim.token)
 
 
 # --- writing ---

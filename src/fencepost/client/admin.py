@@ -103,7 +103,11 @@ class Admin(Closing):
         return ClusterDescription(answer.cluster_id, answer.controller_id, brokers)
 
     def owners(self, group: str | None = None) -> Owners:
-        """Who holds what, and who waits, in one group or in all; only a fencepost server knows `own`."""
+        """Who holds what, and who waits, in one group or in all."""
+        if not self.offers(Key.DESCRIBE_OWNERS):
+            from fencepost.client.owner_topic import describe_owners  # which asks with this class
+
+            return describe_owners(self._routes.settings, self._routes, group)
         answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group}).message
         raise_for(answer.error_code, "describing owners")
         return Owners(

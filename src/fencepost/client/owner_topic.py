@@ -16,6 +16,7 @@ from typing import Any, Final
 from fencepost.client.admin import Admin
 from fencepost.client.link import Link
 from fencepost.client.reader import Reader
+from fencepost.client.results import OwnerDescription, Owners
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.transactional import Transactional
@@ -101,7 +102,7 @@ class GroupOwners:
 
     def table(self) -> Table:
         """The records as they can be read now; nobody is disturbed."""
-        return self._read() if self._exists() else {}
+        return self._read(settled=False) if self._exists() else {}
 
     # --- the steps ---
 
@@ -185,11 +186,11 @@ class GroupOwners:
             return False
         return True
 
-    def _read(self) -> Table:
-        """All that is committed. After a fence nothing is open any more, so the end is the end."""
+    def _read(self, *, settled: bool = True) -> Table:
+        """All that is committed. `settled`: after a fence nothing is open any more, so the very end is waited for."""
         topic, partition = self._where
         with Admin(self._settings) as admin:
-            end = admin.latest(topic)[partition]
+            end = admin.latest(topic, read_committed=not settled)[partition]
         table: dict[str, OwnerRecord] = {}
         with Reader(self._settings, self._where, stop={partition: end}, patience=self._patience) as reader:
             while (records := reader.poll(self._patience)) is not None:
@@ -197,6 +198,24 @@ class GroupOwners:
                     if record.key is not None and record.value is not None:
                         table[record.key.decode()] = OwnerRecord.decode(record.value)
         return table
+
+
+def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> Owners:
+    """Who owns what, in one group or in all. Whether they are alive nobody knows."""
+    with Admin(settings) as admin:
+        topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
+    found: list[OwnerDescription] = []
+    for name in [name.removeprefix(TOPIC_PREFIX) for name in topics]:
+        if group in (None, name):
+            owners = GroupOwners(settings, routes, name, write_timeout_ms=0, patience=settings.request_timeout)
+            found += [
+                OwnerDescription(
+                    name, resource, record.generation, record.token, record.since_ms, record.who, record.owner
+                )
+                for resource, record in sorted(owners.table().items())
+                if record.owner is not None
+            ]
+    return Owners(tuple(found), ())
 
 
 @contextmanager
