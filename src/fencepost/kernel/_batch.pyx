@@ -61,7 +61,10 @@ cdef enum:
     LZ4_HEADER_SIZE = 7
     LZ4_RATIO = 255             # a byte of LZ4 stands for at most so many
     LZ4_FIRST_SLOW_LEVEL = 3
-    WORTH_LETTING_GO = 32768    # bytes; below it, getting the GIL back takes longer than the work
+    # Bytes from which on the GIL is given up. Who does so while another thread calls `send` in a tight loop gets it back
+    # after sys.getswitchinterval(), 5 ms: a send thread that did it for every checksum would do little else.
+    WORTH_LETTING_GO = 32768        # to be packed
+    WORTH_LETTING_GO_PLAIN = 2097152    # only to be checksummed, or copied: some 20 GB/s
 
 cdef object RecordType = _Record
 cdef tuple NO_HEADERS = ()
@@ -516,8 +519,11 @@ cdef class BatchBuilder:
         if codec == NONE:
             block = block_of(&self.memory)
             block.writable = True
-            with nogil:
+            if frozen.size < WORTH_LETTING_GO_PLAIN:
                 write_header(block.memory.data, frozen.size, &frozen)
+            else:
+                with nogil:
+                    write_header(block.memory.data, frozen.size, &frozen)
         else:
             block = self.finish_packed(&frozen)
             release(&self.memory)
@@ -532,10 +538,13 @@ cdef class BatchBuilder:
         if bound > INT32_MAX:
             raise_outcome(TOO_LARGE)
         widest = room_of(bound)
-        self.lent += 1
-        with nogil:
+        if frozen.size < WORTH_LETTING_GO:
             widest.memory.used = write_batch(widest.memory.data, frozen)
-        self.lent -= 1
+        else:
+            self.lent += 1
+            with nogil:
+                widest.memory.used = write_batch(widest.memory.data, frozen)
+            self.lent -= 1
         if widest.memory.used > widest.memory.capacity // 2:
             return widest
         block = room_of(widest.memory.used)
