@@ -26,10 +26,12 @@ def show(results: Results, console: Console) -> None:
 
 def _figures(results: Results, section: str) -> Table:
     """A row for everything that was measured and a column for whom, or the other way round where there are many."""
-    table = Table(title=f"{section}: median (min..max)", title_justify="left", title_style="bold")
-    table.add_column("what")
     targets, measured = results.targets(section), results.labels(section)
     across = len(targets) > _MOST_COLUMNS
+    unit = next(series.unit for series in results if series.section == section)
+    title = f"{section}, {unit}: median (min..max)" if across else f"{section}: median (min..max)"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("what", no_wrap=across)
     for heading in [" ".join(labels) for labels in measured] if across else targets:
         table.add_column(heading, justify="right")
     for row in targets if across else measured:
@@ -37,13 +39,13 @@ def _figures(results: Results, section: str) -> Table:
             cells = [results.get(section, labels, row) for labels in measured]
         else:
             cells = [results.get(section, row, target) for target in targets]
-        title = row if isinstance(row, str) else " ".join(row) or section
-        table.add_row(title, *("" if cell is None else _cell(cell) for cell in cells))
+        what = row if isinstance(row, str) else " ".join(row) or section
+        table.add_row(what, *("" if cell is None else _cell(cell, with_unit=not across) for cell in cells))
     return table
 
 
-def _cell(series: Series) -> str:
-    text = f"{number(series.median)} {series.unit}"
+def _cell(series: Series, *, with_unit: bool) -> str:
+    text = f"{number(series.median)} {series.unit}" if with_unit else number(series.median)
     if len(series.values) > 1:
         text += f" ({number(min(series.values))}..{number(max(series.values))})"
     if series.server_cpu and series.unit == "MB/s":

@@ -17,7 +17,7 @@ READING = "clients read"
 SENDING_CPU = "clients send, CPU seconds per million records"
 READING_CPU = "clients read, CPU seconds per million records"
 UNIT = "k records/s"
-CPU_UNIT = "s/M"
+CPU_UNIT = "s"
 
 
 def warm_up(plan: Plan, kafka: Broker, ours: Broker, say: Say) -> None:
