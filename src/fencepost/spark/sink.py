@@ -142,6 +142,8 @@ class Sink:
         self.reports: deque[BatchReport] = deque(maxlen=100)
         self.row_bytes: float | None = None
         """How large rows were in the last micro-batch that had any, encoded."""
+        self.expects_little = False
+        """The last micro-batch was published by the driver: so, most likely, will the next one be."""
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
             how,
@@ -207,15 +209,20 @@ class _DataFrameBatch(MicroBatch):
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
         self._thaw()
         spark = self._df.sparkSession
+        # What comes back to the driver whole needs no place in Spark's storage, and setting one up costs more than ten
+        # rows do. If there is more than the last time, nothing of it is published yet: it is frozen again, and kept.
+        keep = not self.sink.expects_little
         with tuning.settings(spark, self._arrow_batches()):
             mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
-            self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
-            with tuning.settings(spark, tuning.WHILE_COLLECTING):
-                collected = self._frozen.select(*MANIFEST_COLUMNS).collect()
+            if keep:
+                self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
+            with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
+                collected = mapped.select(*MANIFEST_COLUMNS).collect()
         manifest = manifest_of(collected, driver_bytes=options.driver_bytes)
         if manifest.records:
             self.sink.row_bytes = manifest.size / manifest.records
-        return manifest
+        self.sink.expects_little = manifest.payloads is not None
+        return manifest if keep or self.sink.expects_little else self.freeze(position)
 
     def _arrow_batches(self) -> Mapping[str, str]:
         """Nothing is taken for granted before a first micro-batch has shown how large rows are, after a failure, which
