@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-KERNEL := src/fencepost/kernel/_batch.pyx
+KERNEL := $(wildcard src/fencepost/kernel/*.pyx src/fencepost/kernel/*.pxi src/fencepost/kernel/*.h)
 
 # The first Python that is new enough; PYTHON=/path/to/python chooses another.
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \

@@ -37,6 +37,8 @@ _CURED_BY_WAITING: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+_END_CURED_BY_WAITING: Final = _CURED_BY_WAITING | {ErrorCode.UNKNOWN_SERVER_ERROR}
+"""Kafka answers an EndTxn with that while somebody fences the name; asked again, it says who has it."""
 _END_VERSION: Final = 4
 """Later versions bump the epoch at every end (KIP-890): here the epoch is new for every transaction anyway."""
 _ADD_VERSION: Final = 3
@@ -197,7 +199,7 @@ class Transactional:
             answer = channel.request(Key.END_TXN, fields, at_most=_END_VERSION).message
             raise_for(answer.error_code, f"{'commit' if commit else 'abort'} of a transaction of {self.name!r}")
 
-        self._until_answered(ask)
+        self._until_answered(ask, _END_CURED_BY_WAITING)
 
     def describe(self) -> TransactionState | None:
         """What the coordinator knows of the name, without disturbing anything; None if it does not know it."""
@@ -213,7 +215,9 @@ class Transactional:
 
         return self._until_answered(ask)
 
-    def _until_answered(self, ask: Callable[[Channel], T]) -> T:
+    def _until_answered(
+        self, ask: Callable[[Channel], T], cured_by_waiting: frozenset[ErrorCode] = _CURED_BY_WAITING
+    ) -> T:
         deadline = time.monotonic() + self.patience
         pause = 0.002
         while True:
@@ -222,7 +226,7 @@ class Transactional:
                     self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
                 return ask(self._channel)
             except FencepostError as error:
-                known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
+                known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
                 if not known or keeps_us_out(error) or time.monotonic() + pause > deadline:
                     raise
