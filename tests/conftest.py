@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -31,6 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts.label(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """py4j leaves the sockets of threads that have ended to the garbage collector, whose complaint would hit whichever
+    test happens to come next: they are swept up behind each test of Spark's."""
+    yield
+    if item.get_closest_marker("spark") is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def without_kafka(reason: str) -> None:

@@ -34,7 +34,11 @@ def main(servers: str, topic: str, job: str, rows: int) -> None:
             killed.append(victim.pid)
             os.kill(victim.pid, signal.SIGKILL)
 
-    spark = session("local-cluster[2,1,1024]", **{"spark.executor.memory": "512m"})
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.deploy.maxExecutorRetries": "-1",  # on a slow machine an executor may need several beginnings
+    }
+    spark = session("local-cluster[2,1,1024]", **settings)
     df = spark.range(0, rows, 1, 4).selectExpr("concat(id, ' ', uuid()) value")
     report = fencepost.spark.write(
         df, servers, topic=topic, job=job, driver_bytes=0, on_step=kill_an_executor, attempts=5

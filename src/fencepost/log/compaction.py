@@ -304,7 +304,8 @@ class CompactionJob:
         # Snapshots from before point into segments that are about to change: the one taken with this job does not, for
         # it was taken behind them.
         self._snapshot.write()
-        snapshots.remove_older(log.handles.files, log.directory, self._snapshot.end_offset)
+        with log.snapshot_lock:  # whoever writes a snapshot meanwhile removes old ones, too
+            snapshots.remove_older(log.handles.files, log.directory, self._snapshot.end_offset)
         keys = self._note_keys(pause)
         batch_filter = BatchFilter(
             keys,
