@@ -17,7 +17,7 @@ from fencepost.log import CompactionJob, Handles, LogConfig, OffsetOutOfRange, O
 from fencepost.types import Offset
 from tests.support.logs import NOW
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]  # threads that fight for one interpreter: seconds, or minutes
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]  # threads that fight for one interpreter take their time
 
 BATCHES = 4000
 CONFIG = LogConfig(segment_bytes=8000, index_interval_bytes=300, snapshot_batches=150, retention_ms=-1)
