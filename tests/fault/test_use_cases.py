@@ -230,7 +230,8 @@ def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appl
             yield found
         return
     if postgres.binaries() is None:
-        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+        absent = "PostgreSQL is not installed (Debian: postgresql)"
+        pytest.fail(absent) if os.environ.get("CI", "").lower() == "true" else pytest.skip(absent)
     with postgres.running(tmp_path) as address, closing(postgres_application(address)) as found:
         yield found
 
