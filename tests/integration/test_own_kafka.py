@@ -345,7 +345,7 @@ def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners)
     for is_open in (False, True):
         old, _ = owners.owner(generation=0)
         owner = old.road.owner
-        who = old._sender.identity.current
+        who = old._sender.standing.identity.current
         assert who is not None
         if is_open:
             owner.writing.add_partitions(who, [TopicPartition(owners.topic, 0)])
@@ -385,7 +385,7 @@ def _before_end(producer: KafkaOwner, wait: Callable[[], object]) -> None:
 
 
 def _replace_end(producer: KafkaOwner, end: Callable[..., None]) -> None:
-    implicit = producer._sender.implicit
+    implicit = producer._sender.standing.implicit
     assert implicit is not None
 
     class Replaced:

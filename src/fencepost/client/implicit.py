@@ -27,7 +27,7 @@ from fencepost.client.partition_queue import Batch
 from fencepost.client.ticket import UNKNOWN_OFFSET
 from fencepost.client.transactional import Transactional
 from fencepost.core.enlist import Enlisted
-from fencepost.core.pid import FENCING, REPLACED, Identity
+from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import FencepostError, Persisted
 from fencepost.types import Offset, TopicPartition
 
@@ -129,7 +129,7 @@ class ImplicitTransactions:
             try:
                 steps.end(who, commit=True)
             except FencepostError as error:
-                if steps.doubts == doubts and _is_fencing(error):
+                if steps.doubts == doubts and error.code in NAME_TAKEN:
                     return error
                 return self._look(ending, error)
             return "yes"
@@ -178,7 +178,7 @@ class ImplicitTransactions:
             try:
                 self._steps.end(who, commit=False)
             except FencepostError as error:
-                if _is_fencing(error):
+                if error.code in NAME_TAKEN:
                     return error
                 log.warning("the coordinator does not answer; the open transaction will end by its timeout: %s", error)
             return cause
@@ -189,7 +189,3 @@ class ImplicitTransactions:
                 self._settles.stop_owning(outcome)  # which fails what is held: its reason is known only now
 
         self._errands.send_out(end, ended)
-
-
-def _is_fencing(error: FencepostError) -> bool:
-    return error.code in FENCING or error.code in REPLACED

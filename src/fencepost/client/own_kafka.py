@@ -29,7 +29,7 @@ from fencepost.core.claim import Demand, Held
 from fencepost.core.claim_steps import claim, release
 from fencepost.core.owner_records import Claimant
 from fencepost.core.ownership import Wanted
-from fencepost.core.pid import FENCING, REPLACED, Identity
+from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
 from fencepost.types import Generation, Milliseconds, Offset, TopicPartition
 
@@ -121,7 +121,7 @@ class KafkaProducerRoad:
         self._settle()
         fresh = owner.identity is None
         if not fresh:
-            owner.identity = sender.identity.current  # an aborted transaction gets it a new epoch
+            owner.identity = sender.standing.identity.current  # an aborted transaction gets it a new epoch
         rows = owner.claim(demand)
         if fresh:
             identity = owner.identity
@@ -135,7 +135,7 @@ class KafkaProducerRoad:
 
     def release(self, group: str, names: Sequence[str]) -> None:
         self._settle()
-        self.owner.identity = self._sender.identity.current
+        self.owner.identity = self._sender.standing.identity.current
         self.owner.release(group, names)
 
     def interrupt(self) -> None:
@@ -143,7 +143,7 @@ class KafkaProducerRoad:
 
     def close(self) -> None:
         """What it owned is free, so that the next one need not know the generation."""
-        self.owner.identity = self._sender.identity.current
+        self.owner.identity = self._sender.standing.identity.current
         with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
             self.owner.release_all()
 
@@ -190,7 +190,7 @@ class KafkaReaderRoad:
             doubts = writing.doubts  # only a commit whose answer was lost may have been one
             writing.end(who, commit=True)
         except FencepostError as error:
-            if error.code not in FENCING and error.code not in REPLACED:
+            if error.code not in NAME_TAKEN:
                 with suppress(FencepostError):
                     writing.end(who, commit=False)
                 raise

@@ -35,7 +35,7 @@ from fencepost.core.claim_steps import (
     Write,
 )
 from fencepost.core.owner_records import OwnerRecord, Table
-from fencepost.core.pid import FENCING, REPLACED, Identity
+from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Row, encode_batch
 from fencepost.types import Milliseconds, TopicPartition
@@ -55,7 +55,7 @@ _BATCH_BYTES: Final = 256 << 10
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
 
-_OVERTAKEN: Final = FENCING | REPLACED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
+_OVERTAKEN: Final = NAME_TAKEN | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 """What coordinator and leader answer to a claims identity that is no longer the newest, or whose transaction ended."""
 
 

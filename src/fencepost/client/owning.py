@@ -40,7 +40,7 @@ class ProducerRoad:
         if self._steps is not None and self._steps.routes is not self._shared:
             # The name goes over to the owner's connection: what is begun there ends when that does.
             self._steps.go_by(self._shared)
-            sender.errands.call(sender.renew_identity)
+            sender.errands.call(sender.standing.renew)
             wait_for_identity(sender, self._patience)
         return rows
 

@@ -104,7 +104,7 @@ class Waiting(NamedTuple):
 
 
 class TopicQueues(Lane):
-    __slots__ = ("name", "partition_count", "partitions", "unplaced", "waiting")
+    __slots__ = ("name", "partition_count", "partitions", "roaming", "unplaced", "waiting")
 
     undesignated: PartitionQueue
 
@@ -117,6 +117,8 @@ class TopicQueues(Lane):
         self.undesignated = PartitionQueue(self, UNDESIGNATED)
         self.waiting: deque[Waiting] = deque()
         self.unplaced: Unplaced | None = None
+        self.roaming = 0
+        """Batches of the undesignated queue that are under way; the send thread's alone."""
 
     def admit(self) -> None:
         """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""

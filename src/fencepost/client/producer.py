@@ -310,7 +310,7 @@ class Producer:
         self._raise_undelivered()
 
     def _raise_undelivered(self) -> None:
-        count, causes = self._sender.failures.take()
+        count, causes = self._sender.settling.failures.take()
         if not count:
             return
         undelivered = Undelivered(count, causes)
@@ -357,7 +357,7 @@ class Producer:
         self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
         before.forget_sockets()
-        owner, named = bool(before.tenure.held) or before.implicit is not None, self._options.name is not None
+        owner, named = bool(before.tenure.held) or before.standing.implicit is not None, self._options.name is not None
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True

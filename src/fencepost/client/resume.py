@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fencepost.client.connection import Connection
 from fencepost.client.ids import ProducerIds
 from fencepost.client.lookback import LookBack
-from fencepost.client.options import ProducerOptions
 from fencepost.client.partition_queue import Batch
+from fencepost.client.sending.common import Common
+from fencepost.client.sending.naming import Naming
+from fencepost.client.sending.settling import Settling
 from fencepost.client.transactional import Steps
 from fencepost.core import sequence
 from fencepost.core.enlist import Enlisted
@@ -29,9 +31,6 @@ from fencepost.core.pid import Identity, State
 from fencepost.errors import FencepostError, SendFailed
 from fencepost.kernel import BatchHeader, Record, decode_batch
 from fencepost.types import Offset, Pid, TopicPartition
-
-if TYPE_CHECKING:
-    from fencepost.client.sender import Sender
 
 
 class Known(NamedTuple):
@@ -49,11 +48,12 @@ def content_of(record: Record) -> int:
 class Resumption:
     """One producer's; touched by the send thread alone."""
 
-    def __init__(self, ids: ProducerIds, sender: Sender, steps: Steps, options: ProducerOptions) -> None:
+    def __init__(self, ids: ProducerIds, steps: Steps, common: Common, settling: Settling, naming: Naming) -> None:
         self.ids = ids
-        self._sender = sender
         self._steps = steps
-        self._options = options
+        self._common = common
+        self._settling = settling
+        self._naming = naming
         self._fencing = Enlisted()
         self._to_read: dict[TopicPartition, float] = {}
         """Fenced; when to read them. Infinity: it is being done."""
@@ -79,20 +79,22 @@ class Resumption:
             if at <= now:
                 self._read_back(partition)
             else:
-                self._sender.due(at, now)
+                self._common.agenda.due(at, now)
 
     def _fence(self) -> None:
-        identity = self._sender.identity
+        identity = self._common.standing.identity
         who = identity.current
         if who is None or identity.state is not State.READY or not (partitions := self._fencing.to_add()):
             return
 
         def fence() -> Identity:
             self._steps.add_partitions(who, partitions)
-            return self._steps.init(int(self._options.transaction_timeout * 1000), who)  # ends what was just begun
+            return self._steps.init(
+                int(self._common.options.transaction_timeout * 1000), who
+            )  # ends what was just begun
 
         def answered(outcome: Identity | FencepostError) -> None:
-            self._sender.name_answered(outcome)
+            self._naming.name_answered(outcome)
             if isinstance(outcome, Identity):
                 self._fencing.added(partitions)
                 self._to_read.update(dict.fromkeys(partitions, float("-inf")))
@@ -101,12 +103,12 @@ class Resumption:
 
         identity.renew()
         identity.asked()
-        self._sender.errands.send_out(fence, answered)
+        self._common.errands.send_out(fence, answered)
 
     def _read_back(self, partition: TopicPartition) -> None:
-        sender = self._sender
-        who = sender.identity.current
-        connection = sender.brokers.of_node(sender.metadata.leader(*partition))
+        brokers, metadata = self._common.brokers, self._common.metadata
+        who = self._common.standing.identity.current
+        connection = brokers.of_node(metadata.leader(*partition))
         if connection is None or who is None:
             return
 
@@ -115,12 +117,12 @@ class Resumption:
             self._known[partition] = known
 
         def failed(error: FencepostError) -> None:
-            sender.metadata.distrust()
-            self._to_read[partition] = sender.now() + self._options.retry_backoff
+            metadata.distrust()
+            self._to_read[partition] = self._common.agenda.now() + self._common.options.retry_backoff
 
         self._to_read[partition] = float("inf")
         try:
-            leader_epoch = sender.metadata.leader_epoch(*partition)
+            leader_epoch = metadata.leader_epoch(*partition)
             ReadBack(connection, partition, self.ids, who.pid, leader_epoch, finished, failed)
         except FencepostError as error:
             failed(error)
@@ -137,7 +139,7 @@ class Resumption:
             if known:
                 there = known.popleft()
                 if there.content != content_of(record):
-                    self._sender.fail(batch, _no_repetition(batch, there.offset))
+                    self._settling.fail(batch, _no_repetition(batch, there.offset))
                     return None
                 flight.last_acknowledged = there.offset
                 if not offsets or there.offset != offsets[-1] + len(shares[-1]):
@@ -147,11 +149,11 @@ class Resumption:
                 shares.append([])
             shares[-1].append(record)
         if len(shares) == 1:
-            self._sender.deliver(batch, offsets[0], -1)
+            self._settling.deliver(batch, offsets[0], -1)
             return None
-        parts = self._sender.queues.divide(batch, shares)
+        parts = self._common.queues.divide(batch, shares)
         for part, offset in zip(parts, offsets, strict=False):
-            self._sender.deliver(part, offset, -1)
+            self._settling.deliver(part, offset, -1)
         return parts[-1] if len(parts) > len(offsets) else None
 
 

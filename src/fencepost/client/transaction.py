@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from fencepost.client.sender import Sender, is_fencing
+from fencepost.client.sender import Sender
 from fencepost.client.transactional import NO_MEMBER, Member, Steps
-from fencepost.core.pid import Identity
+from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
@@ -44,7 +44,7 @@ class Transaction:
         sender = self._sender
         sender.queues.wait_until_settled(None)
         who = wait_for_identity(sender, self._patience)
-        while not sender.errands.call(sender.begin_transaction):
+        while not sender.errands.call(sender.enlisting.begin):
             sender.queues.wait_until_settled(None)
         self._who = who
         return self
@@ -64,7 +64,7 @@ class Transaction:
         try:
             self._steps.add_offsets(who, group, offsets, member)
         except FencepostError as error:
-            if is_fencing(error):
+            if error.code in NAME_TAKEN:
                 raise self._fenced(error) from error
             raise
 
@@ -72,7 +72,7 @@ class Transaction:
         who, sender = self._the_open_one(), self._sender
         sender.queues.pause(FencepostError("the transaction is being committed"))
         sender.queues.wait_until_settled(None)
-        transaction = sender.transaction
+        transaction = sender.standing.transaction
         assert transaction is not None
         failed = sender.queues.broken or transaction.error
         if failed is not None:
@@ -82,7 +82,7 @@ class Transaction:
             if transaction.is_begun:
                 self._steps.end(who, commit=True)
         except FencepostError as error:
-            if is_fencing(error):
+            if error.code in NAME_TAKEN:
                 raise self._fenced(error) from error
             self.abort()
             kind = Fenced if isinstance(sender.queues.broken, Fenced) else SendFailed
@@ -90,15 +90,15 @@ class Transaction:
                 f"it is not known whether the transaction was committed: {error}", persisted="unknown", code=error.code
             ) from error
         self._who = None
-        sender.errands.call(sender.end_transaction)
+        sender.errands.call(sender.enlisting.end)
 
     def abort(self) -> None:
         """Also where the server cannot be reached: then it aborts by itself, after `transaction_timeout`."""
         self._the_open_one()
         self._who = None
         sender = self._sender
-        sender.errands.call(sender.drop_transaction)
-        if not sender.identity_is_settled.wait(self._patience):
+        sender.errands.call(sender.enlisting.drop)
+        if not sender.standing.is_settled.wait(self._patience):
             log.warning("the coordinator does not answer; an open transaction will end by its timeout")
 
     def _the_open_one(self) -> Identity:
@@ -107,24 +107,24 @@ class Transaction:
         return self._who
 
     def _note_begun(self) -> None:
-        if self._sender.transaction is not None:
-            self._sender.transaction.is_begun = True
+        if self._sender.standing.transaction is not None:
+            self._sender.standing.transaction.is_begun = True
 
     def _fenced(self, error: FencepostError) -> FencepostError:
         sender = self._sender
         self._who = None
-        sender.errands.call(lambda: sender.fence(error.code))
-        sender.errands.call(sender.drop_transaction)
+        sender.errands.call(lambda: sender.settling.fence(error.code))
+        sender.errands.call(sender.enlisting.drop)
         return sender.queues.broken or Fenced(str(error), persisted="unknown", code=error.code)
 
 
 def wait_for_identity(sender: Sender, patience: float) -> Identity:
     """The name's pid and epoch: from here on whoever had the name before is fenced."""
-    if not sender.identity_is_settled.wait(patience):
+    if not sender.standing.is_settled.wait(patience):
         last = sender.brokers.last_error
         raise TimedOut(f"no pid for the producer's name within {patience:g} s" + (f": {last}" if last else ""))
     if (broken := sender.queues.broken) is not None:
         raise broken
-    who = sender.identity.current
+    who = sender.standing.identity.current
     assert who is not None
     return who

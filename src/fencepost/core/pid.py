@@ -23,11 +23,11 @@ from fencepost.types import Epoch, Pid
 LAST_EPOCH: Final = Epoch(2**15 - 2)
 """The highest a client may use; Kafka keeps 2**15 − 1 for fencing what is exhausted."""
 
-REPLACED: Final = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING})
-"""What a coordinator answers besides when the name has another pid by now."""
-
 FENCING: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 """What the server answers to an epoch that a newer one has replaced."""
+
+NAME_TAKEN: Final = FENCING | {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+"""What a coordinator answers to a producer whose name another one, or another pid, has by now."""
 
 
 class Identity(NamedTuple):

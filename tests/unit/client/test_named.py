@@ -66,7 +66,7 @@ class NamedProducer(SteppedProducer):
         self.network = cluster.network()
         settings = ClientSettings(tuple(cluster.addresses.values()))
         self.sender = Sender(settings, self.options, self.network, self.clock, steps=self.coordinator)
-        self.until(self.sender.identity_is_settled.is_set)
+        self.until(self.sender.standing.is_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Steps while threads do their errands, too."""
@@ -89,7 +89,7 @@ def produced(on: ScriptedCluster) -> int:
 def test_nothing_is_sent_to_a_partition_before_the_coordinator_has_added_it() -> None:
     on = cluster(t=2)
     producer = NamedProducer(on)
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     ticket = producer.send("t", b"v", partition=1)
     producer.until(producer.coordinator.asked.is_set)
     for _ in range(20):
@@ -117,14 +117,14 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     producer.until(producer.send("t", b"v").done)
     dropped = producer.send("t", b"w")
-    producer.sender.drop_transaction()
+    producer.sender.enlisting.drop()
     assert isinstance(dropped.exception(0), SendFailed)
-    producer.until(producer.sender.identity_is_settled.is_set)
+    producer.until(producer.sender.standing.is_settled.is_set)
     assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     producer.until(producer.send("t", b"x").done)
     header = read_header(on.logs["t"][0].batches[-1])
     assert (header.epoch, header.base_sequence) == (1, 0)
@@ -134,13 +134,13 @@ def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_th
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(ticket.exception(0))
     with pytest.raises(SendFailed, match="the transaction has failed"):
         producer.send("t", b"w")
-    producer.sender.drop_transaction()
+    producer.sender.enlisting.drop()
     producer.send("t", b"x")
 
 
@@ -148,11 +148,11 @@ def test_a_coordinator_that_fences_ends_the_producer() -> None:
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "n")
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert isinstance(ticket.exception(0), Fenced)
-    producer.sender.drop_transaction()
+    producer.sender.enlisting.drop()
     with pytest.raises(Fenced):
         producer.send("t", b"w")
 
@@ -161,7 +161,7 @@ def test_a_server_that_lost_track_in_a_transaction_fails_it_since_a_bump_would_a
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.enlisting.begin()
     on.next(Api.PRODUCE, Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)

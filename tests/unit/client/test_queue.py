@@ -223,10 +223,10 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     producer.settle()
     for ticket in tickets[:4]:
         assert ticket.exception() is not None
-    count, causes = producer.sender.failures.take()
+    count, causes = producer.sender.settling.failures.take()
     assert count == 6
     assert [type(cause) for cause in causes] == [SendFailed]
-    assert producer.sender.failures.take() == (0, ())
+    assert producer.sender.settling.failures.take() == (0, ())
 
 
 def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
@@ -239,7 +239,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     producer.send("nowhere", b"v")
     producer.settle()
     assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
-    assert producer.sender.failures.take() == (0, ())
+    assert producer.sender.settling.failures.take() == (0, ())
 
 
 def test_ten_thousand_idle_queues_hold_no_batches() -> None:

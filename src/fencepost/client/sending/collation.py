@@ -1,0 +1,227 @@
+"""What is sent next: one batch of each partition into one request per leader (PROD-9), round after round while there is
+room in flight.
+
+What may be sent of a partition, again or for the first time, is decided in `core/inflight.py`; here it is asked, for
+every queue that has something, with the topics taking turns (PROD-6).
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain, zip_longest
+from typing import Final
+
+from fencepost.client.connection import Connection
+from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
+from fencepost.client.resume import Resumption
+from fencepost.client.sending.common import Common
+from fencepost.client.sending.enlisting import Enlisting
+from fencepost.client.sending.expiry import Expiry
+from fencepost.client.sending.produce import Aboard, Produce
+from fencepost.client.sending.settling import Settling
+from fencepost.core.inflight import Flight, Sent, Step
+from fencepost.core.pid import State as PidState
+from fencepost.kernel import read_header, stamp_producer
+
+log = logging.getLogger("fencepost.producer")
+
+GATHER: Final = 0.005
+"""Seconds that records are gathered, at most, while an earlier batch of their partition is under way."""
+
+REQUESTS_IN_FLIGHT: Final = 16
+"""Per broker. What a broker has not read yet lies in its socket, in front of every other topic's next request."""
+
+
+class Collated:
+    """A request to one leader that is being put together."""
+
+    __slots__ = ("aboard", "size")
+
+    def __init__(self) -> None:
+        self.aboard: list[Aboard] = []
+        self.size = 0
+
+
+class Collation:
+    def __init__(
+        self,
+        common: Common,
+        settling: Settling,
+        expiry: Expiry,
+        enlisting: Enlisting,
+        produce: Produce,
+        resumption: Resumption | None,
+    ) -> None:
+        self._leader_of = common.leader_of
+        self._options = common.options
+        self._queues = common.queues
+        self._metadata = common.metadata
+        self._brokers = common.brokers
+        self._agenda = common.agenda
+        self._standing = common.standing
+        self._settling = settling
+        self._expiry = expiry
+        self._enlisting = enlisting
+        self._produce = produce
+        self._resumption = resumption
+        self._turn = 0
+
+    def collate(self, now: float) -> None:
+        self._turn += 1
+        active = self._queues.active()
+        if not active:
+            return
+        for queue in active:
+            if queue.index == UNDESIGNATED:
+                self._designate(queue, now)
+        candidates = self._in_turn(self._queues.active())
+        while candidates:
+            requests: dict[Connection, Collated] = {}
+            candidates = [queue for queue in candidates if self._board(queue, now, requests)]
+            for connection, collated in requests.items():
+                self._produce.send(connection, collated.aboard)
+        if self._standing.transaction is not None:
+            self._enlisting.enlist(self._standing.transaction)
+        if self._resumption is not None:
+            self._resumption.go_on(now)
+
+    def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
+        """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
+        by_topic: dict[TopicQueues, list[PartitionQueue]] = {}
+        for queue in queues:
+            if queue.index != UNDESIGNATED:
+                by_topic.setdefault(queue.topic, []).append(queue)
+        groups = list(by_topic.values())
+        if len(groups) <= 1:
+            return groups[0] if groups else []
+        first = self._turn % len(groups)
+        rows = zip_longest(*groups[first:], *groups[:first])
+        return [queue for queue in chain.from_iterable(rows) if queue is not None]
+
+    def _designate(self, queue: PartitionQueue, now: float) -> None:
+        """Gives whole batches of the undesignated queue to partitions that could send them now."""
+        topic = queue.topic
+        if not self._expiry.of_queued(queue, now):
+            self._queues.rest(queue)
+            return
+        led = list(self._metadata.led(topic.name))
+        start = self._turn % len(led) if led else 0
+        for partition in led[start:] + led[:start]:
+            also_open = self._open_is_ready(queue, topic.roaming > 0, now)
+            if not queue.sealed and not also_open:
+                return
+            if not self._could_send(topic, partition, now):
+                continue
+            batch = self._queues.drain(queue, also_open=also_open)
+            if batch is None:
+                return
+            batch.roams = True
+            self._standing.is_repeatable = False
+            topic.roaming += 1
+            self._queues.designate(batch, partition)
+
+    def _could_send(self, topic: TopicQueues, partition: int, now: float) -> bool:
+        if self._brokers.of_node(self._metadata.leader(topic.name, partition)) is None:
+            return False
+        queue = topic.partitions.get(partition)
+        if queue is None or queue.flight is None:
+            return queue is None or not queue.sealed
+        return not queue.sealed and queue.flight.next_step(now) is Step.SEND
+
+    def _open_is_ready(self, queue: PartitionQueue, others_under_way: bool, now: float) -> bool:
+        batch = queue.open
+        if batch is None:
+            return False
+        if self._queues.in_a_hurry:
+            return True
+        ready_at = batch.opened + self._options.linger
+        if others_under_way:
+            ready_at += GATHER
+        if now >= ready_at:
+            return True
+        self._agenda.due(ready_at, now)
+        return False
+
+    def _board(self, queue: PartitionQueue, now: float, requests: dict[Connection, Collated]) -> bool:
+        """Takes the queue's next batch into this round's request to its leader, if it has one that may go."""
+        flight = queue.flight
+        if flight is None:
+            if not self._expiry.of_queued(queue, now):
+                self._queues.rest(queue)
+                return False
+            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._standing.limit)
+            if self._resumption is not None:
+                flight.last_acknowledged = self._resumption.last_offset(queue.name)
+        step = self._next_step(queue, flight, now)
+        if step is Step.WAIT:
+            self._agenda.due(flight.not_before, now)
+            return False
+        if step is Step.SEND and not queue.sealed:
+            if queue.open is None:
+                self._queues.rest(queue)
+                return False
+            if not self._open_is_ready(queue, len(flight) > 0, now):
+                return False
+        connection = self._leader_of(queue)
+        if connection is None:
+            return False
+        if now < connection.throttled_until:
+            self._agenda.due(connection.throttled_until, now)
+            return False
+        if not self._enlisting.may_write(queue, step is Step.SEND, now):
+            return False
+        collated = requests.get(connection)
+        if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
+            return False
+        if step is Step.RESEND:
+            sent = flight.resend()
+        elif (new := self._take_new(queue, flight)) is not None:
+            sent = new
+        else:
+            return False
+        size = len(self._produce.encoded(sent))
+        if collated is not None and collated.size + size > self._options.max_request_size:
+            self._produce.send(connection, collated.aboard)
+            collated = None
+        if collated is None:
+            collated = requests[connection] = Collated()
+        collated.aboard.append(Aboard(queue, sent))
+        collated.size += size
+        return True
+
+    def _next_step(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> Step:
+        """Carries out what needs no request of its own; what is left is SEND, RESEND or WAIT."""
+        while True:
+            self._expiry.of_sent(queue, flight, now)
+            if not len(flight):  # in order: what is queued expires behind what was sent
+                self._expiry.of_queued(queue, now)
+            step = flight.next_step(now)
+            if step is Step.LOOK_BACK:
+                self._produce.look_back(queue, flight)
+                return Step.WAIT
+            if step is not Step.BUMP:
+                return step
+            if self._standing.transaction is not None:
+                self._settling.fail_partition(queue, flight)
+                return Step.WAIT
+            assert flight.identity is not None
+            successor = self._standing.identity.successor(flight.identity)
+            if successor is None:
+                return Step.WAIT
+            log.info("%s goes on with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
+            flight.renumber(successor)
+            for sent in flight:
+                if sent.batch.encoded is not None:
+                    stamp_producer(sent.batch.encoded, read_header(sent.batch.encoded), *sent.stamp)
+
+    def _take_new(self, queue: PartitionQueue, flight: Flight[Batch]) -> Sent[Batch] | None:
+        if self._options.idempotent and flight.identity is None:
+            if self._standing.identity.state is not PidState.READY or self._standing.identity.current is None:
+                return None
+            flight.limit = self._standing.limit
+            flight.begin(self._standing.identity.current)
+        while (batch := self._queues.drain(queue, also_open=True)) is not None:
+            rest = batch if self._resumption is None else self._resumption.without_known(flight, batch)
+            if rest is not None:
+                return flight.send(rest, rest.count)
+        return None

@@ -1,0 +1,91 @@
+"""Transactions as the send thread sees them: begun and ended by the caller or by an owner's first and last batch, with
+every partition added before it is written to."""
+
+from __future__ import annotations
+
+from fencepost.client.partition_queue import PartitionQueue
+from fencepost.client.resume import Resumption
+from fencepost.client.sending.common import Common
+from fencepost.client.sending.settling import Settling
+from fencepost.core.enlist import Enlisted
+from fencepost.core.pid import NAME_TAKEN
+from fencepost.core.pid import State as PidState
+from fencepost.errors import FencepostError, SendFailed
+from fencepost.types import TopicPartition
+
+
+class Enlisting:
+    def __init__(self, common: Common, settling: Settling, resumption: Resumption | None) -> None:
+        self._queues = common.queues
+        self._errands = common.errands
+        self._standing = common.standing
+        self._settling = settling
+        self._resumption = resumption
+
+    def begin(self) -> bool:
+        """Everything before is settled; what is sent from now on is part of it. False: others have sent meanwhile, in
+        an implicit one that has to end first."""
+        if self._standing.transaction is not None:
+            return False
+        self._standing.transaction = Enlisted()
+        self._standing.is_repeatable = False
+        return True
+
+    def end(self) -> None:
+        """It is committed, or there is nothing to commit."""
+        self._standing.transaction = None
+        self._queues.resume()
+
+    def drop(self) -> None:
+        """What is queued or under way fails; the next epoch, asked for at once, aborts what the server has of it."""
+        transaction = self._standing.transaction
+        cause = SendFailed("the transaction was aborted", persisted="no")
+        if transaction is not None:
+            transaction.fail(cause)
+        self._settling.fail_all(cause)
+        self._settling.failures.take()
+        self._standing.transaction = None
+        if transaction is not None and transaction.is_begun and self._standing.identity.state is PidState.READY:
+            self._standing.renew()
+        self._queues.resume()
+
+    def may_write(self, queue: PartitionQueue, is_new: bool, now: float) -> bool:
+        """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
+        if self._standing.steps is None:
+            return True
+        if self._standing.identity.state is not PidState.READY or self._settling.is_to_sweep:
+            return False
+        if self._resumption is not None and not self._resumption.admits(queue.name):
+            return False
+        if self._standing.implicit is not None and self._standing.transaction is self._standing.implicit.open:
+            admitted = self._standing.implicit.admits(queue.name, is_new=is_new, now=now)
+            self._standing.transaction = self._standing.implicit.open
+            return admitted
+        return self._standing.transaction is None or self._standing.transaction.admits(queue.name)
+
+    def enlist(self, transaction: Enlisted) -> None:
+        steps, who = self._standing.steps, self._standing.identity.current
+        assert steps is not None
+        if who is None or not (partitions := transaction.to_add()):
+            return
+
+        def add() -> list[TopicPartition]:
+            steps.add_partitions(who, partitions)
+            return partitions
+
+        def answered(outcome: list[TopicPartition] | FencepostError) -> None:
+            if isinstance(outcome, list):
+                transaction.added(outcome)
+            elif outcome.code in NAME_TAKEN:
+                self._settling.fence(outcome.code)
+            elif self._standing.transaction is transaction:
+                self._settling.doom(transaction, outcome)
+
+        self._errands.send_out(add, answered)
+
+    def end_implicitly(self) -> None:
+        """After a turn's batches were sent: the open one ends, if nothing more is to come of it."""
+        if self._standing.implicit is not None and self._standing.implicit.open is not None:
+            self.enlist(self._standing.implicit.open)
+            all_answered = not any(queue.flight for queue in self._queues.active())
+            self._standing.implicit.go_on(self._standing.identity.current, all_answered=all_answered)

@@ -1,0 +1,39 @@
+"""As whom a producer writes, and in which transaction: what all parts of the send thread look at, and none else."""
+
+from __future__ import annotations
+
+import threading
+
+from fencepost.client.implicit import ImplicitTransactions
+from fencepost.client.transactional import Steps
+from fencepost.core.enlist import Enlisted
+from fencepost.core.inflight import KAFKA_LIMIT
+from fencepost.core.pid import ProducerIdentity
+
+
+class Standing:
+    def __init__(self, name: str | None, steps: Steps | None) -> None:
+        self.identity = ProducerIdentity(named=steps is not None)
+        self.is_settled = threading.Event()
+        """For callers that wait for a named producer's pid, or for its refusal."""
+        self.steps = steps
+        """The coordinator of a named producer, or of an owner on Apache Kafka."""
+        self.name = name
+        """The transactional id: the given one, or an owner's write id."""
+        self.transaction: Enlisted | None = None
+        """The open transaction."""
+        self.implicit: ImplicitTransactions | None = None
+        """Of an owner on Apache Kafka; the open transaction is then mostly one of these."""
+        self.is_repeatable = True
+        """No record was sent whose partition was left to chance, and none in a transaction."""
+        self.limit = KAFKA_LIMIT
+        """Batches of a partition in flight: as many as the server remembers."""
+
+    @property
+    def is_implicit(self) -> bool:
+        return self.implicit is not None and self.transaction is not None and self.transaction is self.implicit.open
+
+    def renew(self) -> None:
+        """The name's next epoch is asked for, and whoever needs it waits for it."""
+        self.is_settled.clear()
+        self.identity.renew()
