@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from fencepost.client.settings import Address, parse_address
-from fencepost.testing.scripted import Api, Delayed, Fate, Script
+from fencepost.testing.scripted.fates import Api, Delayed, Fate, Script
 from fencepost.wire import messages
 from fencepost.wire.frame import read_request_head, read_response_head, response_head
 

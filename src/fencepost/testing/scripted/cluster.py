@@ -1,0 +1,98 @@
+"""The scripted cluster as a test holds it in its hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencepost.core.ownership import Granted, Wanted
+from fencepost.kernel import decode_batch
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted.answers import Brokers, decode
+from fencepost.testing.scripted.fates import Api, Fate, Late, Request, Script
+from fencepost.testing.scripted.network import NO_ANSWER, ScriptedLink, ScriptedNetwork
+from fencepost.testing.scripted.state import State
+from fencepost.types import Generation
+from fencepost.wire.frame import read_request_head, response_head
+
+
+class ScriptedCluster(State):
+    def __init__(
+        self,
+        clock: HandWoundClock,
+        *,
+        nodes: int = 1,
+        topics: Mapping[str, int] | None = None,
+        latency: float = 0.001,
+        knows_own: bool = False,
+    ) -> None:
+        """`knows_own`: as fencepost's own server does."""
+        super().__init__(clock, nodes=nodes, latency=latency, knows_own=knows_own)
+        self.choose: Callable[[Request], Script] = lambda request: Fate.ANSWER
+        self.seen: list[Request] = []
+        """Every request that arrived, in order."""
+        self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
+        self._brokers = Brokers(self)
+        self._networks: list[ScriptedNetwork] = []
+        for name, partitions in (topics or {}).items():
+            self.create(name, partitions)
+
+    def network(self) -> ScriptedNetwork:
+        network = ScriptedNetwork(self, self._receive)
+        self._networks.append(network)
+        return network
+
+    def next(self, api: Api, *scripts: Script) -> None:
+        """The fates of the next requests of this API, one each."""
+        self._scripts[api].extend(scripts)
+
+    def move_leader(self, topic: str, partition: int, node: int) -> None:
+        log = self.logs[topic][partition]
+        log.leader = node
+        log.leader_epoch += 1
+
+    def kill(self, node: int) -> None:
+        """The broker is gone: its connections end, and nobody can dial it."""
+        self.down.add(node)
+        for network in self._networks:
+            network.cut(self.addresses[node])
+
+    def revive(self, node: int) -> None:
+        self.down.discard(node)
+
+    def take_over(self, group: str, *names: str, generation: int = 2**30) -> None:
+        """Somebody else claims these; whoever owned one of them is severed."""
+        judged = self.ownership.claim("somebody else", group, [Wanted(name, Generation(generation)) for name in names])
+        assert isinstance(judged, Granted), judged
+        self.sever(judged.severed)
+
+    def records(self, topic: str, partition: int) -> list[Any]:
+        return [record for batch in self.logs[topic][partition].batches for record in decode_batch(batch)]
+
+    def values(self, topic: str, partition: int) -> list[bytes | None]:
+        return [record.value for record in self.records(topic, partition)]
+
+    def requests(self, api: Api) -> list[Request]:
+        return [request for request in self.seen if request.key == api]
+
+    def _receive(self, node: int, frame: bytes, link: ScriptedLink) -> tuple[bytes | None, Script]:
+        """The answer to a request (None if it is lost), and the fate that it was dealt."""
+        head = read_request_head(frame)
+        request = Request(node, head.key, head.version, decode(head.key, head.version, frame, head.body_at))
+        self.seen.append(request)
+        scripts = self._scripts[head.key]
+        script = scripts.popleft() if scripts else self.choose(request)
+        if script in (Fate.LOSE, Fate.IGNORE):
+            return None, script
+        if isinstance(script, Late) and link.lags_until is None:
+            link.lags_until = self.clock.monotonic() + script.seconds
+        if link.lags_until is not None:
+            link.lag(lambda: self._brokers.carry_out(request, Fate.ANSWER, link))
+            return None, script
+        if script is Fate.DUPLICATE:
+            self._brokers.carry_out(request, script, link)
+        body = self._brokers.carry_out(request, script, link)
+        if head.key == Api.PRODUCE and request.message.acks == 0:
+            return NO_ANSWER, script
+        return response_head(head.key, head.version, head.correlation_id) + body, script

@@ -1,0 +1,72 @@
+"""A partition's log in memory."""
+
+from __future__ import annotations
+
+from fencepost.core.dedup import Accept, Batch, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.errors import ErrorCode
+from fencepost.kernel import BatchHeader, Buffer, check_batch, stamp_offset
+from fencepost.types import Offset
+
+
+class MemoryLog:
+    """One partition: batches in a list, and what it knows of its producers."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.producers = ProducerTable()
+        self.leader = 0
+        self.leader_epoch = 0
+        self.max_batch_bytes = 1 << 20
+        self.replicated_to: int | None = None
+        """What lies behind it is the leader's alone, and readers do not see it; None: everything is replicated."""
+
+    def append(self, data: memoryview) -> tuple[ErrorCode, int]:
+        header = check_batch(data)
+        if header.size > self.max_batch_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
+        if header.is_idempotent:
+            judged = _judged(header)
+            verdict = self.producers.judge(judged)
+            match verdict:
+                case Accept():
+                    self.producers.apply(judged, Offset(self.end), 0)
+                case Duplicate(base_offset=offset):
+                    return ErrorCode.NONE, offset
+                case Fenced():
+                    return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+                case Forgotten():
+                    return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
+                case _:
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        stored = bytearray(data)
+        stamp_offset(stored, self.end, self.leader_epoch)
+        self.batches.append(bytes(stored))
+        self.end += header.last_offset_delta + 1
+        return ErrorCode.NONE, self.end - header.count
+
+    def lose_tail(self, batches: int) -> None:
+        """As after an unclean election: the newest batches were never here."""
+        kept = self.batches[:-batches]
+        self.batches, self.end, self.producers = [], 0, ProducerTable()
+        for batch in kept:
+            self.append(memoryview(batch))
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end if self.replicated_to is None else min(self.end, self.replicated_to)
+
+    def read(self, offset: int) -> list[Buffer]:
+        return [batch for batch in self.batches if offset < check_batch(batch).next_offset <= self.high_watermark]
+
+
+def _judged(header: BatchHeader) -> Batch:
+    return Batch(
+        header.pid,
+        header.epoch,
+        header.base_sequence,
+        header.last_sequence,
+        header.count,
+        header.crc,
+        header.max_timestamp,
+    )
