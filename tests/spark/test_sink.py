@@ -218,6 +218,47 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     assert Counter(map(int, committed_values(servers, name))) == Counter(range(4_000))
 
 
+@pytest.mark.parametrize("key", ["key", "cast(null as binary) key"], ids=["by key", "without a key"])
+@pytest.mark.parametrize(("partitions", "shuffled"), [(3, False), (6, False), (4, True)])
+def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_task(
+    spark: SparkSession,
+    ours: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    partitions: int,
+    shuffled: bool,
+) -> None:
+    """PIPE-5: as from a topic of three partitions to one of three or six; PIPE-2: order is kept either way."""
+    from fencepost.spark import publishing
+
+    source, target = f"{name}-in", f"{name}-out"
+    fill(spark, ours, source, 3_000)
+    create(ours, target, partitions=partitions)
+    shuffles: list[int] = []
+    original = publishing._by_target
+
+    def counted(frozen: DataFrame, manifest: Any, tasks: int) -> DataFrame:
+        shuffles.append(tasks)
+        return original(frozen, manifest, tasks)
+
+    monkeypatch.setattr(publishing, "_by_target", counted)
+    monkeypatch.setattr("fencepost.spark.tuning._ROWS_OF_ANY_SIZE", 100)
+    sink = fencepost.spark.Sink(ours, topic=target, name=name, driver_bytes=0, batch_bytes=2_000)
+    run(stream(spark, ours, source).selectExpr(key, "value"), sink, tmp_path / "checkpoint")
+    sink.close()
+    assert sink.report is not None
+    assert (sink.report.published_by, sink.report.partitions) == ("tasks", partitions)
+    assert bool(shuffles) == shuffled
+    found = committed(ours, target)
+    assert Counter(int(message.value()) for message in found) == Counter(range(3_000))
+    if key == "key":
+        for digit in range(10):
+            of_key = [int(message.value()) for message in found if message.key() == str(digit).encode()]
+            assert of_key == list(range(digit, 3_000, 10))
+
+
 def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
     spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

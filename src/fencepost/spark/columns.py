@@ -33,6 +33,15 @@ def refuse_connect(given: Any) -> None:
         raise ConfigError(CONNECT)
 
 
+def partitions_of(df: DataFrame) -> int | None:
+    """How many partitions a micro-batch has, as foreachBatch hands it over; None for a plan that would have to be made,
+    or even run, to know."""
+    plan = df._jdf.queryExecution().logical()
+    if plan.getClass().getSimpleName() != "LogicalRDD":
+        return None
+    return int(plan.rdd().getNumPartitions())
+
+
 def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> DataFrame:
     """Only what the sink heeds, in the types that the kernel takes."""
     from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it

@@ -68,6 +68,15 @@ class Encoding:
     """A task whose batches are no more than this together sends them along to the driver."""
     dead_letter: str | None
     choose: ChoosePartitions | None
+    map_partitions: int | None = None
+    """How many tasks freeze the rows, where that is known beforehand."""
+
+    def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
+        """Where rows without a key go: one partition per Arrow batch, in turn, and tasks begin at different ones. If
+        the tasks divide the partitions evenly, each stays among its own: then nothing has to be shuffled."""
+        tasks = self.map_partitions
+        step = tasks if tasks and partitions % tasks == 0 else 1
+        return (map_partition + turn * step) % partitions
 
 
 class Frozen(NamedTuple):
@@ -109,6 +118,13 @@ class Manifest:
 
     def records_of(self, where: TopicPartition) -> int:
         return sum(entry.records for entry in self.batches[where])
+
+    @property
+    def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:
+        """Target partition → the map partitions that have something for it."""
+        return {
+            where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()
+        }
 
 
 def compare(where: TopicPartition, expected: Entry | None, found: Entry, payload: Buffer) -> None:
@@ -169,8 +185,7 @@ class Encoder:
                 yield from self._unwritable(bad, target.topic, "no key, and the topic is compacted", now_ms)
                 rows = rows.filter(rows.column("key").is_valid())
         source = column_source(rows)
-        # Rows without a key go to one partition per Arrow batch, in turn; tasks begin at different ones.
-        keyless = (self.map_partition + self._turns) % target.partitions
+        keyless = self.encoding.keyless(self.map_partition, self._turns, target.partitions)
         self._turns += 1
         chosen = np.frombuffer(memoryview(partition_rows(source, target.partitions, keyless=keyless)), dtype=np.int32)
         named = self._named(rows, target)

@@ -1,4 +1,4 @@
-"""Who publishes a manifest: the driver, for small micro-batches, or a task per target partition."""
+"""Who publishes a manifest: the driver, for small micro-batches, or tasks, each target partition by one of them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,10 @@ def by_driver(links: Links, transaction: Transaction, manifest: Manifest) -> Non
 
 
 def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: Transaction, manifest: Manifest) -> None:
-    """Shuffles the frozen batches by target partition; raises unless every one of them is there at the end."""
-    targets = len(manifest.batches)
-    tasks = max(1, min(targets, frozen.sparkSession.sparkContext.defaultParallelism))
-    batches = frozen.select(*_COLUMNS, "payload")
-    shuffled = _by_target(batches, manifest, tasks).sortWithinPartitions(*_ORDER)
+    """Each target partition by one task; raises unless every batch is there at the end."""
+    arranged = _arranged(frozen.select(*_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
-        found = shuffled.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
+        found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
     for row in found:
         if row.poisoned:
             raise Poisoned(row.error)
@@ -54,6 +51,17 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: Transacti
             raise Poisoned(
                 f"{where}: published up to sequence {last.get(where)}, of {manifest.records_of(where)} records"
             )
+
+
+def _arranged(frozen: DataFrame, manifest: Manifest) -> DataFrame:
+    """Each target partition's batches in one task, in order. They are there already where every target partition got
+    its rows from one map partition alone: a topic that is read and written by the same keys, for one."""
+    sources = manifest.map_partitions_of
+    if all(len(found) == 1 for found in sources.values()):
+        one_each = len(set(sources.values())) == len(sources)
+        return frozen if one_each else frozen.sortWithinPartitions(*_ORDER)
+    tasks = max(1, min(len(sources), frozen.sparkSession.sparkContext.defaultParallelism))
+    return _by_target(frozen, manifest, tasks).sortWithinPartitions(*_ORDER)
 
 
 def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:

@@ -4,7 +4,8 @@ One transaction per micro-batch, shared by all tasks. What is to be done next is
 done: fence, look, freeze, publish, commit. The transaction is open only while publishing.
 
 Small micro-batches come back to the driver with their manifest and are published from there: a second Spark job would
-cost more than it saves. Large ones are shuffled by target partition, and each target partition belongs to one task.
+cost more than it saves. Large ones are published by tasks, and each target partition belongs to one of them: where
+several map partitions have rows for the same one, what is frozen is shuffled first.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class _DataFrameBatch(MicroBatch):
         with tuning.settings(spark, self._arrow_batches()):
             mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
             if keep:
-                self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK)
+                self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK_DESER)
             with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
                 collected = mapped.select(*MANIFEST_COLUMNS).collect()
         manifest = manifest_of(collected, driver_bytes=options.driver_bytes)
@@ -225,13 +226,12 @@ class _DataFrameBatch(MicroBatch):
         return manifest if keep or self.sink.expects_little else self.freeze(position)
 
     def _arrow_batches(self) -> Mapping[str, str]:
-        """Nothing is taken for granted before a first micro-batch has shown how large rows are, after a failure, which
-        may have been a lack of memory, and where compression hides their size."""
+        """As Spark does it after a failure, which may have been a lack of memory. How large rows are is known from the
+        micro-batch before, unless compression hides it."""
         again, self._frozen_before = self._frozen_before, True
-        row_bytes = self.sink.row_bytes
-        if again or row_bytes is None or self.sink.options.compression != "none":
+        if again:
             return {}
-        return tuning.arrow_batches_of(row_bytes)
+        return tuning.arrow_batches_of(self.sink.row_bytes if self.sink.options.compression == "none" else None)
 
     def _encoding(self, rows: DataFrame) -> Encoding:
         options = self.sink.options
@@ -252,6 +252,7 @@ class _DataFrameBatch(MicroBatch):
             small_bytes=min(options.driver_bytes, 256 << 10),
             dead_letter=options.dead_letter,
             choose=options.partitioner,
+            map_partitions=None if self.sink.expects_little else columns.partitions_of(self._df),
         )
 
     def _targets(self, names: list[str], create: int | None) -> Any:

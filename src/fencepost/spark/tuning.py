@@ -36,13 +36,18 @@ WHILE_PUBLISHING: Final = {
 _UNLIMITED: Final = str(2**31 - 1)
 _BATCH_BYTES: Final = 4 << 20
 _FEWEST_ROWS, _MOST_ROWS = 16, 10_000
+_ROWS_OF_ANY_SIZE: Final = 1_000
+"""A tenth of what Spark itself took before it had a limit in bytes; a target takes records of a megabyte at most,
+unless told otherwise."""
 
 
-def arrow_batches_of(row_bytes: float) -> dict[str, str]:
-    """Arrow batches that end by their number of rows alone, where it is known how large rows are.
+def arrow_batches_of(row_bytes: float | None) -> dict[str, str]:
+    """Arrow batches that end by their number of rows alone. `row_bytes`: how large rows are, if that is known.
 
     By default Spark adds up the size of an Arrow batch anew after every row, which takes longer than writing the row.
     """
+    if row_bytes is None:
+        return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(_ROWS_OF_ANY_SIZE)}
     rows = max(_FEWEST_ROWS, min(_MOST_ROWS, int(_BATCH_BYTES / max(row_bytes, 1.0))))
     return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(rows)}
 

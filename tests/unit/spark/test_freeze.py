@@ -71,6 +71,27 @@ def test_rows_without_a_key_go_to_one_partition_and_tasks_begin_at_different_one
     ]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "goes_to"),
+    [
+        (None, [{0, 1, 2, 3}, {1, 2, 3, 0}]),
+        (1, [{0, 1, 2, 3}]),
+        (2, [{0, 2}, {1, 3}]),
+        (4, [{0}, {1}, {2}, {3}]),
+        (3, [{0, 1, 2, 3}] * 3),  # three of them cannot share four partitions evenly
+        (8, [{0, 1, 2, 3}] * 8),  # and eight of them have to share in any case
+    ],
+)
+def test_tasks_that_divide_the_partitions_evenly_each_stay_among_their_own(
+    tasks: int | None, goes_to: list[set[int]]
+) -> None:
+    """PIPE-5: of rows without a key, so that nothing has to be shuffled."""
+    how = encoding(map_partitions=tasks)
+    for task, wanted in enumerate(goes_to):
+        batches = iter([rows([None], [b"%d" % n]) for n in range(8)])
+        assert {batch.where.partition for batch in encoded_batches(how, task, batches)} == wanted
+
+
 def test_a_row_may_name_its_partition_and_its_topic() -> None:
     batch = rows(
         [None] * 3,

@@ -58,3 +58,10 @@ def test_large_rows_make_arrow_batches_of_fewer_rows(row_bytes: float, rows: int
     wanted = tuning.arrow_batches_of(row_bytes)
     assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == str(rows)
     assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
+
+
+def test_arrow_batches_are_small_while_it_is_not_known_how_large_rows_are() -> None:
+    """PIPE-5: a thousand rows of a megabyte, which is what a topic takes at most by default, are still one gigabyte."""
+    wanted = tuning.arrow_batches_of(None)
+    assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == "1000"
+    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
