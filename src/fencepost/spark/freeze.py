@@ -122,9 +122,7 @@ class Manifest:
     @property
     def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:
         """Target partition → the map partitions that have something for it."""
-        return {
-            where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()
-        }
+        return {where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()}
 
 
 def compare(where: TopicPartition, expected: Entry | None, found: Entry, payload: Buffer) -> None:

@@ -36,8 +36,8 @@ def count(start: Position, stop: Position) -> int:
 
 
 def limited(start: Position, stop: Position, most: int) -> dict[str, dict[int, int]]:
-    """`stop`, drawn in so that at most about `most` offsets lie before it; each partition gives way in proportion to
-    what it has, and each that has something gets at least one, so that none starves."""
+    """`stop`, drawn in so that at most `most` offsets lie before it; each partition gives way in proportion to what it
+    has. One whose share is less than an offset gets one all the same, beyond `most`, so that none starves."""
     total = count(start, stop)
     if total <= most:
         return {topic: dict(partitions) for topic, partitions in stop.items()}

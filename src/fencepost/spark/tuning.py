@@ -30,7 +30,7 @@ WHILE_PUBLISHING: Final = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "false",
     # Rows are whole record batches: a task begins to send when the first few are there.
-    _ARROW_ROWS: "16",
+    _ARROW_ROWS: "4",
 }
 
 _UNLIMITED: Final = str(2**31 - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.spark import offsets
@@ -22,6 +22,7 @@ def test_the_form_in_checkpoints_is_sparks() -> None:
 
 
 @given(start=positions, more=positions, most=st.integers(1, 500))
+@example(start={}, more={"a": {0: 1, 1: 1, 2: 4}}, most=3)  # one each, and two
 def test_a_limit_leaves_nothing_behind_and_starves_nobody(
     start: dict[str, dict[int, int]], more: dict[str, dict[int, int]], most: int
 ) -> None:
@@ -30,8 +31,9 @@ def test_a_limit_leaves_nothing_behind_and_starves_nobody(
         for topic, sizes in more.items()
     }
     drawn = offsets.limited(start, stop, most)
-    partitions = sum(len(sizes) for sizes in more.values())
-    assert offsets.count(start, drawn) <= max(most, partitions)
+    sizes = [size for partitions in more.values() for size in partitions.values() if size]
+    would_starve = sum(size * most < sum(sizes) for size in sizes)
+    assert offsets.count(start, drawn) <= most + would_starve
     for topic, ends in stop.items():
         for partition, end in ends.items():
             begin = start.get(topic, {}).get(partition, 0)
