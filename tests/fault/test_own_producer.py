@@ -10,108 +10,55 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
 
 import pytest
 
 import fencepost
+from tests.support.contender import Contender
 
 pytestmark = pytest.mark.fault
 
 
-class Writer:
-    def __init__(self, address: str, topic: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.own_producer", address, topic, "writers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        self.token = 0
-        self.generation = 0
-
-    def say(self, words: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(words + "\n")
-
-    def _hear(self, word: str) -> str:
-        assert self.process.stdout is not None
-        said, _, rest = self.process.stdout.readline().partition(" ")
-        assert said == word, (said, rest)
-        return rest
-
-    def owns(self) -> None:
-        self.generation, self.token = map(int, self._hear("owns").split())
-
-    def ended(self) -> dict[str, list[int]]:
-        says: dict[str, list[int]] = json.loads(self._hear("ended"))
-        return says
-
-    def signal(self, what: signal.Signals) -> None:
-        self.process.send_signal(what)
-
-    def close(self) -> None:
-        self.signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture(params=["os", "always"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[fencepost.Server]:
-    sync: Literal["os", "always"] = request.param
-    with fencepost.Server(tmp_path, sync=sync, process=True) as running:
-        yield running
-
-
-def test_a_fenced_producer_writes_nothing_and_its_tickets_tell_the_truth(server: fencepost.Server) -> None:
-    run(server, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "50")))
+def test_a_fenced_producer_writes_nothing_and_its_tickets_tell_the_truth(
+    server_by_sync: fencepost.Server, chance: random.Random
+) -> None:
+    run(server_by_sync, chance, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "50")))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_the_same_for_hundreds_of_take_overs(server: fencepost.Server) -> None:
-    run(server, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "500")))
+def test_the_same_for_hundreds_of_take_overs(server_by_sync: fencepost.Server, chance: random.Random) -> None:
+    run(server_by_sync, chance, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "500")))
 
 
-def run(server: fencepost.Server, take_overs: int) -> None:
-    seed = int(os.environ.get("FENCEPOST_SEED", time.time_ns() % 2**32))
-    chance = random.Random(seed)
-    print(f"seed {seed}, sync {server.config.sync}")
+def run(server: fencepost.Server, chance: random.Random, take_overs: int) -> None:
     with fencepost.Admin(server.address) as admin:
         admin.create_topic("journal", 1, configs={"fencepost.writer.group": "writers"})
-    writers = [Writer(server.address, "journal") for _ in range(3)]
+    writers = [Contender("tests.support.own_producer", server.address, "journal", "writers") for _ in range(3)]
     said: dict[int, dict[str, list[int]]] = {}
     ends: list[tuple[int, int]] = []  # (end of the log when a token was granted, token)
     ways: Counter[str] = Counter()
     try:
         active = writers[0]
-        active.say("take 1")
-        active.owns()
+        active.claim("take 1")
         for _ in range(take_overs):
             time.sleep(chance.random() * 0.03)  # not waiting for anything: the moment is what varies
             successor = chance.choice([writer for writer in writers if writer is not active])
             way = chance.choices(["taken", "taken while stopped", "silent", "given back"], [3, 6, 1, 2])[0]
             ways[way] += 1
             if way in ("taken while stopped", "silent"):
-                active.signal(signal.SIGSTOP)
+                active.stop()
             elif way == "given back":
                 active.say("stop")
-            successor.say("wait" if way in ("silent", "given back") else f"take {active.generation}")
-            successor.owns()
+            successor.claim("wait" if way in ("silent", "given back") else f"take {active.generation}")
             ends.append((end_of(server, "journal"), successor.token))
-            active.signal(signal.SIGCONT)
-            said[active.token] = active.ended()
+            active.wake()
+            said[active.token] = json.loads(active.hear("ended"))
             active = successor
         active.say("stop")
-        said[active.token] = active.ended()
+        said[active.token] = json.loads(active.hear("ended"))
     finally:
         for writer in writers:
             writer.close()

@@ -32,13 +32,6 @@ STOP, WAKE = signal.SIGSTOP, signal.SIGCONT
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    seed = int(os.environ.get("FENCEPOST_SEED", time.time_ns() % 2**32))
-    print(f"seed {seed}")
-    return random.Random(seed)
-
-
-@pytest.fixture
 def server(tmp_path: Path) -> Iterator[fencepost.Server]:
     with fencepost.Server(tmp_path / "data", sync="os", process=True) as running:
         yield running

@@ -13,12 +13,11 @@ Every record's value is "TOKEN NUMBER", so that the log tells afterwards who wro
 
 from __future__ import annotations
 
-import select
-import sys
 from contextlib import suppress
 
 from fencepost.client.ticket import Ticket
 from fencepost.errors import Fenced, FencepostError, SendFailed
+from tests.support.contender import is_spoken_to, obey
 from tests.support.kafka_owners import KafkaOwner
 
 WINDOW = 50
@@ -34,7 +33,7 @@ def flood(address: str, topic: str, group: str, generation: int) -> None:
         print("owns", claim.generation, claim.token, flush=True)
         number = 0
         with suppress(Fenced):
-            while not select.select([sys.stdin], [], [], 0)[0]:  # told to stop
+            while not is_spoken_to():  # told to stop
                 tickets.append(producer.send(topic, b"%d %d" % (claim.token, number)))
                 number += 1
                 if len(tickets) > WINDOW:
@@ -50,13 +49,5 @@ def flood(address: str, topic: str, group: str, generation: int) -> None:
     print("fenced", delivered, unknown, flush=True)
 
 
-def main() -> None:
-    address, topic, group = sys.argv[1:4]
-    for line in sys.stdin:
-        word, *rest = line.split()
-        if word == "claim":
-            flood(address, topic, group, int(rest[0]))
-
-
 if __name__ == "__main__":
-    main()
+    obey(flood)

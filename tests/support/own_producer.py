@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import sys
 
 import fencepost
 from fencepost.client.ticket import Ticket
+from tests.support.contender import is_spoken_to
 
 SESSION = 1.0
 AT_ONCE = 10
@@ -29,7 +29,7 @@ AHEAD = 60
 def flood(producer: fencepost.Producer, topic: str, token: int) -> list[Ticket]:
     tickets: list[Ticket] = []
     with contextlib.suppress(fencepost.Fenced):
-        while not select.select([sys.stdin], [], [], 0)[0]:
+        while not is_spoken_to():
             for _ in range(AT_ONCE):
                 tickets.append(producer.send(topic, b"%d %d" % (token, len(tickets)), partition=0))
             if len(tickets) > AHEAD:

@@ -10,10 +10,8 @@ Every record's value is "TOKEN NUMBER", so that the log tells afterwards who wro
 
 from __future__ import annotations
 
-import select
-import sys
-
 from tests.support.batches import batch
+from tests.support.contender import is_spoken_to, obey
 from tests.support.raw import ConnectionEnded, RawClient
 
 OWN = 10_000
@@ -39,7 +37,7 @@ def flood(address: str, topic: str, group: str, generation: int) -> None:
                 number += 1
             for _ in range(WINDOW):
                 acknowledged += client.receive_produced().error == 0
-            if select.select([sys.stdin], [], [], 0)[0]:
+            if is_spoken_to():
                 return  # told to stop
     except (ConnectionEnded, OSError):
         pass
@@ -48,13 +46,5 @@ def flood(address: str, topic: str, group: str, generation: int) -> None:
         print("fenced", acknowledged, flush=True)
 
 
-def main() -> None:
-    address, topic, group = sys.argv[1:4]
-    for line in sys.stdin:
-        word, *rest = line.split()
-        if word == "claim":
-            flood(address, topic, group, int(rest[0]))
-
-
 if __name__ == "__main__":
-    main()
+    obey(flood)
