@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fencepost.cli.options import Target, client_command
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ def _session(master: str) -> Iterator[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigError("copy runs on Spark, which is not installed: pip install 'fencepost[spark]'") from None
+        raise FencepostError("copy runs on Spark, which is not installed: pip install 'fencepost[spark]'") from None
     builder = SparkSession.builder.appName("fencepost copy").master(master)
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or the workers take whatever `python3` is

@@ -3,6 +3,9 @@ never a traceback.
 
     1  the command failed      2  it was called wrongly      75  somebody took over (own)      130  it was interrupted
 
+Wrongly called is also what the library refuses before it has asked anybody: a setting, an address, a value that cannot
+be (ConfigError), whether it came from an option, a file or the environment.
+
 FENCEPOST_DEBUG=1 shows the traceback, for those who look for a bug.
 """
 
@@ -15,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from fencepost.errors import FencepostError
+from fencepost.errors import ConfigError, FencepostError
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -60,6 +63,8 @@ class OneLineErrors(click.Group):
             _end(error.format_message(), error.exit_code)
         except click.Abort:
             _end("interrupted", INTERRUPTED)
+        except ConfigError as error:
+            _end(_text(error), MISUSED)
         except (FencepostError, OSError) as error:
             _end(_text(error), FAILED)
         except Exception as error:  # noqa: BLE001 - the last resort: a bug, said in one line

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.errors import ConfigError
+from fencepost.errors import FencepostError
 from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
@@ -44,7 +44,7 @@ class Listener:
             self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         except OSError as error:
             reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise ConfigError(f"cannot listen on {self.broker.config.listen}: {reason}") from error
+            raise FencepostError(f"cannot listen on {self.broker.config.listen}: {reason}") from error
         bound = self._server.sockets[0].getsockname()
         self.broker.spawn(self._patrol(), "close idle connections")
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from fencepost.cli import main
 from fencepost.cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
-from fencepost.errors import ErrorCode, ServerError
+from fencepost.errors import ConfigError, ErrorCode, ServerError
 
 pytestmark = pytest.mark.unit
 
@@ -59,17 +59,20 @@ def test_a_wrong_call_is_one_line_and_code_2(arguments: list[str], expected: str
         (["serve", "--ephemeral", "--listen", "0.0.0.0:0"], "refusing to listen on 0.0.0.0"),
         (["serve", "--ephemeral", "-X", "nope=1"], "no setting 'nope'"),
         (["serve", "--ephemeral", "--listen", "here"], "an address is HOST:PORT, not 'here'"),
+        (["copy", "a", "a"], "source and target are the same topic"),
+        (["copy", "a", "127.0.0.1:1/"], "'127.0.0.1:1/' names no topic"),
     ],
 )
-def test_a_command_that_fails_is_one_line_and_code_1(arguments: list[str], expected: str) -> None:
+def test_a_setting_that_cannot_be_is_a_wrong_call_too(arguments: list[str], expected: str) -> None:
     result = run(*arguments)
-    assert result.exit_code == FAILED
+    assert result.exit_code == MISUSED
     assert expected in line_of(result)
 
 
 @pytest.mark.parametrize(
     ("error", "line", "code"),
     [
+        (ConfigError("no such setting"), "fencepost: no such setting", MISUSED),
         (ServerError(ErrorCode.INVALID_CONFIG, "first\n  second"), "fencepost: INVALID_CONFIG: first second", FAILED),
         (PermissionError(13, "Permission denied", "/data"), "fencepost: /data: Permission denied", FAILED),
         (KeyboardInterrupt(), "fencepost: interrupted", INTERRUPTED),
@@ -100,3 +103,16 @@ def test_a_reader_that_leaves_early_causes_no_complaint() -> None:
     piped = f"{sys.executable} -m fencepost --help | head -c 1"
     done = subprocess.run(["/bin/sh", "-c", piped], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_a_setting_from_the_environment_counts_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEPOST_SERVERS", "nowhere:x")
+    result = run("ping")
+    assert result.exit_code == MISUSED
+    assert "'nowhere:x' is not an address" in line_of(result)
+
+
+def test_a_command_that_fails_is_one_line_and_code_1() -> None:
+    result = run("ping", "--servers", "127.0.0.1:1")
+    assert result.exit_code == FAILED
+    assert "nothing listens at 127.0.0.1:1" in line_of(result)

@@ -73,7 +73,7 @@ def test_listening_beyond_loopback_is_refused_unless_it_is_called_insecure(
     served: list[ServerConfig], listen: str
 ) -> None:
     refused = serve("--listen", listen)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "--insecure" in refused.stderr
     assert served == []
     assert serve("--listen", listen, "--insecure").exit_code == 0
