@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.link import Link
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -119,7 +120,7 @@ def fetch(
                 continue
             except (Unreachable, ServerError) as error:
                 known = isinstance(error, Unreachable) or error.code in _CURED_BY_WAITING
-                if not known or time.monotonic() > deadline:
+                if not known or keeps_us_out(error) or time.monotonic() > deadline:
                     raise
                 if link is not None:
                     link.close()

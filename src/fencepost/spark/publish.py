@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from fencepost.client.admin import LATEST, Admin
 from fencepost.client.link import Link
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
 from fencepost.core.pid import Identity
@@ -208,7 +209,7 @@ class PartitionWriter:
         failure: FencepostError | None = error
         while failure is not None:
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
-            if not known or time.monotonic() > deadline:
+            if not known or keeps_us_out(failure) or time.monotonic() > deadline:
                 raise failure
             if self._link is not None:
                 self._links.drop(self._link)  # with whatever answers are still under way on it

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from fencepost.client.admin import Admin
+from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import Transactional
@@ -205,7 +206,7 @@ class MicroBatch:
         try:
             act()
         except FencepostError as error:
-            if error.code in _FINAL:
+            if error.code in _FINAL or keeps_us_out(error):
                 raise
             raise StepFailed(self._explained(error), thaw=isinstance(error, Poisoned)) from error
         except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
