@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -122,11 +123,36 @@ def _session(master: str) -> Iterator[SparkSession]:
         for setting, value in (("ui.enabled", "false"), ("driver.host", "127.0.0.1"), ("log.level", "ERROR")):
             builder = builder.config(f"spark.{setting}", value)
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session = None
     try:
+        with _interrupted_afterwards():
+            session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
         yield session
     finally:
-        session.stop()
+        if session is not None:
+            session.stop()
+
+
+@contextlib.contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Ctrl-C in the block takes effect behind it. PySpark that is interrupted while it waits for its JVM forgets the
+    JVM, and that one waits for ever for somebody to talk to. A second Ctrl-C is for those who cannot wait."""
+    before = signal.getsignal(signal.SIGINT)
+    came = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal came
+        came = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # a session that has come up has put its own there
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
