@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from tests.support.raw import ConnectionEnded, RawClient
 pytestmark = pytest.mark.fault
 
 NONE = ErrorCode.NONE
-Connect = Callable[[], RawClient]
 
 
 class Killable:

@@ -12,7 +12,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from fencepost import Producer, Reader
 from fencepost.client.ticket import Ticket
@@ -32,14 +32,6 @@ class Told(NamedTuple):
     persisted: str
     offset: int | None
     cause: str
-
-
-class Load(Protocol):
-    topic: str
-
-    def start(self) -> None: ...
-    def finish(self) -> None: ...
-    def judge(self, log: dict[int, list[tuple[int, bytes]]]) -> Judgement: ...
 
 
 @dataclass

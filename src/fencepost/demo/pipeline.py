@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -33,15 +32,6 @@ def what_is_missing() -> str | None:
     return None if found.new_enough else f"Java {found.version} is too old: {java.ADVICE}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    seconds: float
-    batches_before: int
-    """Micro-batches that were committed when the driver was killed."""
-    left_open: int
-    """Records of the unfinished transaction that lay in the log at that moment."""
-
-
 class Journal:
     """What the job tells, line by line."""
 
@@ -66,8 +56,8 @@ class Journal:
             self.step = told.get("step", "")
 
 
-def run(address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
-    """Runs the job, kills it half-way and runs it again, to its end."""
+def run(address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> float:
+    """Runs the job, kills it half-way and runs it again, to its end; answers how many seconds it took."""
     with Admin(address) as admin:
         admin.create_topic(TARGET, PARTITIONS)
     journal = Journal(folder / "job.jsonl")
@@ -103,7 +93,7 @@ def run(address: str, source: str, records: int, folder: Path, narrator: Narrato
         timeline.add(
             "orders enriched, committed", Stretch(batch["time"] - batch["seconds"], batch["time"], batch["rows"])
         )
-    return Outcome(time.monotonic() - began, before, left)
+    return time.monotonic() - began
 
 
 def _until(job: Child, look: Callable[[], None], reached: Callable[[], bool]) -> None:

@@ -62,8 +62,8 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
         narrator.say("written", f"{records:,} orders in {seconds:.1f} s, the restart included")
         if missing is None:
             narrator.say("spark", f"a streaming job: {orders.TOPIC}, tax and time added, to {pipeline.TARGET}")
-            enriched = pipeline.run(broker.address, orders.TOPIC, records, folder, narrator, timeline)
-            narrator.say("restarted", f"from its checkpoint, and finished: {enriched.seconds:.1f} s in all")
+            seconds = pipeline.run(broker.address, orders.TOPIC, records, folder, narrator, timeline)
+            narrator.say("restarted", f"from its checkpoint, and finished: {seconds:.1f} s in all")
             kills += 1
         else:
             narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else missing)

@@ -53,8 +53,6 @@ class Files(Protocol):
 
     def mkdir(self, path: str) -> None: ...
 
-    def rmdir(self, path: str) -> None: ...
-
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces a file of the new name."""
 
@@ -128,9 +126,6 @@ class OsFiles:
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path)
-
-    def rmdir(self, path: str) -> None:
-        os.rmdir(path)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

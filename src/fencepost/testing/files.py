@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 from fencepost.log.files import Buffer, OsFiles, WouldBlock
 
 Operation: TypeAlias = Literal[
-    "open", "write", "read", "sync", "truncate", "mkdir", "rmdir", "rename", "remove", "sync_directory"
+    "open", "write", "read", "sync", "truncate", "mkdir", "rename", "remove", "sync_directory"
 ]
 
 
@@ -204,13 +204,6 @@ class FailingFiles(OsFiles):
         super().mkdir(path)
         directory, name = self._parent(path)
         directory.change({name: _Directory()})
-
-    def rmdir(self, path: str) -> None:
-        self._meet("rmdir")
-        self._change()
-        super().rmdir(path)
-        directory, name = self._parent(path)
-        directory.change({name: None})
 
     def rename(self, old: str, new: str) -> None:
         self._meet("rename")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.log.deletion import find_deleted, mark_deleted, remove_deleted
 from fencepost.log.files import (
     OsFiles,
     WouldBlock,
@@ -139,36 +138,6 @@ class TestHelpers:
         path = str(tmp_path / "a" / "b")
         assert make_directories(files, path) == [path, str(tmp_path / "a"), str(tmp_path)]
         assert make_directories(files, path) == []
-
-
-class TestDeletion:
-    def test_a_log_is_renamed_first_and_removed_later(self, tmp_path: Path) -> None:
-        files = FailingFiles(tmp_path)
-        directory = tmp_path / "topic-0"
-        make_directories(files, str(directory))
-        write_file(files, str(directory / "x.log"), b"1")
-        files.sync_directory(str(directory))
-        deleted = mark_deleted(directory, files)
-        assert deleted is not None
-        assert not directory.exists()
-        files.lose_power()
-        assert find_deleted(tmp_path, files) == [deleted]
-        remove_deleted(deleted, files)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_log_of_the_same_name_may_be_made_and_deleted_again(self, tmp_path: Path) -> None:
-        files = OsFiles()
-        for _ in range(2):
-            files.mkdir(str(tmp_path / "topic-0"))
-            assert mark_deleted(tmp_path / "topic-0", files) is not None
-        assert len(find_deleted(tmp_path, files)) == 2
-
-    def test_a_log_that_nothing_was_written_to_has_nothing_to_delete(self, tmp_path: Path) -> None:
-        assert mark_deleted(tmp_path / "topic-0", OsFiles()) is None
-
-    def test_only_what_was_marked_is_removed(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="not marked"):
-            remove_deleted(tmp_path, OsFiles())
 
 
 class TestPowerFailure:
