@@ -53,7 +53,7 @@ bench: tools setup  ## measure against Apache Kafka and other clients, into benc
 	$(BIN)/python -m bench $(or $(ARGS),server)
 
 matrix: tools setup  ## which PySpark can do what: smoke tests on each version, into docs/spark.md
-	$(BIN)/python tools/matrix.py $(ARGS)
+	$(BIN)/python -m tools.matrix $(ARGS)
 
 sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh

@@ -1,21 +1,20 @@
 """Writes the table of docs/examples.md from the first sentence of each file in examples/.
 
-python tools/examples_table.py --write    puts it into the page; a test fails when it is out of date
+python -m tools.examples_table --write    puts it into the page; a test fails when it is out of date
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
+from tools.section import ROOT, Section
+
 PAGE: Final = ROOT / "docs" / "examples.md"
 EXAMPLES: Final = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "__init__.py")
-_BEGIN: Final = "<!-- table: written by tools/examples_table.py -->"
-_END: Final = "<!-- end of the table -->"
+_SECTION: Final = Section(PAGE, "<!-- table: written by tools/examples_table.py -->", "<!-- end of the table -->")
 
 
 def table() -> str:
@@ -33,13 +32,8 @@ def _shows(path: Path) -> str:
 
 def page(text: str) -> str:
     """The page with the table as it should be."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
+    return _SECTION.within(text, table())
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(table())
+    _SECTION.main(table)

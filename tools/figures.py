@@ -9,7 +9,6 @@ run has is left out.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,12 +18,11 @@ from bench.server import footprint, latency, restart, throughput
 from bench.side_by_side.plan import CONFLUENT, name
 from bench.side_by_side.throughput import READING, SENDING
 from bench.spark import names as spark
+from tools.section import ROOT, Section
 
-ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "README.md"
 RESULTS: Final = ROOT / "bench" / "results"
-_BEGIN: Final = "<!-- figures: written by tools/figures.py -->"
-_END: Final = "<!-- end of the figures -->"
+_SECTION: Final = Section(PAGE, "<!-- figures: written by tools/figures.py -->", "<!-- end of the figures -->")
 
 
 class Peer(NamedTuple):
@@ -122,13 +120,8 @@ def _figure(series: Series) -> str:
 
 def page(text: str) -> str:
     """The page with the table as it should be."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
+    return _SECTION.within(text, table())
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(table())
+    _SECTION.main(table)

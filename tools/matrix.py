@@ -1,6 +1,6 @@
 """Which PySpark can do what: the smoke tests on each version, in a virtual environment of its own, as a table.
 
-    python tools/matrix.py [VERSION …] [--work .work/matrix]
+    python -m tools.matrix [VERSION …] [--work .work/matrix]
 
 For each version fencepost's wheel and that PySpark are installed from the package index that pip is configured for, and
 `tests/spark/test_platform.py` is run there. The table is written into docs/spark.md, between the two marks. A version
@@ -18,10 +18,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tools.section import ROOT, Section
+
 TESTS = ROOT / "tests/spark/test_platform.py"
-DOCUMENT = ROOT / "docs/spark.md"
-BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
+SECTION = Section(ROOT / "docs" / "spark.md", "<!-- made by `make matrix` -->", "<!-- end -->")
 VERSIONS = ("3.5.*", "4.0.*", "4.1.*", "4.2.*", "4.3.*")
 BESIDE = ("pandas>=2.2,<3", "confluent-kafka>=2.6", "psutil>=6", "pytest>=8", "pytest-timeout>=2.3")
 PASSED, SKIPPED, FAILED = "yes", "–", "**no**"
@@ -114,10 +114,7 @@ def main() -> None:
         print(f"PySpark {asked} …", flush=True)
         columns.append(tried(asked, arguments.work, built))
         print(columns[-1].why or f"  {columns[-1].version}: {columns[-1].results}", flush=True)
-    text = DOCUMENT.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(columns)}\n\n{END}{after}")
+    SECTION.write(table(columns))
     if any(FAILED in column.results.values() for column in columns):
         sys.exit("some failed: see the table")
 

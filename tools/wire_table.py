@@ -1,7 +1,7 @@
 """Writes the tables of docs/wire.md: what the server speaks, beside what Apache Kafka speaks.
 
-    python tools/wire_table.py            prints the tables
-    python tools/wire_table.py --write    puts them into docs/wire.md
+    python -m tools.wire_table            prints the tables
+    python -m tools.wire_table --write    puts them into docs/wire.md
 
 What is served comes from the registry (`fencepost.server.api`), what an API does from the first sentence of its module.
 Kafka's ranges are those a broker of this version advertises; `tests/compat/test_versions.py` compares them with one.
@@ -10,16 +10,15 @@ Kafka's ranges are those a broker of this version advertises; `tests/compat/test
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Final
 
 from fencepost.server.api import APIS
 from fencepost.server.router import Api
 from fencepost.wire.messages import API_NAMES
+from tools.section import ROOT, Section
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "wire.md"
-BEGIN: Final = "<!-- tables: written by tools/wire_table.py -->"
-END: Final = "<!-- end of the tables -->"
+PAGE: Final = ROOT / "docs" / "wire.md"
+_SECTION: Final = Section(PAGE, "<!-- tables: written by tools/wire_table.py -->", "<!-- end of the tables -->")
 
 # fmt: off
 KAFKA: Final = {  # 4.3.1: API key → lowest and highest version
@@ -74,9 +73,7 @@ def tables() -> str:
 
 def page(text: str) -> str:
     """The page with its tables as they ought to be."""
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+    return _SECTION.within(text, tables())
 
 
 def _served(api: Api) -> str:
@@ -98,12 +95,5 @@ def _range(versions: tuple[int, int]) -> str:
     return str(lowest) if lowest == highest else f"{lowest} to {highest}"
 
 
-def main() -> None:
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page(PAGE.read_text()))
-    else:
-        print(tables())
-
-
 if __name__ == "__main__":
-    main()
+    _SECTION.main(tables)

@@ -176,6 +176,13 @@ LEADER_MOVED: Final = frozenset(
 )
 """The partition has another leader than the one that was asked, or none yet: ask for metadata, and then that one."""
 
+LEADER_IN_DOUBT: Final = LEADER_MOVED | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+}
+"""So, or the broker that was asked does not know the partition, or cannot get at it."""
+
 
 class FencepostError(Exception):
     """Root of everything fencepost raises on purpose."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.batches import batch
 from tests.support.raw import RawClient
 
 _numbers = itertools.count(1)
@@ -41,4 +42,13 @@ def name(request: pytest.FixtureRequest) -> str:
 def topic(raw: RawClient, name: str) -> str:
     """A fresh topic with two partitions."""
     raw.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def four(raw: RawClient, name: str) -> str:
+    """A topic of four partitions with five records in each."""
+    raw.create_topic(name, partitions=4)
+    for partition in range(4):
+        raw.produce(name, batch([f"{partition}-{number}".encode() for number in range(5)]), partition=partition)
     return name

@@ -12,22 +12,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.support.batches import batch
-from tests.support.raw import RawClient
-
 pytestmark = pytest.mark.compat
 
 PARTITIONS = 4
-KEPT = {"retention.ms": "-1"}
-"""The records of `batch` carry an old date: retention would take them away under the test."""
-
-
-@pytest.fixture
-def four(raw: RawClient, name: str) -> str:
-    raw.create_topic(name, partitions=PARTITIONS, configs=KEPT)
-    for partition in range(PARTITIONS):
-        raw.produce(name, batch([f"{partition}-{number}".encode() for number in range(5)]), partition=partition)
-    return name
 
 
 class Reader:

@@ -20,8 +20,6 @@ from tests.support.raw import RawClient
 pytestmark = pytest.mark.compat
 
 PARTITIONS = 6
-KEPT = {"retention.ms": "-1"}
-"""The records of `batch` carry an old date: retention would take them away under the test."""
 RECORDS = 10
 """Per partition."""
 
@@ -159,7 +157,7 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def six(raw: RawClient, name: str) -> str:
     """A topic of six partitions with ten records in each."""
-    raw.create_topic(name, partitions=PARTITIONS, configs=KEPT)
+    raw.create_topic(name, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         raw.produce(name, batch([str(number).encode() for number in range(RECORDS)]), partition=partition)
     return name
@@ -258,7 +256,7 @@ def test_a_second_process_under_a_static_name_fences_the_first(new_reader: NewRe
 def test_a_pattern_takes_up_topics_as_they_come(new_reader: NewReader, raw: RawClient, six: str, protocol: str) -> None:
     reader = new_reader(f"^{six}.*", group_protocol=protocol, topic_metadata_refresh_interval_ms=300)
     await_readers(lambda: len(set(reader.records)) == PARTITIONS * RECORDS, reader)
-    raw.create_topic(f"{six}-later", configs=KEPT)
+    raw.create_topic(f"{six}-later")
     raw.produce(f"{six}-later", batch([b"late"]))
     await_readers(lambda: reader.topics == {six, f"{six}-later"}, reader)
 

@@ -10,7 +10,6 @@ from typing import IO, Any
 
 import pytest
 
-from tests.support.batches import batch
 from tests.support.group_client import commit, fetch_offsets
 from tests.support.kafka import java
 from tests.support.raw import RawClient
@@ -18,8 +17,6 @@ from tests.support.raw import RawClient
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
 
 SECONDS = 120
-KEPT = {"retention.ms": "-1"}
-"""The records of `batch` carry an old date: retention would take them away under the test."""
 
 
 class VerifiableConsumer:
@@ -100,15 +97,6 @@ PROTOCOLS = pytest.mark.parametrize(
         pytest.param(("--group-protocol", "consumer"), id="consumer protocol"),
     ],
 )
-
-
-@pytest.fixture
-def four(raw: RawClient, name: str) -> str:
-    """A topic of four partitions with five records in each."""
-    raw.create_topic(name, partitions=4, configs=KEPT)
-    for partition in range(4):
-        raw.produce(name, batch([b"x"] * 5), partition=partition)
-    return name
 
 
 @pytest.fixture

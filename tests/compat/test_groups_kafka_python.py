@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.batches import batch
-from tests.support.raw import RawClient
-
 with warnings.catch_warnings():
     # It reads its schemas by a function that Python 3.11 deprecates (see FINDINGS.md), here and at run time.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -22,8 +19,6 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]
 
 PARTITIONS = 4
-KEPT = {"retention.ms": "-1"}
-"""The records of `batch` carry an old date: retention would take them away under the test."""
 
 
 class Reader:
@@ -85,14 +80,6 @@ def await_readers(condition: Callable[[], bool], *readers: Reader) -> None:
         assert all(reader.failure is None for reader in readers), [reader.failure for reader in readers]
         tick.wait(0.05)
     pytest.fail(f"the group did not settle: {[(reader.assigned, len(reader.values)) for reader in readers]}")
-
-
-@pytest.fixture
-def four(raw: RawClient, name: str) -> str:
-    raw.create_topic(name, partitions=PARTITIONS, configs=KEPT)
-    for partition in range(PARTITIONS):
-        raw.produce(name, batch([f"{partition}-{number}".encode() for number in range(5)]), partition=partition)
-    return name
 
 
 @pytest.fixture

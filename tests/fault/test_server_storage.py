@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,25 +10,12 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from fencepost.log.files import OsFiles
 from fencepost.testing.files import FailingFiles
 from tests.support.batches import batch
+from tests.support.gated_files import GatedFiles
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.fault
-
-
-class GatedFiles(OsFiles):
-    """Syncs wait until the test lets them through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def sync(self, fd: int) -> None:
-        assert self.gate.wait(60)
-        super().sync(fd)
 
 
 @pytest.fixture

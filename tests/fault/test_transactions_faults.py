@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from fencepost.log.files import OsFiles
 from fencepost.testing.files import FailingFiles
+from tests.support.gated_files import GatedFiles
 from tests.support.group_client import await_coordinator
 from tests.support.group_client import commit as plain_commit
 from tests.support.transactions import TransactionalProducer, TransactionClient
@@ -22,22 +21,6 @@ pytestmark = pytest.mark.fault
 
 NONE = ErrorCode.NONE
 LATER = ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-class GatedFiles(OsFiles):
-    """Syncs wait until the test lets them through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.waiting = threading.Event()
-
-    def sync(self, fd: int) -> None:
-        if not self.gate.is_set():
-            self.waiting.set()
-        assert self.gate.wait(60)
-        super().sync(fd)
 
 
 def failing_files(data: Path) -> FailingFiles:

@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from fencepost.errors import ErrorCode
-from fencepost.wire import hot
 from tests.integration.conftest import TestedServer
 from tests.support.batches import batch
 from tests.support.raw import RawClient, fetched
@@ -81,16 +80,7 @@ def test_max_bytes_is_shared_by_the_partitions_of_a_request(client: RawClient, n
     one = batch([b"x" * 1000])
     for partition in range(3):
         client.produce(name, one, partition=partition)
-    wanted = [hot.FetchPartition(index=index, fetch_offset=0, max_bytes=1 << 20) for index in range(3)]
-    client.send_fetch_request(
-        hot.FetchRequest(
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=2 * len(one),
-            isolation_level=0,
-            topics=[hot.FetchTopic(name=name, topic_id=None, partitions=wanted)],
-        )
-    )
+    client.send_fetch_offsets(name, dict.fromkeys(range(3), 0), max_bytes=2 * len(one))
     _, answer = client.receive()
     parts = [fetched(part) for part in answer.topics[0].partitions]
     assert [part.error for part in parts] == [NONE] * 3
@@ -100,17 +90,7 @@ def test_max_bytes_is_shared_by_the_partitions_of_a_request(client: RawClient, n
 def test_several_partitions_are_answered_each_with_its_own_error(client: RawClient, name: str) -> None:
     client.create_topic(name, partitions=2)
     client.produce(name, batch([b"a"]))
-    offsets = {0: 0, 1: 5, 2: 0}
-    wanted = [hot.FetchPartition(index=index, fetch_offset=at, max_bytes=1 << 20) for index, at in offsets.items()]
-    client.send_fetch_request(
-        hot.FetchRequest(
-            max_wait_ms=LONG,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            isolation_level=0,
-            topics=[hot.FetchTopic(name=name, topic_id=None, partitions=wanted)],
-        )
-    )
+    client.send_fetch_offsets(name, {0: 0, 1: 5, 2: 0}, max_wait_ms=LONG, min_bytes=1)
     _, answer = client.receive()
     codes = {part.index: ErrorCode.of(part.error_code) for part in answer.topics[0].partitions}
     assert codes == {0: NONE, 1: ErrorCode.OFFSET_OUT_OF_RANGE, 2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -163,16 +143,7 @@ def test_a_long_poll_over_several_partitions_wakes_for_any_of_them(
     server: TestedServer, client: RawClient, name: str
 ) -> None:
     client.create_topic(name, partitions=4)
-    wanted = [hot.FetchPartition(index=index, fetch_offset=0, max_bytes=1 << 20) for index in range(4)]
-    client.send_fetch_request(
-        hot.FetchRequest(
-            max_wait_ms=LONG,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            isolation_level=0,
-            topics=[hot.FetchTopic(name=name, topic_id=None, partitions=wanted)],
-        )
-    )
+    client.send_fetch_offsets(name, dict.fromkeys(range(4), 0), max_wait_ms=LONG, min_bytes=1)
     with server.connect() as writer:
         writer.produce(name, batch([b"here"]), partition=2)
     _, answer = client.receive()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from tests.fault.test_server_storage import GatedFiles
 from tests.support.batches import batch
+from tests.support.gated_files import GatedFiles
 from tests.support.raw import ConnectionEnded, RawClient
 
 pytestmark = pytest.mark.integration
@@ -195,7 +195,17 @@ def test_a_guarded_topic_is_read_by_the_owner_alone(connect: Any, name: str) -> 
     assert a.fetch(name, 0).values == [b"x"]
 
 
-def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_is_durable(tmp_path: Path) -> None:
+class Gated(NamedTuple):
+    """The owner, who comes after it, and somebody who looks; a topic `t`, whose syncs the test can hold up."""
+
+    old: RawClient
+    new: RawClient
+    third: RawClient
+    files: GatedFiles
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Iterator[Gated]:
     files = GatedFiles()
     with (
         fencepost.Server(tmp_path, sync="always", files=files) as server,
@@ -204,51 +214,50 @@ def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_i
         RawClient(server.address) as third,
     ):
         old.create_topic("t")
-        own(old, ("t-0", 1))
-        pid = old.new_pid()
-        old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
-        files.gate.clear()
-        old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
-        while last_sequence(third, "t") != 1:  # until it is appended; its sync hangs
-            pass
-        new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
-        assert third.end_offset("t") == 1
-        assert not new.has_answer()
+        yield Gated(old, new, third, files)
         files.gate.set()
-        assert generations(new.receive()[1]) == [2]
-        assert new.fetch("t", 0).values == [b"first", b"accepted"]
 
 
-def test_the_next_owner_waits_for_the_records_of_one_that_hung_up_too(tmp_path: Path) -> None:
+def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_is_durable(gated: Gated) -> None:
+    old, new, third, files = gated
+    own(old, ("t-0", 1))
+    pid = old.new_pid()
+    old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
+    files.gate.clear()
+    old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
+    while last_sequence(third, "t") != 1:  # until it is appended; its sync hangs
+        pass
+    new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
+    assert third.end_offset("t") == 1
+    assert not new.has_answer()
+    files.gate.set()
+    assert generations(new.receive()[1]) == [2]
+    assert new.fetch("t", 0).values == [b"first", b"accepted"]
+
+
+def test_the_next_owner_waits_for_the_records_of_one_that_hung_up_too(gated: Gated) -> None:
     """OWN-9: it makes no difference how the old one went."""
-    files = GatedFiles()
-    with (
-        fencepost.Server(tmp_path, sync="always", files=files) as server,
-        RawClient(server.address) as old,
-        RawClient(server.address) as new,
-        RawClient(server.address) as third,
-    ):
-        old.create_topic("t")
-        token = own(old, ("t-0", 1)).resources[0].token
-        pid = old.new_pid()
-        old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
-        new.send(OWN, 0, group="g", wait_ms=60_000, resources=[{"name": "t-0", "generation": 0}])
-        files.gate.clear()
-        old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
-        while last_sequence(third, "t") != 1:  # until it is appended; its sync hangs
-            pass
-        old.close()
-        while newest_token(third, "t-0") == token:  # until it is granted to the next in line
-            pass
-        third.create_topic("other")  # stored behind the new token, so that nothing but the sync is waited for
-        third.send(DESCRIBE_OWNERS, 0, group=None)
-        assert not new.has_answer()
-        assert not third.has_answer()
-        files.gate.set()
-        assert generations(new.receive()[1]) == [1]
-        assert new.fetch("t", 0).values == [b"first", b"accepted"]
-        # Who is not named any more, of them nothing comes to light later.
-        assert [row.token for row in third.receive()[1].owners] == [token + 1]
+    old, new, third, files = gated
+    token = own(old, ("t-0", 1)).resources[0].token
+    pid = old.new_pid()
+    old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
+    new.send(OWN, 0, group="g", wait_ms=60_000, resources=[{"name": "t-0", "generation": 0}])
+    files.gate.clear()
+    old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
+    while last_sequence(third, "t") != 1:  # until it is appended; its sync hangs
+        pass
+    old.close()
+    while newest_token(third, "t-0") == token:  # until it is granted to the next in line
+        pass
+    third.create_topic("other")  # stored behind the new token, so that nothing but the sync is waited for
+    third.send(DESCRIBE_OWNERS, 0, group=None)
+    assert not new.has_answer()
+    assert not third.has_answer()
+    files.gate.set()
+    assert generations(new.receive()[1]) == [1]
+    assert new.fetch("t", 0).values == [b"first", b"accepted"]
+    # Who is not named any more, of them nothing comes to light later.
+    assert [row.token for row in third.receive()[1].owners] == [token + 1]
 
 
 def newest_token(client: RawClient, name: str) -> int:
@@ -257,30 +266,23 @@ def newest_token(client: RawClient, name: str) -> int:
     return token
 
 
-def test_a_claimant_that_hangs_up_while_it_is_waited_for_a_sync_holds_up_nobody(tmp_path: Path) -> None:
-    files = GatedFiles()
-    with (
-        fencepost.Server(tmp_path, sync="always", files=files) as server,
-        RawClient(server.address) as old,
-        RawClient(server.address) as new,
-        RawClient(server.address) as third,
-    ):
-        old.create_topic("t")
-        token = own(old, ("t-0", 1)).resources[0].token
-        pid = old.new_pid()
-        old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
-        files.gate.clear()
-        old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
-        while last_sequence(third, "t") != 1:
-            pass
-        new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
-        while newest_token(third, "t-0") == token:
-            pass
-        new.close()
-        files.gate.set()
-        assert generations(own(third, ("t-0", 0))) == [1]
-        third.produce("t", batch([b"third"], pid=third.new_pid(), epoch=0, sequence=0))
-        assert third.fetch("t", 0).values == [b"first", b"accepted", b"third"]
+def test_a_claimant_that_hangs_up_while_it_is_waited_for_a_sync_holds_up_nobody(gated: Gated) -> None:
+    old, new, third, files = gated
+    token = own(old, ("t-0", 1)).resources[0].token
+    pid = old.new_pid()
+    old.produce("t", batch([b"first"], pid=pid, epoch=0, sequence=0))
+    files.gate.clear()
+    old.send_produce("t", batch([b"accepted"], pid=pid, epoch=0, sequence=1))
+    while last_sequence(third, "t") != 1:
+        pass
+    new.send(OWN, 0, group="g", wait_ms=0, resources=[{"name": "t-0", "generation": 1}])
+    while newest_token(third, "t-0") == token:
+        pass
+    new.close()
+    files.gate.set()
+    assert generations(own(third, ("t-0", 0))) == [1]
+    third.produce("t", batch([b"third"], pid=third.new_pid(), epoch=0, sequence=0))
+    assert third.fetch("t", 0).values == [b"first", b"accepted", b"third"]
 
 
 def test_a_session_begins_when_the_claim_is_granted_and_not_while_it_waits(connect: Any, name: str) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -220,33 +220,45 @@ def test_a_claim_that_waits_can_be_interrupted_and_the_producer_goes_on(
 # --- fork ---
 
 
-def test_what_is_owned_stays_with_the_parent_and_does_not_outlive_it_in_a_child(producer: Make, name: str) -> None:
-    one = producer()
-    one.own(name, ["a"], generation=1)
+@contextmanager
+def forked(says: Callable[[], bytes]) -> Iterator[bytes]:
+    """A child that lives until the block ends, and what it says; nothing of pytest may run in it."""
     told, tell = os.pipe()
     wait, go = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            one.send(name, "v")
-            os.write(tell, b"sent")
-        except Closed as closed:
-            os.write(tell, b"refused" if "forked" in str(closed) else b"otherwise")
+            os.write(tell, says())
         finally:
             os.close(go)
             os.read(wait, 1)
             os._exit(0)
     os.close(wait)
+    os.close(tell)
     try:
-        assert os.read(told, 100) == b"refused"
-        one.check_owned()
-        one.close()  # and the child lives on
-        assert producer().own(name, ["a"], wait=30).generation == 1
+        yield os.read(told, 100)
     finally:
         os.close(go)
         os.waitpid(child, 0)
         os.close(told)
-        os.close(tell)
+
+
+def test_what_is_owned_stays_with_the_parent_and_does_not_outlive_it_in_a_child(producer: Make, name: str) -> None:
+    one = producer()
+    one.own(name, ["a"], generation=1)
+
+    def says() -> bytes:
+        try:
+            one.send(name, "v")
+        except Closed as closed:
+            return b"refused" if "forked" in str(closed) else b"otherwise"
+        return b"sent"
+
+    with forked(says) as said:
+        assert said == b"refused"
+        one.check_owned()
+        one.close()  # and the child lives on
+        assert producer().own(name, ["a"], wait=30).generation == 1
 
 
 def test_what_a_reader_owns_and_what_is_held_do_not_outlive_the_parent_in_a_child(
@@ -257,30 +269,20 @@ def test_what_a_reader_owns_and_what_is_held_do_not_outlive_the_parent_in_a_chil
     reader = fencepost.Reader(ours.address, name)
     reader.own(name, ["a"], generation=1)
     held = fencepost.hold(ours.address, name, ["b"], generation=1)
-    told, tell = os.pipe()
-    wait, go = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def says() -> bytes:
         try:
             reader.poll(1)
         except Closed:
-            os.write(tell, b"lost" if held.lost.is_set() else b"held")
-        finally:
-            os.close(go)
-            os.read(wait, 1)
-            os._exit(0)
-    os.close(wait)
-    try:
-        assert os.read(told, 100) == b"lost"
+            return b"lost" if held.lost.is_set() else b"held"
+        return b"read"
+
+    with forked(says) as said:
+        assert said == b"lost"
         held.check()
         reader.close()
         held.close()
         assert producer().own(name, ["a", "b"], wait=30).generation == 1
-    finally:
-        os.close(go)
-        os.waitpid(child, 0)
-        os.close(told)
-        os.close(tell)
 
 
 # --- transactions ---

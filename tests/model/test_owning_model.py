@@ -14,9 +14,10 @@ import pytest
 
 from fencepost.client.ticket import Ticket
 from fencepost.core.claim import demand
-from fencepost.errors import ErrorCode, Fenced, SendFailed
+from fencepost.errors import ErrorCode, Fenced
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, Late, Refused, Request, Script, ScriptedCluster
+from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.model
@@ -35,27 +36,6 @@ FATES: list[Script] = [
     Refused(ErrorCode.REQUEST_TIMED_OUT),
     Refused(ErrorCode.INVALID_RECORD),
 ]
-
-
-def check(cluster: ScriptedCluster, sent: list[tuple[bytes, Ticket]]) -> Counter[str]:
-    """The promise; and how often each word was said."""
-    log = [value for value in cluster.values("t", 0) if value is not None]
-    place = {value: offset for offset, value in enumerate(log)}
-    order = {value: number for number, (value, _) in enumerate(sent)}
-    assert max(Counter(log).values(), default=1) == 1, "each record at most once"
-    assert [order[value] for value in log] == sorted(order[value] for value in log), "in the order of the sends"
-    said: Counter[str] = Counter()
-    for value, ticket in sent:
-        error = ticket.exception(timeout=0)
-        if error is None:
-            assert ticket.result().offset == place[value], "delivered is there, and where the ticket says"
-            said["yes"] += 1
-        else:
-            assert isinstance(error, SendFailed)
-            assert error.persisted != "yes"
-            assert (value in place) <= (error.persisted != "no"), "what is said not to be there is not there"
-            said[error.persisted] += 1
-    return said
 
 
 def play(seed: int) -> Counter[str]:
@@ -98,7 +78,7 @@ def play(seed: int) -> Counter[str]:
     producer.run_for(60.0)  # and until the server has carried out everything that was ever on its way
     assert producer.sender.queues.is_empty
     assert producer.sender.queues.held == 0
-    said = check(cluster, sent)
+    said = check(cluster, "t", 0, sent)
     if at_take_over is not None:
         assert cluster.logs["t"][0].end == at_take_over, "nothing of a fenced one after a take-over"
     if producer.sender.tenure.fenced is not None:

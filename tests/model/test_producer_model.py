@@ -7,15 +7,15 @@ fails once fails again. What must hold is `check`, and no more.
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
 
 from fencepost.client.ticket import Ticket
-from fencepost.errors import ErrorCode, SendFailed
+from fencepost.errors import ErrorCode
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, Refused, Request, Script, ScriptedCluster
+from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.model
@@ -35,23 +35,6 @@ FATES: list[Script] = [
     Refused(ErrorCode.INVALID_RECORD),
     Refused(ErrorCode.MESSAGE_TOO_LARGE),
 ]
-
-
-def check(cluster: ScriptedCluster, sent: dict[int, list[tuple[bytes, Ticket]]]) -> None:
-    """The promise."""
-    for partition, records in sent.items():
-        log = [value for value in cluster.values("t", partition) if value is not None]
-        place = {value: offset for offset, value in enumerate(log)}
-        order = {value: number for number, (value, _) in enumerate(records)}
-        assert max(Counter(log).values(), default=1) == 1, "each record at most once"
-        assert [order[value] for value in log] == sorted(order[value] for value in log), "in the order of the sends"
-        for value, ticket in records:
-            error = ticket.exception(timeout=0)
-            if error is None:
-                assert ticket.result().offset == place[value], "delivered is there, and where the ticket says"
-            else:
-                assert isinstance(error, SendFailed)
-                assert (value in place) <= (error.persisted != "no"), "what is not persisted is not there"
 
 
 def play(seed: int) -> None:
@@ -92,7 +75,8 @@ def play(seed: int) -> None:
     cluster.choose = lambda request: Fate.ANSWER
     producer.sender.queues.flushing = 0
     producer.settle()
-    check(cluster, sent)
+    for partition, records in sent.items():
+        check(cluster, "t", partition, records)
     assert producer.sender.queues.held == 0
 
     for partition in range(PARTITIONS):

@@ -267,6 +267,24 @@ class RawClient:
             version,
         )
 
+    def send_fetch_offsets(
+        self,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        max_wait_ms: int = 0,
+        min_bytes: int = 0,
+        max_bytes: int = 1 << 20,
+    ) -> int:
+        """Of several partitions: index → offset."""
+        wanted = [hot.FetchPartition(index=index, fetch_offset=at, max_bytes=1 << 20) for index, at in offsets.items()]
+        topics = [hot.FetchTopic(name=topic, topic_id=None, partitions=wanted)]
+        return self.send_fetch_request(
+            hot.FetchRequest(
+                max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=0, topics=topics
+            )
+        )
+
     def send_fetch_request(self, request: hot.FetchRequest, version: int = FETCH_VERSION) -> int:
         body = hot.encode_fetch_request(version, request)
         self.send_frame(self.frame_of(FETCH, version, body))

@@ -27,7 +27,7 @@ from fencepost.client.tenure import Tenure
 from fencepost.core.claim import Held
 from fencepost.core.committed import AbortedTransactions
 from fencepost.errors import (
-    LEADER_MOVED,
+    LEADER_IN_DOUBT,
     CorruptBatch,
     ErrorCode,
     Fenced,
@@ -48,14 +48,7 @@ METADATA: Final = 3
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
 
-_TRY_ELSEWHERE: Final = LEADER_MOVED | frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
+_TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from fencepost.types import NO_TIMESTAMP, Milliseconds
 log = logging.getLogger("fencepost.producer")
 
 Callback: TypeAlias = Callable[["Ticket"], object]
+Callbacks: TypeAlias = list[tuple[Callback, "Ticket"]]
+Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple["asyncio.Future[Delivered]", "Ticket"]]]
 
 UNKNOWN_OFFSET: Final = -1
 
@@ -43,8 +45,8 @@ class Settlement:
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock  # guards the three below; one for all batches of a producer, held for moments
         self._event: threading.Event | None = None
-        self._callbacks: list[tuple[Callback, Ticket]] | None = None
-        self._futures: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Delivered], Ticket]]] | None = None
+        self._callbacks: Callbacks | None = None
+        self._futures: Futures | None = None
         self._seen: set[int] | None = None
         self.settled = False
         self.error: FencepostError | None = None
@@ -118,16 +120,21 @@ class Settlement:
             self._futures.setdefault(future.get_loop(), []).append((future, ticket))
             return True
 
-    def _settle(self) -> None:
+    def _close(self) -> tuple[Callbacks, Futures]:
+        """Settled from now on: wakes who waits, and answers who is to be told."""
         with self._lock:
             self.settled = True
             event, callbacks, futures = self._event, self._callbacks, self._futures
             self._event = self._callbacks = self._futures = None
         if event is not None:
             event.set()
-        for callback, ticket in callbacks or ():
+        return callbacks or [], futures or {}
+
+    def _settle(self) -> None:
+        callbacks, futures = self._close()
+        for callback, ticket in callbacks:
             _call(callback, ticket)
-        for loop, waiting in (futures or {}).items():
+        for loop, waiting in futures.items():
             # One wake-up of the loop for all that wait on this batch.
             try:
                 loop.call_soon_threadsafe(_resolve_all, waiting)
@@ -154,15 +161,10 @@ class Unplaced(Settlement):
 
     def moved(self) -> None:
         """All tickets have their batch by now."""
-        with self._lock:
-            self.settled = True
-            event, callbacks, futures = self._event, self._callbacks, self._futures
-            self._event = self._callbacks = self._futures = None
-        if event is not None:
-            event.set()
-        for callback, ticket in callbacks or ():
+        callbacks, futures = self._close()
+        for callback, ticket in callbacks:
             ticket.add_done_callback(callback)
-        for waiting in (futures or {}).values():
+        for waiting in futures.values():
             for future, ticket in waiting:
                 if not ticket.settlement.resolve(future, ticket):
                     future.get_loop().call_soon_threadsafe(_resolve_all, [(future, ticket)])

@@ -18,7 +18,7 @@ from fencepost.client.link import Link
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
-from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, read_header, split_batches
 from fencepost.kernel.control import is_abort
 from fencepost.wire.hot import FetchedPartition
@@ -27,15 +27,7 @@ MAX_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 _PAUSE: Final = 0.1
 
-_CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
+_CURED_BY_WAITING: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 
 
 class DataLost(FencepostError):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 def test_the_page_is_up_to_date() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page(text), "run `python tools/examples_table.py --write`"
+    assert text == page(text), "run `python -m tools.examples_table --write`"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 def test_the_page_is_up_to_date() -> None:
     text = PAGE.read_text()
-    assert text == page(text), "run `python tools/wire_table.py --write`"
+    assert text == page(text), "run `python -m tools.wire_table --write`"
 
 
 @pytest.mark.parametrize("key", KAFKA)

@@ -17,7 +17,7 @@ from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
 from fencepost.client.ticket import UNKNOWN_OFFSET
 from fencepost.core.inflight import Flight, Sent, Verdict
-from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError
+from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
 from fencepost.types import Offset
 from fencepost.wire import hot
 from fencepost.wire.apis import PRODUCE
@@ -30,15 +30,7 @@ NEWEST_PRODUCE_BY_NAME: Final = 12
 NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
 """Later versions add partitions to the transaction by themselves, and count on a new epoch for every one (KIP-890)."""
 
-_LEADERSHIP_IN_DOUBT: Final = LEADER_MOVED | frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
+_ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 
 _TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
@@ -150,7 +142,7 @@ class Produce:
     ) -> None:
         flight = queue.flight
         assert flight is not None
-        if code in _LEADERSHIP_IN_DOUBT:
+        if code in _ASK_FOR_METADATA:
             self._metadata.distrust()
         if (
             code is ErrorCode.INVALID_TXN_STATE
@@ -211,7 +203,7 @@ class Produce:
 
         def failed(error: FencepostError) -> None:
             self._looking_back.discard(queue)
-            if isinstance(error, ServerError) and error.code in _LEADERSHIP_IN_DOUBT:
+            if isinstance(error, ServerError) and error.code in _ASK_FOR_METADATA:
                 self._metadata.distrust()
             flight.look_back_failed(self._agenda.now(), self._options.retry_backoff)
 
