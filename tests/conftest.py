@@ -1,10 +1,13 @@
-"""What all tests share: the count of kinds and the real Apache Kafka."""
+"""What all tests share: the count of kinds, names of their own, and the real Apache Kafka."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
+import re
+import uuid
 import warnings
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
@@ -13,6 +16,9 @@ import pytest
 
 from tests.support import counts
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
+
+_numbers = itertools.count(1)
+_PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +50,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test of the session uses, for topics, groups and sinks."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
+    return f"{test}-{_PROCESS}-{next(_numbers)}"
 
 
 def without_kafka(reason: str) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.batches import batch
 from tests.support.raw import RawClient
-
-_numbers = itertools.count(1)
-_PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
+from tests.support.transactions import TransactionClient
 
 
 @pytest.fixture
@@ -32,10 +27,10 @@ def raw(address: str) -> Iterator[RawClient]:
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test of the session uses."""
-    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
-    return f"{test}-{_PROCESS}-{next(_numbers)}"
+def transactional(address: str) -> Iterator[TransactionClient]:
+    """To look into transactions behind the client's back."""
+    with TransactionClient(address) as client:
+        yield client
 
 
 @pytest.fixture

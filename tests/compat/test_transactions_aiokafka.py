@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import aiokafka
@@ -15,12 +14,6 @@ from tests.support.transactions import TransactionClient
 pytestmark = pytest.mark.compat
 
 SECONDS = 30
-
-
-@pytest.fixture
-def transactional(address: str) -> Iterator[TransactionClient]:
-    with TransactionClient(address) as client:
-        yield client
 
 
 def producer(address: str, name: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -23,12 +22,6 @@ from tests.support.transactions import TransactionClient
 pytestmark = pytest.mark.compat
 
 SECONDS = 30.0
-
-
-@pytest.fixture
-def transactional(address: str) -> Iterator[TransactionClient]:
-    with TransactionClient(address) as client:
-        yield client
 
 
 def producer(address: str, name: str) -> confluent_kafka.Producer:

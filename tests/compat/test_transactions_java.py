@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,6 @@ class JavaRun:
     def so_far(self) -> str:
         assert self._child.exit_code is None, self._child.output()
         return self._child.log.read_text(errors="replace")
-
-
-@pytest.fixture
-def transactional(address: str) -> Iterator[TransactionClient]:
-    with TransactionClient(address) as client:
-        yield client
 
 
 def write_input(client: RawClient, topic: str, count: int) -> list[bytes]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,10 +13,8 @@ from tests.integration.differences import DIFFERENCES
 from tests.support.group_client import await_coordinator
 from tests.support.raw import RawClient
 
-_numbers = itertools.count(1)
 UNDISTURBED = 24 * 60 * 60 * 1000
-"""No housekeeping while tests run: many of them write records of 2023, which have had their time."""
-_PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
+"""No housekeeping while tests run: some of them write records of long ago, which have had their time."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +58,6 @@ def server(request: pytest.FixtureRequest) -> TestedServer:
 def client(server: TestedServer) -> Iterator[RawClient]:
     with server.connect() as connection:
         yield connection
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test of the session uses."""
-    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
-    return f"{test}-{_PROCESS}-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,11 +13,8 @@ from tests.support.spark import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_numbers = itertools.count(1)
-_RUN = uuid.uuid4().hex[:6]
-"""Workers of xdist share one Kafka: each has names of its own."""
 UNDISTURBED = 24 * 60 * 60 * 1000
-"""No housekeeping while tests run: many of them write records of 2023, which have had their time."""
+"""No housekeeping while tests run: some of them write records of long ago, which have had their time."""
 
 
 @pytest.fixture(scope="session")
@@ -49,13 +43,6 @@ def everywhere(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def ours(_our_server: str) -> str:
     return _our_server
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test of the session uses, for topics and sinks."""
-    test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
-    return f"{test}-{_RUN}-{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
