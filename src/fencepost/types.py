@@ -32,3 +32,9 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def partition_named(name: str) -> TopicPartition | None:
+    """The partition that `TOPIC-PARTITION` names; None for a name that cannot be one's."""
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if topic and number.isascii() and number.isdigit() else None

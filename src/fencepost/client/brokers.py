@@ -54,6 +54,9 @@ class Brokers:
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
         self._random = random.Random()
+        self.offers_own: bool | None = None
+        """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
+        a claim need not dial a connection of its own to ask."""
         self.last_error: FencepostError | None = None
         """Why the newest attempt failed: said when everything has failed for too long."""
 
@@ -115,6 +118,7 @@ class Brokers:
     def _is_ready(self, connection: Connection) -> None:
         self._failures.pop(connection.address, None)
         self._refusals.pop(connection.address, None)
+        self.offers_own = connection.is_fencepost
         self.last_error = None
         if self._on_ready is not None:
             self._on_ready(connection)
@@ -123,6 +127,7 @@ class Brokers:
         address = connection.address
         if self._connections.get(address) is connection:
             del self._connections[address]
+        self.offers_own = None
         self.last_error = error
         failures = self._failures[address] = self._failures.get(address, 0) + 1
         wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))

@@ -41,9 +41,7 @@ from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
-from fencepost.wire.apis import FETCH
-
-METADATA: Final = 3
+from fencepost.wire.apis import FETCH, METADATA
 
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
@@ -108,9 +106,9 @@ class Fetcher:
         self._network = network
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
-        self._brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
-        self.tenure = Tenure(self._brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
-        self._brokers.on_lost = self.tenure.lost
+        self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
+        self.tenure = Tenure(self.brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
+        self.brokers.on_lost = self.tenure.lost
         self._calls: deque[Callable[[], None]] = deque()
         self._partitions: dict[TopicPartition, Fetched] = {}
         self._ready: deque[Chunk] = deque()
@@ -156,10 +154,10 @@ class Fetcher:
             moment = min(moment, self._fetch(now))
         if not self._metadata.due(now):
             moment = min(moment, self._metadata.ask_at())
-        moment = min(moment, self._brokers.next_moment(now))
+        moment = min(moment, self.brokers.next_moment(now))
         patience = max(0.0, moment - now)
         self._network.poll(patience if timeout is None else min(timeout, patience))
-        self._brokers.check_deadlines(self._clock.monotonic())
+        self.brokers.check_deadlines(self._clock.monotonic())
 
     def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
         """Turns without fetching until something that was asked is answered, or raises TimedOut."""
@@ -167,7 +165,7 @@ class Fetcher:
         while not outcome.done():
             left = deadline - self._clock.monotonic()
             if left <= 0:
-                last = self._brokers.last_error
+                last = self.brokers.last_error
                 raise TimedOut("no answer in time" + (f": {last}" if last is not None else ""))
             self.run_once(left, fetches=False)
 
@@ -191,7 +189,7 @@ class Fetcher:
 
     def close(self) -> None:
         self.tenure.close()
-        self._brokers.close()
+        self.brokers.close()
         self._network.close()
 
     def forget_sockets(self) -> None:
@@ -209,7 +207,7 @@ class Fetcher:
     def _refresh_metadata(self, now: float) -> None:
         if not self._metadata.due(now):
             return
-        connection = self._brokers.any()
+        connection = self.brokers.any()
         if connection is None:
             return
         fields = {
@@ -256,7 +254,7 @@ class Fetcher:
             else:
                 wanted.setdefault(leader, []).append(fetched)
         for leader, partitions in wanted.items():
-            connection = self._brokers.of_node(leader)
+            connection = self.brokers.of_node(leader)
             if connection is not None and connection not in self._busy:
                 self._ask(connection, partitions)
         return moment
@@ -265,7 +263,7 @@ class Fetcher:
         known = self._metadata.topics.get(fetched.name.topic)
         if known is not None and known.error is not ErrorCode.NONE:
             return ServerError(known.error, f"reading {fetched.name}")
-        last = self._brokers.last_error
+        last = self.brokers.last_error
         return Unreachable(f"{fetched.name} could not be read for {self._options.patience:g} s: {last or 'no leader'}")
 
     def _ask(self, connection: Connection, partitions: list[Fetched]) -> None:

@@ -103,11 +103,21 @@ class Metadata:
         self._stale = False
         self._updated = now
         self._not_before = now + self._backoff
+        self._meet(answer)
+        for topic in answer.topics:
+            self._learn(topic, now)
+
+    def overheard(self, answer: Any, now: float) -> None:
+        """An answer to somebody else's question: the topics it knows are known from now on, others stay unasked for."""
+        self._meet(answer)
+        for topic in answer.topics:
+            if topic.error_code == ErrorCode.NONE:
+                self._learn(topic, now)
+
+    def _meet(self, answer: Any) -> None:
         self.cluster_id = getattr(answer, "cluster_id", None)
         self.controller = answer.controller_id
         self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
-            self._learn(topic, now)
 
     def _learn(self, answer: Any, now: float) -> None:
         error = ErrorCode.of(answer.error_code)

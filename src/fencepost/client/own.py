@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypedDict
 
+from fencepost.client.brokers import Brokers
 from fencepost.client.routing import Routes
 from fencepost.core.claim import Demand, Held
 from fencepost.errors import Fenced, FencepostError
@@ -104,6 +105,8 @@ def claim_by(road: Road, demand: Demand) -> Claim:
     return Claim(road, demand.group, road.claim(demand))
 
 
-def offers_own(routes: Routes) -> bool:
-    """Whether the claim can belong to a connection: only fencepost's server offers that."""
-    return routes.any().offers(OWN)
+def offers_own(brokers: Brokers, routes: Routes) -> bool:
+    """Whether the claim can belong to a connection: only fencepost's server offers that. The connection that carries
+    the data has been told; only where there is none yet, the server is asked over another."""
+    told = brokers.offers_own
+    return routes.any().offers(OWN) if told is None else told

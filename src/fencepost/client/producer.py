@@ -264,7 +264,7 @@ class Producer:
     def _road(self) -> Road:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
-            if offers_own(self._routes):
+            if offers_own(self._sender.brokers, self._routes):
                 patience = self._options.delivery_timeout
                 self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
             else:

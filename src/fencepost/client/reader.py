@@ -285,7 +285,7 @@ class Reader(Closing):
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             with Routes(self._settings) as routes:
-                is_ours = offers_own(routes)
+                is_ours = offers_own(self._fetcher.brokers, routes)
             self._owns_by = ReaderRoad(self._fetcher) if is_ours else self._kafka_road()
         return self._owns_by
 

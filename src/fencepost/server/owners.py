@@ -31,7 +31,6 @@ SCHEMA: Final = (
     ) WITHOUT ROWID""",
 )
 _SAVE_TOKEN: Final = "INSERT OR REPLACE INTO own_tokens (own_group, resource, token) VALUES (?, ?, ?)"  # noqa: S105
-_SAVE_LAST: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_token', ?)"
 
 _PATROL_SECONDS: Final = 0.05
 
@@ -41,12 +40,12 @@ class Owners:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        last = broker.store.query("SELECT value FROM meta WHERE name = 'last_token'")
         newest = {
             (group, name): token
             for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
         }
-        self.table: Ownership[Connection] = Ownership(int(last[0][0]) if last else 0, newest)
+        # Rows are replaced by newer ones and never removed, so the newest of them is the newest of all.
+        self.table: Ownership[Connection] = Ownership(max(newest.values(), default=0), newest)
         self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
         """Of the claims in line."""
         self._sessions: dict[Connection, Milliseconds] = {}
@@ -108,8 +107,7 @@ class Owners:
         return judged
 
     def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
-        rows: list[Statement] = [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
-        return [*rows, (_SAVE_LAST, (str(self.table.last_token),))]
+        return [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
 
     def _serve_line(self) -> None:
         for waiting, judged in self.table.runnable():

@@ -110,11 +110,16 @@ class Store:
     def _commit(self, batch: list[_Change]) -> None:
         failures: dict[int, StorageError] = {}
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for number, change in enumerate(batch):
-                if (error := self._apply(change)) is not None:
-                    failures[number] = error
-            self._connection.execute("COMMIT")
+            if len(batch) == 1 and len(batch[0].statements) == 1:
+                # A transaction by itself. Every call here lets go of the GIL and has to get it back from a loop that is
+                # busy: one instead of five is what a take-over gains from it.
+                self._connection.execute(*batch[0].statements[0])
+            else:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for number, change in enumerate(batch):
+                    if (error := self._apply(change)) is not None:
+                        failures[number] = error
+                self._connection.execute("COMMIT")
             self.commits += 1
         except sqlite3.Error as error:
             logger.exception("the metadata store could not commit %d changes", len(batch))

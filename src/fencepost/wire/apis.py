@@ -14,6 +14,7 @@ NEVER: Final = 1 << 15
 
 PRODUCE: Final = 0
 FETCH: Final = 1
+METADATA: Final = 3
 API_VERSIONS: Final = 18
 OWN: Final = 10_000
 """fencepost's own APIs, far above Kafka's keys."""

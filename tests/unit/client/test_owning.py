@@ -10,7 +10,7 @@ from fencepost.client.ticket import Ticket
 from fencepost.core.claim import Refused, demand
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, ScriptedCluster
+from fencepost.testing.scripted import Api, Delayed, Fate, Request, ScriptedCluster
 from fencepost.testing.scripted import Refused as Answered
 from tests.support.stepped import SteppedProducer
 
@@ -138,6 +138,77 @@ def test_a_server_that_does_not_know_own_is_named(on: ScriptedCluster) -> None:
     producer.step_until(claim.outcome.done)
     with pytest.raises(ServerError, match="does not know `own`"):
         claim.outcome.result()
+
+
+def asked_for(request: Request) -> list[str]:
+    return [topic.name for topic in request.message.topics]
+
+
+@pytest.mark.parametrize("wait", [None, 5.0], ids=["at once", "in line"])
+def test_the_topics_of_a_claim_are_asked_for_in_front_of_it_and_its_first_record_goes_out_at_once(
+    wait: float | None,
+) -> None:
+    on = cluster()
+    producer = SteppedProducer(on)
+    claim = asks(producer, generation=1 if wait is None else None, wait=wait)
+    producer.step_until(claim.outcome.done)
+    before = [request.key for request in on.seen]
+    assert before[-2:] == [Api.METADATA, Api.OWN]
+    assert asked_for(on.requests(Api.METADATA)[-1]) == ["t"]
+    ticket = producer.send("t", b"first", partition=0)
+    producer.settle()
+    assert ticket.exception(0) is None
+    assert [request.key for request in on.seen[len(before) :]] == [Api.PRODUCE]
+
+
+def test_a_claim_asks_for_no_topic_that_is_known() -> None:
+    on = cluster(t=2)
+    producer = owner(on)
+    asked = len(on.requests(Api.METADATA))
+    again = asks(producer, "t-1")
+    producer.step_until(again.outcome.done)
+    assert len(on.requests(Api.METADATA)) == asked
+
+
+def test_a_name_that_only_looks_like_a_partitions_makes_no_topic_and_is_asked_for_once() -> None:
+    on = cluster()
+    on.creates_topics = True
+    producer = SteppedProducer(on)
+    claim = asks(producer, "nightly-1", "no partition", "-1")
+    producer.step_until(claim.outcome.done)
+    producer.run_for(30.0)
+    assert list(on.logs) == ["t"]
+    assert [request for request in on.requests(Api.METADATA) if "nightly" in asked_for(request)][1:] == []
+    # Whoever then sends to a topic of this name means it.
+    ticket = producer.send("nightly", b"v")
+    producer.settle()
+    assert ticket.exception(0) is None
+
+
+def test_a_claim_of_very_many_topics_asks_for_none_of_them() -> None:
+    on = cluster()
+    producer = SteppedProducer(on)
+    claim = asks(producer, *(f"topic{number}-0" for number in range(101)))
+    producer.step_until(claim.outcome.done)
+    assert [asked_for(request) for request in on.requests(Api.METADATA)] == [[]]
+
+
+@pytest.mark.parametrize("knows_own", [True, False], ids=["fencepost", "kafka"])
+def test_the_connection_that_carries_the_data_says_which_road_a_claim_takes(knows_own: bool) -> None:
+    on = cluster(knows_own=knows_own)
+    producer = SteppedProducer(on)
+
+    def offered() -> bool | None:
+        return producer.sender.brokers.offers_own
+
+    assert offered() is None
+    producer.send("t", b"v", partition=0)
+    producer.settle()
+    assert offered() is knows_own
+    # Without a connection nothing is known: another server may be there next time.
+    on.kill(0)
+    producer.run_for(1.0)
+    assert offered() is None
 
 
 def test_while_a_claim_waits_nothing_else_is_sent_and_everything_is_sent_then() -> None:

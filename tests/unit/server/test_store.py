@@ -10,6 +10,7 @@ import pytest
 
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.server.datadir import DataDirectory
+from fencepost.server.settings import Sync
 from fencepost.server.store import FORMAT_VERSION, Store
 
 pytestmark = pytest.mark.unit
@@ -56,6 +57,26 @@ def test_a_statement_that_fails_changes_nothing_and_the_store_goes_on(tmp_path: 
     asyncio.run(write())
     assert store.query("SELECT name FROM meta") == [("b",)]
     store.close()
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sync) -> None:
+    store = Store(tmp_path / "meta.sqlite", sync)
+    seen: list[str] = []
+    store._connection.set_trace_callback(seen.append)
+
+    async def write() -> None:
+        await store.execute([set_meta("a", "1")])
+        with pytest.raises(StorageError, match="could not be written"):
+            await store.execute([("INSERT INTO nowhere VALUES (1)", ())])
+        await store.execute([set_meta("b", "2")])
+
+    asyncio.run(write())
+    store.close()
+    assert [statement for statement in seen if not statement.startswith("INSERT")] == ["ROLLBACK"]
+    again = Store(tmp_path / "meta.sqlite", sync)
+    assert again.query("SELECT name FROM meta ORDER BY name") == [("a",), ("b",)]
+    again.close()
 
 
 def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:

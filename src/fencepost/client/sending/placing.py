@@ -10,8 +10,7 @@ from fencepost.client.sending.common import Common
 from fencepost.client.sending.expiry import Expiry
 from fencepost.client.sending.settling import Settling
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
-
-METADATA: Final = 3
+from fencepost.wire.apis import METADATA
 
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 """Answers about a topic that asking again does not change."""

@@ -77,16 +77,18 @@ class Brokers:
             "brokers": brokers,
             "cluster_id": "scripted",
             "controller_id": 0,
-            "topics": [self._describe(name) for name in names],
+            "topics": [
+                self._describe(name, may_create=getattr(message, "allow_auto_topic_creation", True)) for name in names
+            ],
         }
 
-    def _describe(self, name: str) -> Mapping[str, Any]:
+    def _describe(self, name: str, *, may_create: bool) -> Mapping[str, Any]:
         code = ErrorCode.NONE
         if name in self._state.hidden:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         elif name not in self._state.logs:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if self._state.creates_topics:
+            if self._state.creates_topics and may_create:
                 self._state.create(name, 1)
                 code = ErrorCode.LEADER_NOT_AVAILABLE
         logs = self._state.logs[name] if code is ErrorCode.NONE else []
