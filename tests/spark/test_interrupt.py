@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import fencepost
+from tests.support.process import command_line
 from tests.support.spark_drivers import ENVIRONMENT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -51,7 +52,7 @@ class Command:
 
     def runs(self, what: str) -> bool:
         """Whether a word of the command line of one that it has started ends so."""
-        return any(word.endswith(what) for process in self.offspring() for word in words_of(process))
+        return any(word.endswith(what) for process in self.offspring() for word in command_line(process))
 
     def interrupted(self) -> int:
         """Its exit code; nothing that it had started is left."""
@@ -71,13 +72,6 @@ class Command:
                 process.kill()
             self._process.kill()
             self._process.wait()
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 _DIE_WITH_PARENT: Final = Path(__file__).with_name("die_with_parent.py")
 _started: list[Child] = []
 
@@ -69,6 +71,14 @@ def _kill_the_rest() -> None:
     for child in _started:
         if child.exit_code is None:
             child.kill()
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Its words; none if it has ended, though nobody may have asked after it yet (a zombie)."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def free_port() -> int:

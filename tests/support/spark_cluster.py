@@ -15,6 +15,7 @@ from dataclasses import asdict
 
 import psutil
 
+from tests.support.process import command_line
 from tests.support.spark import session
 
 
@@ -28,7 +29,7 @@ def main(servers: str, topic: str, job: str, rows: int) -> None:
             executors = [
                 process
                 for process in psutil.Process().children(recursive=True)
-                if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+                if any("CoarseGrainedExecutorBackend" in word for word in command_line(process))
             ]
             victim = max(executors, key=lambda process: process.pid)
             killed.append(victim.pid)
@@ -36,7 +37,10 @@ def main(servers: str, topic: str, job: str, rows: int) -> None:
 
     settings = {
         "spark.executor.memory": "512m",
-        "spark.deploy.maxExecutorRetries": "-1",  # on a slow machine an executor may need several beginnings
+        # Both are there before the first task: whichever is killed has frozen batches to take along.
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
     spark = session("local-cluster[2,1,1024]", **settings)
     df = spark.range(0, rows, 1, 4).selectExpr("concat(id, ' ', uuid()) value")
