@@ -43,9 +43,6 @@ MANIFEST_COLUMNS: Final = (
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
 
-_OUT_BYTES: Final = 4 << 20
-"""Encoded batches are handed to Spark so many bytes at a time."""
-
 ChoosePartitions: TypeAlias = "Callable[[pa.RecordBatch, int], pa.Array]"
 """Rows and the number of partitions in, a partition (int32) for each row out; null leaves the choice to the sink."""
 
@@ -313,19 +310,19 @@ def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa
 
 
 def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Encoded batches as rows. They are held back until it is known whether all of them together are small."""
+    """Encoded batches as rows. They are held back until it is known whether all of them together are small; then each
+    is handed to Spark by itself, without a copy."""
     held: list[Frozen] = []
     size = 0
-    small = True
     for batch in frozen:
         held.append(batch)
         size += batch.size
-        small = small and size <= small_bytes
-        if not small and size >= _OUT_BYTES:
-            yield _as_rows(held, map_partition, small=False)
-            held, size = [], 0
+        if size > small_bytes:
+            for each in held:
+                yield _as_rows([each], map_partition, small=False)
+            held.clear()
     if held:
-        yield _as_rows(held, map_partition, small=small)
+        yield _as_rows(held, map_partition, small=True)
 
 
 def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.RecordBatch:
@@ -352,14 +349,15 @@ def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.Rec
 
 
 def _binary(cells: list[bytearray]) -> pa.Array:
-    """Copied once, where `pa.array` would want bytes first."""
+    """`pa.array` would want bytes first; one alone is not copied at all."""
     import numpy as np
     import pyarrow as pa
 
     offsets = np.zeros(len(cells) + 1, dtype=np.int32)
     np.cumsum([len(cell) for cell in cells], out=offsets[1:])
+    content = cells[0] if len(cells) == 1 else b"".join(cells)
     return pa.Array.from_buffers(
-        pa.binary(), len(cells), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(cells))], null_count=0
+        pa.binary(), len(cells), [None, pa.py_buffer(offsets), pa.py_buffer(content)], null_count=0
     )
 
 
