@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint docs bench matrix sanitize dist clean tools
+.PHONY: help setup demo test soak lint docs bench matrix sanitize dist smoke clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ dist: setup  ## source distribution, and a wheel made of it, into dist
 	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')" >/dev/null
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
 	@ls dist/*
+
+smoke: setup  ## the wheel in empty environments, with every Python from 3.11 on that is found here; names those that are not
+	$(PYTEST) tests/integration/test_packaging.py -m "soak or not soak" -rs $(ARGS)
 
 clean:  ## remove what was built; .venv stays, and is brought up to date by the next target
 	rm -rf build dist .work .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis $(STAMP)

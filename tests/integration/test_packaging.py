@@ -1,4 +1,5 @@
-"""What `make dist` builds, installed where there is nothing else: it works, and says so where it is slow.
+"""What `make dist` builds, installed where there is nothing else: it works, and says so where it is slow. `make smoke`
+runs this alone, with all Pythons that are found.
 
 pip fetches the dependencies as it does for `make setup`.
 """
@@ -129,7 +130,7 @@ def test_it_works_with_other_pythons(version: str, sdist: Path, tmp_path: Path) 
     """Where they are installed; built by pip as a user's would be, in isolation."""
     python = find(version)
     if python is None:
-        pytest.skip(f"there is no Python {version} here")
+        pytest.skip(f"not tried: there is no Python {version} here")
     found = smoke(environment_with(python, sdist, tmp_path), tmp_path)
     assert found["kernel"] == "cython"
     assert found["python"].startswith(version)
