@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fencepost.core.committed import AbortedTransactions
+from fencepost.core.committed import CommittedOnly
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker
 from fencepost.kernel.control import MarkerType, is_abort
 from fencepost.kernel.header import read_header, split_batches
@@ -160,7 +160,7 @@ class CommittedReadsAgainstAList(RuleBasedStateMachine):
             batches = [batch for part in parts for batch in split_batches(part)]
             upto = read_header(batches[-1]).next_offset
             named = log.producers.aborted.between(position, upto) if committed else []
-            hidden = AbortedTransactions([(entry.pid, entry.first_offset) for entry in named])
+            hidden = CommittedOnly([(entry.pid, entry.first_offset) for entry in named])
             for batch in batches:
                 header = read_header(batch)
                 if header.is_control:

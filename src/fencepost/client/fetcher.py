@@ -25,7 +25,7 @@ from fencepost.client.network import Network
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.core.claim import Held
-from fencepost.core.committed import AbortedTransactions
+from fencepost.core.committed import CommittedOnly
 from fencepost.errors import (
     LEADER_IN_DOUBT,
     CorruptBatch,
@@ -333,7 +333,7 @@ class Fetcher:
         if self._partitions.get(fetched.name) is not fetched:
             return  # asked for before it was begun anew
         position, batches, size = fetched.position, [], 0
-        hidden = AbortedTransactions(part.aborted or ())
+        hidden = CommittedOnly(part.aborted or ())
         try:
             for buffer in part.records:
                 for batch in split_batches(buffer):

@@ -8,8 +8,8 @@ progress topic, whose last committed record was written in the same transaction 
 
 `Protocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look`, `Freeze` …) and is sent what
 came of it; a step that failed is thrown in as `StepFailed`. It never looks at an error code: whatever went wrong after
-the fence, the next turn fences and looks again. Whoever carries the steps out (`spark/sink.py`, or a test without a
-JVM) decides nothing.
+the fence, the next turn fences and looks again. Whoever carries the steps out (`spark/runner.py`, or a test without
+a JVM) decides nothing.
 
     ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ done
     │                              │ no, tries left

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from fencepost.types import Offset, Pid
 
 
-class AbortedTransactions:
+class CommittedOnly:
     """For one answer's batches, shown in the order of the log."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:

@@ -17,6 +17,8 @@ carries it out, one question per file:
     freeze.py    rows → record batches, and their manifest
     publishing.py, publish.py   who publishes; one partition, exactly once
     progress.py  the sink's progress topic
+    tuning.py    Spark's own settings, while our jobs are planned
+    java.py      which Java Spark would take
 """
 
 from __future__ import annotations

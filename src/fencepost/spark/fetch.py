@@ -18,6 +18,7 @@ from fencepost.client.link import Link
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
+from fencepost.core.committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, read_header, split_batches
 from fencepost.kernel.control import is_abort
@@ -34,6 +35,11 @@ class DataLost(FencepostError):
     """Records that were to be read are no longer there: retention was faster, or the topic is another one."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, message: str, *, log_start: int = -1) -> None:
+        super().__init__(message)
+        self.log_start = log_start
+        """Where the log begins now; −1: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,8 @@ def fetch(
             except DataLost as lost:
                 if fail_on_data_loss:
                     raise
-                position = max(position, min(wanted.stop, _log_start(lost, wanted.stop)))
+                left = lost.log_start if lost.log_start >= 0 else wanted.stop
+                position = max(position, min(wanted.stop, left))
                 continue
             except (Unreachable, ServerError) as error:
                 known = isinstance(error, Unreachable) or error.code in _CURED_BY_WAITING
@@ -129,27 +136,19 @@ def fetch(
 def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
     code = ErrorCode.of(answer.error_code)
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        lost = DataLost(
+        raise DataLost(
             f"{wanted}: offset {position} is not there any more, the log starts at {answer.log_start_offset}. Was it "
-            "deleted by retention, or the topic made anew? failOnDataLoss=false goes on with what is left"
+            "deleted by retention, or the topic made anew? failOnDataLoss=false goes on with what is left",
+            log_start=answer.log_start_offset,
         )
-        lost.log_start = answer.log_start_offset  # type: ignore[attr-defined]
-        raise lost
     if code is not ErrorCode.NONE:
         raise ServerError(code, f"fetching {wanted}")
 
 
-def _log_start(lost: DataLost, stop: int) -> int:
-    start = int(getattr(lost, "log_start", -1))
-    return start if start >= 0 else stop
-
-
 def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -> tuple[list[Fetched], int]:
     """The batches to hand on, and where to go on."""
-    begun = sorted(answer.aborted or (), key=lambda entry: entry[1]) if committed else []
-    aborted: set[int] = set()
+    hidden = CommittedOnly(answer.aborted or () if committed else ())
     found: list[Fetched] = []
-    at = 0
     for buffer in answer.records:
         for batch in split_batches(buffer):
             header = read_header(batch)
@@ -157,13 +156,12 @@ def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -
                 continue
             if header.base_offset >= stop:
                 return found, stop
-            while at < len(begun) and begun[at][1] <= header.last_offset:
-                aborted.add(begun[at][0])
-                at += 1
             position = header.next_offset
             if header.is_control:
-                if header.pid in aborted and is_abort(batch):
-                    aborted.discard(header.pid)
-            elif header.count and not (header.is_transactional and header.pid in aborted):
+                if header.is_transactional and is_abort(batch):
+                    hidden.ends(header.pid, header.base_offset)
+            elif (
+                not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional) and header.count
+            ):
                 found.append(Fetched(header, batch))
     return found, position

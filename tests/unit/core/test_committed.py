@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.committed import AbortedTransactions
+from fencepost.core.committed import CommittedOnly
 from fencepost.types import Offset, Pid
 
 pytestmark = pytest.mark.unit
 
 
-def hides(transactions: AbortedTransactions, pid: int, last_offset: int, *, transactional: bool = True) -> bool:
+def hides(transactions: CommittedOnly, pid: int, last_offset: int, *, transactional: bool = True) -> bool:
     return transactions.hides(Pid(pid), Offset(last_offset), transactional=transactional)
 
 
 def test_a_transaction_is_hidden_from_its_first_offset_to_its_marker() -> None:
-    transactions = AbortedTransactions([(7, 10)])
+    transactions = CommittedOnly([(7, 10)])
     assert not hides(transactions, 7, 9)  # an earlier transaction of the same pid, which was committed
     assert hides(transactions, 7, 12)
     assert hides(transactions, 7, 20)
@@ -24,7 +24,7 @@ def test_a_transaction_is_hidden_from_its_first_offset_to_its_marker() -> None:
 
 
 def test_transactions_of_several_pids_interleave() -> None:
-    transactions = AbortedTransactions([(8, 12), (7, 10)])  # the server's list has no order
+    transactions = CommittedOnly([(8, 12), (7, 10)])  # the server's list has no order
     assert hides(transactions, 7, 10)
     assert not hides(transactions, 8, 11)
     assert hides(transactions, 8, 12)
@@ -34,7 +34,7 @@ def test_transactions_of_several_pids_interleave() -> None:
 
 
 def test_a_pid_that_aborts_twice_is_hidden_twice() -> None:
-    transactions = AbortedTransactions([(7, 10), (7, 30)])
+    transactions = CommittedOnly([(7, 10), (7, 30)])
     assert hides(transactions, 7, 10)
     transactions.ends(Pid(7), Offset(11))
     assert not hides(transactions, 7, 20)
@@ -42,5 +42,5 @@ def test_a_pid_that_aborts_twice_is_hidden_twice() -> None:
 
 
 def test_what_is_in_no_transaction_is_shown_even_if_the_pid_aborts_one() -> None:
-    transactions = AbortedTransactions([(7, 10)])
+    transactions = CommittedOnly([(7, 10)])
     assert not hides(transactions, 7, 12, transactional=False)
