@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fencepost.core.consumer_group import LEAVE_STATIC_EPOCH, ConsumerGroupState
+from fencepost.core.consumer_group_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState
 from fencepost.core.group_messages import GroupState, Leave
 from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode

@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from fencepost.core.assignors import Partitions
-from fencepost.core.consumer_group import (
+from fencepost.core.consumer_group import ConsumerGroup
+from fencepost.core.consumer_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Changes,
-    ConsumerGroup,
     ConsumerGroupRecord,
     ConsumerGroupSettings,
     ConsumerMemberRecord,

@@ -4,14 +4,7 @@ A pass reads the part of the log that was not compacted yet and notes where each
 as the memory allows. Then it copies all segments up to there, without the records that a later one of the same key has
 replaced. The active segment is never touched, nor is anything that a reader could not see yet.
 
-What else stays or goes:
-- A tombstone stays for `delete_retention_ms` after compaction first met it, so that readers who are behind learn of it.
-- Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long
-  as a tombstone would.
-- Records without a key go: in a compacted log nothing could ever replace them.
-- A batch that loses all its records goes, unless it is the last one of a live producer: that one stays, empty, so that
-  its epoch and sequence can be read from the log alone.
-Offsets do not change, and neither do the ids of a batch (`rewriting.py`).
+What stays of a batch is decided in `keeping.py`.
 
 Three steps, so that only the middle one, which is short, is the owner's: `write` does the work beside the log and
 commits it (`swap.py`), `install` lets the log use the new segments, `finish` removes the originals. Small neighbours
@@ -20,20 +13,15 @@ are merged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
-from hashlib import blake2b
-from itertools import compress, pairwise
-from operator import attrgetter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from fencepost.core.aborted import AbortedTransaction
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
-from fencepost.kernel.record import Record
 from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
 from fencepost.log.cleaned import Cleaned
@@ -41,9 +29,10 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.rewriting import delete_horizon, rebuild, records_of, split
+from fencepost.log.keeping import AbortedRanges, BatchFilter, KeyOffsets
+from fencepost.log.rewriting import records_of
 from fencepost.log.segment import Segment, walk_batches
-from fencepost.types import Milliseconds, Offset, Pid
+from fencepost.types import Milliseconds, Offset
 
 if TYPE_CHECKING:
     from fencepost.log.partition import PartitionLog
@@ -52,8 +41,6 @@ DEFAULT_MAX_KEYS: Final = 200_000
 """Keys that a pass keeps in memory, at under 200 bytes each."""
 
 _WRITE_BUFFER: Final = 1 << 20
-_DIGEST_SIZE: Final = 16
-_marker_offset = attrgetter("marker_offset")
 
 
 def cleanable(
@@ -83,125 +70,6 @@ def is_due(
     if any(now_ms - segment.created_ms > config.max_compaction_lag_ms for segment in dirty):
         return True
     return dirty_bytes > 0 and dirty_bytes >= config.min_dirty_ratio * all_bytes
-
-
-class KeyOffsets:
-    """Where each key was last written. Keys are kept as digests: of equal size whatever the keys are, and so long that
-    two keys never share one."""
-
-    def __init__(self, max_keys: int) -> None:
-        self._max_keys = max_keys
-        self._offsets: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._offsets) >= self._max_keys
-
-    def note(self, key: bytes, offset: int) -> None:
-        self._offsets[_digest(key)] = offset
-
-    def is_replaced(self, key: bytes, offset: int) -> bool:
-        """Was the key written again behind `offset`?"""
-        return self._offsets.get(_digest(key), -1) > offset
-
-
-def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_DIGEST_SIZE).digest()
-
-
-class AbortedRanges:
-    """Which batches belong to transactions that were aborted. A producer has one transaction at a time, so that his
-    follow each other, and the first marker behind a batch is the one that ended it."""
-
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._by_pid: dict[Pid, list[AbortedTransaction]] = {}
-        for entry in aborted:
-            self._by_pid.setdefault(entry.pid, []).append(entry)
-
-    def cover(self, header: BatchHeader) -> bool:
-        if not header.is_transactional or header.is_control:
-            return False
-        entries = self._by_pid.get(header.pid, ())
-        following = bisect_right(entries, header.base_offset, key=_marker_offset)
-        return following < len(entries) and entries[following].first_offset <= header.base_offset
-
-
-@dataclass(slots=True)
-class BatchFilter:
-    """Decides what stays of each batch, in the order of the log."""
-
-    keys: KeyOffsets
-    aborted: AbortedRanges
-    start_offset: Offset
-    cleaned_from: Offset
-    """An earlier pass has been over what lies before."""
-    upto: Offset
-    """Batches from here on stay as they are: their keys are not known."""
-    last_offsets: frozenset[Offset]
-    """Last offsets of the last batches of live producers."""
-    now_ms: Milliseconds
-    delete_retention_ms: Milliseconds
-    _with_records: set[Pid] = field(default_factory=set)
-    """Producers of whose current transaction there are records in front of the marker."""
-
-    def keep(self, header: BatchHeader, buffer: Buffer, at: int) -> Buffer | None:
-        """The batch as it shall be; the very same bytes if nothing goes; None if all of it goes."""
-        same = memoryview(buffer)[at : at + header.size]
-        if header.base_offset >= self.upto:
-            return same
-        if header.is_control:
-            return self._keep_marker(header, buffer, at, same)
-        if header.count == 0:
-            return same if header.last_offset in self.last_offsets else None
-        records: list[Record] = []
-        if not self.aborted.cover(header):
-            if header.is_transactional:
-                self._with_records.add(header.pid)
-            records = records_of(buffer, at, header)
-        horizon_passed = self._horizon_passed(header)
-        stays = [self._stays(record, horizon_passed) for record in records]
-        if not any(stays):
-            if header.is_idempotent and header.last_offset in self.last_offsets:
-                # Nothing is left to be committed, and its marker may go before it does.
-                return rebuild(header, (), header.max_timestamp, transactional=False)
-            return None
-        kept = list(compress(records, stays))
-        new_horizon = self._new_horizon(header, any(record.value is None for record in kept))
-        if len(kept) == len(records) and new_horizon is None:
-            return same
-        highest = max(record.timestamp for record in kept)
-        return rebuild(header, list(compress(split(buffer, at, header), stays)), highest, horizon=new_horizon)
-
-    def _stays(self, record: Record, horizon_passed: bool) -> bool:
-        key, offset = record.key, record.offset
-        if key is None or offset < self.start_offset or self.keys.is_replaced(key, offset):
-            return False
-        return not (horizon_passed and record.value is None)
-
-    def _keep_marker(self, header: BatchHeader, buffer: Buffer, at: int, same: memoryview) -> Buffer | None:
-        if header.pid in self._with_records:
-            self._with_records.discard(header.pid)
-            return same
-        if self._horizon_passed(header) and header.base_offset < self.cleaned_from:
-            # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). One
-            # from behind has a horizon if an earlier pass was interrupted by a crash, and goes the next time.
-            return None
-        new_horizon = self._new_horizon(header, True)
-        if new_horizon is None:
-            return same
-        return rebuild(header, split(buffer, at, header), header.max_timestamp, horizon=new_horizon)
-
-    def _horizon_passed(self, header: BatchHeader) -> bool:
-        horizon = delete_horizon(header)
-        return horizon is not None and horizon <= self.now_ms
-
-    def _new_horizon(self, header: BatchHeader, needed: bool) -> Milliseconds | None:
-        if not needed or delete_horizon(header) is not None:
-            return None
-        return self.now_ms + self.delete_retention_ms
 
 
 @dataclass(slots=True)

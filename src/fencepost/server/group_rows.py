@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.assignors import PartitionId, Partitions
-from fencepost.core.consumer_group import (
+from fencepost.core.consumer_group_messages import (
     Changes,
     ConsumerGroupRecord,
     ConsumerMemberRecord,

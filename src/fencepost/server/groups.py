@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fencepost.core.consumer_group import (
+from fencepost.core.consumer_group import ConsumerGroup
+from fencepost.core.consumer_group_messages import (
     JOIN_EPOCH,
-    ConsumerGroup,
     ConsumerGroupSettings,
     Heartbeat,
     HeartbeatResult,

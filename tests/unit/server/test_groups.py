@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.consumer_group import ConsumerGroup, Heartbeat, HeartbeatResult
+from fencepost.core.consumer_group import ConsumerGroup
+from fencepost.core.consumer_group_messages import Heartbeat, HeartbeatResult
 from fencepost.core.group_messages import GroupState, Join, Leave, Sync
 from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed

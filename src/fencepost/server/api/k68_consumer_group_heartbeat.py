@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.core.assignors import PartitionId, Partitions
-from fencepost.core.consumer_group import JOIN_EPOCH, Heartbeat
+from fencepost.core.consumer_group_messages import JOIN_EPOCH, Heartbeat
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k11_join_group import client_host
 from fencepost.server.broker import Broker

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fencepost.core.assignors import Partitions
-from fencepost.core.consumer_group import ConsumerGroup, ConsumerMember
+from fencepost.core.consumer_group import ConsumerGroup
+from fencepost.core.consumer_group_messages import ConsumerMember
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker

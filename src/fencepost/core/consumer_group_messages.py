@@ -1,0 +1,199 @@
+"""What a consumer group of the new protocol is asked and answers, and what is kept of it; the rules stand in
+`consumer_group.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from fencepost.core.assignors import ASSIGNORS, Partitions
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.types import Milliseconds
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+"""A static member goes away for a while and keeps its partitions."""
+
+DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+NOTHING: Final[Partitions] = frozenset()
+
+
+class ConsumerGroupState(StrEnum):
+    """Kafka's names, as ListGroups and ConsumerGroupDescribe carry them."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class MemberState(StrEnum):
+    STABLE = "stable"
+    """Has all of its target, or has not been told of a newer one yet."""
+    UNREVOKED = "unrevoked"
+    """Was told to give partitions up; nothing else happens until it has."""
+    UNRELEASED = "unreleased"
+    """Has all of its target that is free; the rest is still held by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """Kafka's broker settings `group.consumer.*`, with Kafka's defaults."""
+
+    session_timeout_ms: Milliseconds = 45_000
+    heartbeat_interval_ms: Milliseconds = 5_000
+    max_size: int = 2**31 - 1
+
+
+class TopicInfo(NamedTuple):
+    topic_id: UUID
+    partitions: int
+
+
+class Topics(NamedTuple):
+    """The topics that exist. `version` rises whenever one is made, deleted or gets partitions."""
+
+    version: int
+    by_name: Mapping[str, TopicInfo]
+
+
+class Heartbeat(NamedTuple):
+    """A ConsumerGroupHeartbeat request; None (or −1) means: as before."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: Milliseconds = -1
+    topic_names: frozenset[str] | None = None
+    topic_regex: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """All that a member must say when it joins, or after an error: it then wants its whole assignment in return."""
+        return self.member_epoch == JOIN_EPOCH or (
+            self.rebalance_timeout_ms >= 0
+            and (self.topic_names is not None or self.topic_regex is not None)
+            and self.owned is not None
+        )
+
+
+class HeartbeatResult(NamedTuple):
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    assignment: Partitions | None = None
+    """None: as before."""
+
+
+class ConsumerMemberRecord(NamedTuple):
+    """What is stored of a member."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: Milliseconds
+    topic_names: frozenset[str]
+    topic_regex: str | None
+    assignor: str | None
+    epoch: int
+    previous_epoch: int
+    state: MemberState
+    assigned: Partitions
+    revoking: Partitions
+    target: Partitions
+
+
+class ConsumerGroupRecord(NamedTuple):
+    """What is stored of the group itself."""
+
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    known: Mapping[str, TopicInfo]
+
+
+class Changes(NamedTuple):
+    """What is to be stored since the last time; a member that maps to None is gone."""
+
+    group: ConsumerGroupRecord
+    members: Mapping[str, ConsumerMemberRecord | None]
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: Milliseconds = 0
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    assignor: str | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    """An answer may get lost: who comes with this one has not heard of `epoch` yet."""
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
+    target: Partitions = NOTHING
+    deadline: Milliseconds = 0
+    """End of its session."""
+    revoke_deadline: Milliseconds | None = None
+    """When it must have given up `revoking`."""
+
+    def record(self) -> ConsumerMemberRecord:
+        return ConsumerMemberRecord(*(getattr(self, name) for name in ConsumerMemberRecord._fields))
+
+    def subscribes(self, topic: str) -> bool:
+        if topic in self.topic_names:
+            return True
+        return bool(self.topic_regex) and re.fullmatch(self.topic_regex or "", topic) is not None
+
+
+def check_form(request: Heartbeat) -> HeartbeatResult | None:
+    """The refusal of a request that is wrong whatever the state of the group; None if it is not."""
+    problem = None
+    if not request.member_id:
+        problem = "MemberId can't be empty"
+    elif request.instance_id is not None and not request.instance_id:
+        problem = "InstanceId can't be empty"
+    elif request.rack_id is not None and not request.rack_id:
+        problem = "RackId can't be empty"
+    elif request.member_epoch == JOIN_EPOCH:
+        if request.rebalance_timeout_ms < 0:
+            problem = "RebalanceTimeoutMs must be given when joining"
+        elif request.owned is None or request.owned:
+            problem = "TopicPartitions must be empty when joining"
+        elif request.topic_names is None and request.topic_regex is None:
+            problem = "SubscribedTopicNames or SubscribedTopicRegex must be given when joining"
+    elif request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        problem = "InstanceId must be given by a static member that leaves for a while"
+    elif request.member_epoch < LEAVE_STATIC_EPOCH:
+        problem = "MemberEpoch is invalid"
+    if problem is not None:
+        return HeartbeatResult(ErrorCode.INVALID_REQUEST, problem)
+    if request.assignor is not None and request.assignor not in ASSIGNORS:
+        known = ", ".join(ASSIGNORS)
+        return HeartbeatResult(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.assignor} is not one of {known}")
+    return None
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ServerError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {error}") from error
