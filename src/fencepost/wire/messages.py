@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import API_NAMES, API_VERSIONS, APIS, OWN, is_flexible, versions
-from fencepost.wire.codec import Codec, WrongField, codec, ms
+from fencepost.wire.codec import Codec, codec
+from fencepost.wire.codec_writing import WrongField, ms
 from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
 
 __all__ = [
