@@ -29,20 +29,17 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.core.offsets import Committed
 from fencepost.core.pid import Identity
 from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, StorageError
-from fencepost.kernel.control import MarkerType, encode_marker
-from fencepost.kernel.header import read_header
-from fencepost.log.partition import PartitionLog
+from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError
 from fencepost.server import group_rows, transaction_rows
-from fencepost.server.partition import Partition
+from fencepost.server.markers import Markers
 from fencepost.server.store import Statement
 from fencepost.server.transaction_rows import Overruled
-from fencepost.types import Epoch, Milliseconds, Offset, Pid, TopicPartition
+from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -61,14 +58,6 @@ T = TypeVar("T")
 
 class Delayed(Malformed):
     """A request that may have been on its way since an earlier transaction. Not answered: its connection is closed."""
-
-
-class _Marker(NamedTuple):
-    """A marker that was written; it is durable and readable when the log's high watermark has reached `needs`."""
-
-    partition: Partition
-    log: PartitionLog
-    needs: Offset
 
 
 class Entry:
@@ -94,6 +83,7 @@ class Transactions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.markers = Markers(broker)
         self._by_name: dict[str, Entry] = {}
         self._by_pid: dict[Pid, Entry] = {}
         self._work: set[asyncio.Task[Any]] = set()
@@ -396,7 +386,7 @@ class Transactions:
         entry.transaction = decided  # step 1: from here on nothing more is accepted for it
         try:
             if commit:
-                await self._sync_data(decided)
+                await self.markers.sync_records(decided)  # step 2
             await self._broker.store.execute(
                 [transaction_rows.put(decided, entry.staged), *_offset_rows(entry, commit=commit)]
             )
@@ -405,22 +395,6 @@ class Transactions:
             raise
         if not await self._mark_all(entry):
             self._finish_later(entry)
-
-    async def _sync_data(self, transaction: Transaction) -> None:
-        """Step 2. What cannot be made durable cannot be committed."""
-        if self._broker.config.sync != "always":
-            return
-        logs = [log for name in transaction.partitions if (log := self._log(name)) is not None]
-        ends = [log.end_offset for log in logs]
-        await self._broker.syncer.barrier()
-        for log, end in zip(logs, ends, strict=True):
-            if log.failed is not None or log.high_watermark < end:
-                raise StorageError(f"records of transaction {transaction.name} in {log.directory} are not on the disk")
-
-    def _log(self, name: TopicPartition) -> PartitionLog | None:
-        topic = self._broker.topics.get(name.topic)
-        partition = topic.partition(name.partition) if topic is not None else None
-        return partition.log if partition is not None else None
 
     def _finish_later(self, entry: Entry) -> None:
         self._broker.spawn(self._finish(entry), f"finish transaction {entry.transaction.name}")
@@ -436,19 +410,7 @@ class Transactions:
     async def _mark_all(self, entry: Entry, *, again: bool = False) -> bool:
         """Steps 4 and 5; False if a marker is missing."""
         transaction = entry.transaction
-        written: list[_Marker] = []
-        missing = False
-        for partition in sorted(transaction.partitions):
-            try:
-                marker = await self._mark(transaction, partition, again=again)
-            except (FencepostError, OSError) as error:
-                logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
-                missing = True
-                continue
-            if marker is not None:
-                written.append(marker)
-        await self._make_durable([marker.partition for marker in written])
-        if missing or any(marker.log.high_watermark < marker.needs for marker in written):
+        if not await self.markers.write_all(transaction, again=again):
             return False
         commit = transaction.state is State.PREPARE_COMMIT
         for group in entry.staged:
@@ -464,47 +426,6 @@ class Transactions:
         saved = self._broker.store.execute([transaction_rows.put(completed, {}), *rows])
         saved.add_done_callback(_log_failure)
         return True
-
-    async def _mark(self, transaction: Transaction, name: TopicPartition, *, again: bool) -> _Marker | None:
-        topic = self._broker.topics.get(name.topic)
-        partition = topic.partition(name.partition) if topic is not None else None
-        if partition is None:
-            return None  # deleted meanwhile
-        partition.usable()  # lets go of a log that has failed, so that it is opened anew
-        log = await partition.open()
-        if again:
-            known = log.producers.get(transaction.pid)
-            if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
-                if log.failed is not None:
-                    raise StorageError("the marker may not be on the disk") from log.failed
-                return None  # there already
-        commit = transaction.state is State.PREPARE_COMMIT
-        return self._append_marker(partition, transaction.pid, transaction.marker_epoch, commit=commit)
-
-    def _append_marker(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> _Marker:
-        now = self._broker.clock.now_ms()
-        batch = encode_marker(MarkerType.COMMIT if commit else MarkerType.ABORT, pid, epoch, now)
-        offset = partition.append_marker(memoryview(batch), read_header(batch), now)
-        assert partition.log is not None
-        return _Marker(partition, partition.log, Offset(offset + 1))
-
-    async def write_marker(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
-        """Ends a hanging transaction in one partition, for an administrator."""
-        await partition.open()
-        marker = self._append_marker(partition, pid, epoch, commit=commit)
-        await self._make_durable([partition])
-        if marker.log.high_watermark < marker.needs:
-            raise StorageError(f"the marker is not on the disk: {marker.log.failed}")
-
-    async def _make_durable(self, touched: list[Partition]) -> None:
-        if not touched:
-            return
-        if self._broker.config.sync == "always":
-            await self._broker.syncer.join(touched)
-        else:
-            for partition in touched:
-                if partition.log is not None:
-                    partition.advance(partition.log.end_offset)
 
     # -- time -------------------------------------------------------------------------------------------------
 

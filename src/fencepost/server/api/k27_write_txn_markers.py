@@ -46,7 +46,7 @@ async def _write(broker: Broker, marker: Any, topic: str, index: int) -> ErrorCo
         known = (await partition.open()).producers.get(marker.producer_id)
         if known is not None and marker.producer_epoch < known.epoch:
             raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH)
-        await broker.transactions.write_marker(
+        await broker.transactions.markers.write(
             partition, marker.producer_id, marker.producer_epoch, commit=marker.transaction_result
         )
     except FencepostError as error:
