@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
-from fencepost.log import CompactionJob, Handles, LogConfig, OffsetOutOfRange, OsFiles, PartitionLog, WouldBlock
+from fencepost.log.compaction import CompactionJob
+from fencepost.log.config import LogConfig
+from fencepost.log.files import OsFiles, WouldBlock
+from fencepost.log.handles import Handles
+from fencepost.log.partition import OffsetOutOfRange, PartitionLog
 from fencepost.types import Offset
 from tests.support.logs import NOW
 

@@ -12,7 +12,8 @@ import pytest
 
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
-from fencepost.log import PartitionLog, swap
+from fencepost.log import swap
+from fencepost.log.partition import PartitionLog
 from fencepost.testing.files import Stopped
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, headers_in

@@ -26,7 +26,7 @@ from fencepost.core.committed import CommittedOnly
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker
 from fencepost.kernel.control import MarkerType, is_abort
 from fencepost.kernel.header import read_header, split_batches
-from fencepost.log import LogConfig
+from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, LogBed, append
 

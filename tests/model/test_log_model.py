@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fencepost.core.dedup import Duplicate, Gap
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch
-from fencepost.log import LogConfig, SnapshotJob
+from fencepost.log.config import LogConfig
+from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, LogBed, Stored, append, headers_in, make_batch, read_all, records_in
 

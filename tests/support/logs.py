@@ -8,7 +8,9 @@ from typing import NamedTuple
 from fencepost.core.dedup import Accept
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
 from fencepost.kernel.header import BatchHeader
-from fencepost.log import Handles, LogConfig, PartitionLog
+from fencepost.log.config import LogConfig
+from fencepost.log.handles import Handles
+from fencepost.log.partition import PartitionLog
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset
 

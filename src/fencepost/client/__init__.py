@@ -1,1 +1,26 @@
-"""The client side: what talks to a fencepost server or an Apache Kafka cluster."""
+"""The client side: what talks to a fencepost server or an Apache Kafka cluster.
+
+Writing
+    producer.py, options.py, aio.py   what callers see, also from an event loop; what they can say
+    bulk.py, record_size.py           tables as a whole; how large a record will be
+    queue.py, partition_queue.py      between the caller's threads and the send thread
+    ticket.py, failures.py            what `send` hands back; what failed and nobody has looked at
+    sender.py, sending/               the send thread, and its parts
+    errands.py, lookback.py           what the send thread has others do; how doubt ends
+    ids.py, resume.py                 ids that are saved, and going on from them
+    transaction.py, transactional.py  a transaction as the caller sees it; its steps, by name
+Reading
+    reader.py, fetcher.py             what callers see; what fetches
+Owning
+    own.py, standby.py, hold.py       the API and its roads; active and standby; for its own sake
+    owning.py, tenure.py, aftermath.py, shared_channel.py    on fencepost's server: by the connection of the data
+    own_kafka.py, owner_topic.py, implicit.py                on Apache Kafka: by transactional ids
+Administration
+    admin.py, admin_groups.py, admin_transactions.py, results.py
+Reaching a cluster
+    settings.py, security.py, config_names.py    addresses, trust, and the names that others use for them
+    opening.py, sasl.py                          how every connection begins
+    brokers.py, connection.py, network.py, metadata.py    connections that never block; what is known of the cluster
+    channel.py, routing.py, link.py              one that blocks: questions, whom to ask, batches
+    clock.py, closing.py, forking.py             time as a value; `with`; what a fork must not tear apart
+"""

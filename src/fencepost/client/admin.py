@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from fencepost.client.admin_groups import Groups
+from fencepost.client.admin_transactions import Transactions
 from fencepost.client.channel import Channel, Key, raise_for
 from fencepost.client.closing import Closing
-from fencepost.client.groups import Groups
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
     Broker,
@@ -42,7 +43,6 @@ from fencepost.client.results import (
 )
 from fencepost.client.routing import Routes, unknown_topic
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.client.transactions import Transactions
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence

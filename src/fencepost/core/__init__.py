@@ -1,1 +1,17 @@
-"""Rules without I/O, threads or clocks: events in, decisions out."""
+"""Rules without I/O, threads or clocks: events in, decisions out.
+
+sequence.py          the numbers: next, distance, and where they wrap
+dedup.py             server: H(P), the last batches, what a batch is judged to be
+aborted.py           server: the aborted transactions of a partition
+transactions.py      server: the states of a transaction, and who may go where
+groups.py, group_messages.py                       server: a consumer group of the classic protocol
+consumer_group.py, consumer_group_messages.py, assignors.py    server: one of the new protocol
+offsets.py           server: the committed offsets of a group
+ownership.py         server: own, as compare-and-set on a generation
+pid.py, inflight.py  client: who a producer is; order, retry and doubt of a partition's batches
+enlist.py            client: which partitions a transaction has
+committed.py         client: which batches a reader of committed records leaves out
+claim.py             client: what own is asked for, on both roads
+claim_steps.py, owner_records.py    client: own on Apache Kafka, its steps and its judgement
+commit.py            Spark: the steps of a micro-batch, and where to go on after any of them failed
+"""

@@ -1,22 +1,12 @@
-"""What is on the disk: segmented logs of record batches, their indexes, snapshots and recovery."""
+"""What is on the disk: segmented logs of record batches, their indexes, snapshots and recovery.
 
-from fencepost.log.compaction import CompactionJob
-from fencepost.log.config import LogConfig
-from fencepost.log.files import Files, OsFiles, WouldBlock
-from fencepost.log.handles import Handles
-from fencepost.log.partition import OffsetOutOfRange, PartitionLog
-from fencepost.log.snapshot_job import SnapshotJob
-from fencepost.log.times import TimedOffset
-
-__all__ = [
-    "CompactionJob",
-    "Files",
-    "Handles",
-    "LogConfig",
-    "OffsetOutOfRange",
-    "OsFiles",
-    "PartitionLog",
-    "SnapshotJob",
-    "TimedOffset",
-    "WouldBlock",
-]
+partition.py                 the log of one partition: append, read, sync      config.py   its settings
+segment.py, index.py         a stretch of it: a file of batches, and the indexes of that file
+reading.py, times.py         from an offset, and from a time, to bytes
+handles.py, index_cache.py   what all logs of a server share: open files, indexes in memory
+snapshot.py, snapshot_job.py, recovery.py    where to begin after a crash, and how
+retention.py                 which segments have had their time
+compaction.py, keeping.py    of each key the last record stays: the job, and the rule
+rewriting.py, swap.py, cleaned.py    its tools: a batch with records taken out, the exchange of segments, how far it is
+files.py                     the few file operations all of it is made of, so that tests can fail them
+"""

@@ -2,4 +2,15 @@
 
 `listener` accepts connections, `connection` cuts frames and keeps answers in order, `router` finds the handler in
 `api/`, the handlers ask the `broker`, which holds the catalogue of topics, the open partitions and the store.
+
+    server.py, child.py, settings.py      in the foreground, in a thread or as a process; what it can be told
+    listener.py, connection.py, memory.py, allocator.py    clients, and what they may cost
+    router.py, api/                       from an API key to its handler, a file each
+    broker.py, datadir.py, clock.py       what the handlers ask; where it lies; the time
+    topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them
+    syncer.py                             one fsync for many requests
+    store.py, group_rows.py, transaction_rows.py    what is not records: SQLite, and how things lie in it
+    groups.py, transactions.py, markers.py, pids.py    the coordinators; markers in the logs; producer ids
+    owners.py, guards.py                  own, and who may write or read what
+    housekeeping.py                       retention, compaction and snapshots, when nobody asks
 """

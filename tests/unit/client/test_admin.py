@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fencepost.client.admin import EARLIEST, LATEST
+from fencepost.client.admin_groups import read_assignment
 from fencepost.client.channel import Key
-from fencepost.client.groups import read_assignment
 from fencepost.client.results import Broker, GroupOffset, NewTopic, OffsetAt, OffsetChange
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition

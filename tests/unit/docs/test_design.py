@@ -48,6 +48,19 @@ def test_every_package_is_on_the_map() -> None:
     assert packages <= set(re.findall(r"^(\w+)/", TEXT, re.MULTILINE))
 
 
+@pytest.mark.parametrize(
+    "package", ["client", "client/sending", "core", "demo", "log", "server", "spark", "testing", "wire"]
+)
+def test_a_package_says_what_each_of_its_modules_is_for(package: str) -> None:
+    folder = PACKAGE / package
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"\w+", said))
+    assert {
+        name for name in re.findall(r"(?<![\w/])(\w+)\.py\b", said) if not (folder / f"{name}.py").exists()
+    } == set()
+
+
 def test_the_layers_are_those_of_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"

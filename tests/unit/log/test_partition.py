@@ -9,7 +9,10 @@ import pytest
 
 from fencepost.core.dedup import Duplicate, Gap
 from fencepost.kernel import check_batch, decode_batch, read_header
-from fencepost.log import Handles, LogConfig, OsFiles, PartitionLog
+from fencepost.log.config import LogConfig
+from fencepost.log.files import OsFiles
+from fencepost.log.handles import Handles
+from fencepost.log.partition import PartitionLog
 from fencepost.log.segment import file_name
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, headers_in, make_batch, read_all

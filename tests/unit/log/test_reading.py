@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.log import OffsetOutOfRange, OsFiles, WouldBlock
+from fencepost.log.files import OsFiles, WouldBlock
 from fencepost.log.index import SegmentIndex
+from fencepost.log.partition import OffsetOutOfRange
 from fencepost.types import Offset
 from tests.support.logs import NOW, SMALL, LogBed, headers_in, read_all
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.log import Handles, LogConfig, OffsetOutOfRange, PartitionLog, TimedOffset, times
-from fencepost.log.handles import FileHandle
+from fencepost.log import times
+from fencepost.log.config import LogConfig
+from fencepost.log.handles import FileHandle, Handles
+from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.log.times import TimedOffset
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
 
