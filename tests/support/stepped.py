@@ -32,6 +32,14 @@ class SteppedProducer:
         ticket: Ticket = self.sender.queues.intake.send(topic, value, **more)
         return ticket
 
+    def send_alone(self, topic: str, value: Any, **more: Any) -> Ticket:
+        """As a batch of its own, which is under way afterwards: it does not wait for the next record."""
+        ticket = self.send(topic, value, **more)
+        self.sender.queues.flushing += 1
+        self.sender.run_once(0.0)
+        self.sender.queues.flushing -= 1
+        return ticket
+
     def step(self, turns: int = 1) -> None:
         for _ in range(turns):
             self.sender.run_once()

@@ -46,13 +46,7 @@ def owner(on: ScriptedCluster, *, session: float = 0.0, **options: object) -> St
 
 def sends(producer: SteppedProducer, *values: str) -> list[Ticket]:
     """Each a batch of its own, under way as far as there is room."""
-    tickets = []
-    for value in values:
-        tickets.append(producer.send("t", value, partition=0))
-        producer.sender.queues.flushing += 1  # so that the batch does not wait for the next record
-        producer.sender.run_once(0.0)
-        producer.sender.queues.flushing -= 1
-    return tickets
+    return [producer.send_alone("t", value, partition=0) for value in values]
 
 
 def persisted(ticket: Ticket) -> str:

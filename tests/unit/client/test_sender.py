@@ -32,13 +32,14 @@ def values(on: ScriptedCluster, topic: str = "t", partition: int = 0) -> list[st
 
 def three(producer: SteppedProducer) -> list[Ticket]:
     """M1, M2, M3, each a batch of its own, all three under way."""
-    tickets = []
-    for name in ("M1", "M2", "M3"):
-        tickets.append(producer.send("t", name, partition=0))
-        producer.sender.queues.flushing += 1  # so that the batch does not wait for the next record
-        producer.sender.run_once(0.0)
-        producer.sender.queues.flushing -= 1
-    return tickets
+    return [producer.send_alone("t", name, partition=0) for name in ("M1", "M2", "M3")]
+
+
+def expired(ticket: Ticket) -> str:
+    """What is known of a record whose time is over."""
+    error = ticket.exception()
+    assert isinstance(error, Expired)
+    return error.persisted
 
 
 def test_a_record_is_delivered_and_its_ticket_says_where() -> None:
@@ -233,16 +234,14 @@ def test_a_record_that_never_left_expires_as_not_persisted() -> None:
     producer.settle()
     assert settled == [pytest.approx(started + 3.0)]
     for ticket in tickets:
-        error = ticket.exception()
-        assert isinstance(error, Expired)
-        assert error.persisted == "no"
+        assert expired(ticket) == "no"
 
 
 def test_a_record_in_doubt_is_looked_for_in_the_log_before_it_expires() -> None:
     """PROD-8: it was written, every answer was lost, and its ticket says so all the same."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.CUT if request.key == Api.PRODUCE else Fate.ANSWER
+    on.deal(Fate.CUT, Api.PRODUCE)
     ticket = producer.send("t", b"there", partition=0)
     producer.settle()
     assert ticket.result().offset == 1
@@ -252,13 +251,11 @@ def test_a_record_in_doubt_is_looked_for_in_the_log_before_it_expires() -> None:
 def test_a_record_in_doubt_that_is_not_in_the_log_expires_as_not_persisted_and_the_next_goes_on() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.LOSE if request.key == Api.PRODUCE else Fate.ANSWER
+    on.deal(Fate.LOSE, Api.PRODUCE)
     lost = producer.send("t", b"lost", partition=0)
     producer.settle()
-    error = lost.exception()
-    assert isinstance(error, Expired)
-    assert error.persisted == "no"
-    on.choose = lambda request: Fate.ANSWER
+    assert expired(lost) == "no"
+    on.deal(Fate.ANSWER)
     after = producer.send("t", b"after", partition=0)
     producer.settle()
     assert after.result().offset == 1
@@ -269,38 +266,32 @@ def test_a_record_in_doubt_that_is_not_in_the_log_expires_as_not_persisted_and_t
 def test_doubt_that_nobody_can_end_is_said_to_be_unknown() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.LOSE if request.key in (Api.PRODUCE, Api.FETCH) else Fate.ANSWER
+    on.deal(Fate.LOSE, Api.PRODUCE, Api.FETCH)
     ticket = producer.send("t", b"?", partition=0)
     producer.settle()
-    error = ticket.exception()
-    assert isinstance(error, Expired)
-    assert error.persisted == "unknown"
+    assert expired(ticket) == "unknown"
 
 
 def test_what_only_the_leader_has_is_in_doubt_until_it_is_replicated() -> None:
     """Behind the high watermark nobody can read it, and yet it may come to stay: not found there is no `no`."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.CUT if request.key == Api.PRODUCE else Fate.ANSWER
+    on.deal(Fate.CUT, Api.PRODUCE)
     on.logs["t"][0].replicated_to = 1
     ticket = producer.send("t", b"perhaps", partition=0)
     producer.settle()
-    error = ticket.exception()
-    assert isinstance(error, Expired)
-    assert error.persisted == "unknown"
+    assert expired(ticket) == "unknown"
 
 
 def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> None:
     """It is not in the log now. The bytes lie in the server's socket, and it may wake up and get to them."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.IGNORE if request.key == Api.PRODUCE else Fate.ANSWER
+    on.deal(Fate.IGNORE, Api.PRODUCE)
     ticket = producer.send("t", b"perhaps", partition=0)
     producer.settle()
-    error = ticket.exception()
-    assert isinstance(error, Expired)
-    assert error.persisted == "unknown"
-    on.choose = lambda request: Fate.ANSWER
+    assert expired(ticket) == "unknown"
+    on.deal(Fate.ANSWER)
     after = producer.send("t", b"after", partition=0)
     producer.settle()
     assert after.result().offset == 1
@@ -310,7 +301,7 @@ def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> 
 def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
-    on.choose = lambda request: Fate.CUT if request.key == Api.PRODUCE else Fate.ANSWER
+    on.deal(Fate.CUT, Api.PRODUCE)
     log = on.logs["t"][0]
     log.replicated_to = 1
     ticket = producer.send("t", b"there", partition=0)
@@ -517,9 +508,7 @@ def test_without_acknowledgements_what_has_not_left_yet_is_waited_for() -> None:
     on.kill(0)
     ticket = producer.send("t", b"never", partition=0)
     producer.settle()
-    error = ticket.exception()
-    assert isinstance(error, Expired)
-    assert error.persisted == "no"
+    assert expired(ticket) == "no"
 
 
 def test_without_acknowledgements_a_connection_that_ends_costs_what_is_on_its_way_and_no_more() -> None:

@@ -47,6 +47,10 @@ class ScriptedCluster(State):
         """The fates of the next requests of this API, one each."""
         self._scripts[api].extend(scripts)
 
+    def deal(self, fate: Script, *apis: Api) -> None:
+        """The fate of all further requests of these APIs; others are answered."""
+        self.choose = lambda request: fate if request.key in apis else Fate.ANSWER
+
     def move_leader(self, topic: str, partition: int, node: int) -> None:
         log = self.logs[topic][partition]
         log.leader = node
