@@ -10,11 +10,12 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from fencepost.client.channel import Channel, Key
+from fencepost.client.channel import Channel
 from fencepost.client.settings import Address, parse_address
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages
+from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
 
 pytestmark = pytest.mark.integration

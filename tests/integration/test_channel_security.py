@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.channel import Channel, Key
-from fencepost.client.opening import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from fencepost.client.channel import Channel
 from fencepost.client.security import Sasl, Security, Tls
 from fencepost.client.settings import Address
 from fencepost.errors import Unreachable
 from fencepost.wire import messages
+from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
 from tests.support.certificates import Certificates, make
 
@@ -33,12 +33,17 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def answer(frame: bytes, lifetime: int) -> bytes:
     head = read_request_head(frame)
-    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (18, SASL_HANDSHAKE, 60)]
-    offered.append({"api_key": SASL_AUTHENTICATE, "min_version": 0, "max_version": 2})
+    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (18, Key.SASL_HANDSHAKE, 60)]
+    offered.append({"api_key": Key.SASL_AUTHENTICATE, "min_version": 0, "max_version": 2})
     fields: dict[int, dict[str, Any]] = {
         Key.API_VERSIONS: {"error_code": 0, "api_keys": offered, "throttle_time": 0},
-        SASL_HANDSHAKE: {"error_code": 0, "mechanisms": ["PLAIN"]},
-        SASL_AUTHENTICATE: {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": lifetime},
+        Key.SASL_HANDSHAKE: {"error_code": 0, "mechanisms": ["PLAIN"]},
+        Key.SASL_AUTHENTICATE: {
+            "error_code": 0,
+            "error_message": None,
+            "auth_bytes": b"",
+            "session_lifetime": lifetime,
+        },
         Key.DESCRIBE_CLUSTER: {
             "error_code": 0,
             "cluster_id": "c",

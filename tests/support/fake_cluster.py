@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fencepost.client.admin import Admin
-from fencepost.client.channel import Answer, Channel, Key
+from fencepost.client.channel import Answer, Channel
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire import messages
+from fencepost.wire.apis import Key
 
 Handler = Callable[[Any, int], Mapping[str, Any]]
 """(request, version) → the fields of the answer."""

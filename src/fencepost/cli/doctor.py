@@ -113,8 +113,7 @@ def _connection(settings: ClientSettings) -> Iterator[Finding]:
 
 def _offered(admin: Admin) -> Iterator[Finding]:
     """By what the server says in ApiVersions: nothing is written to find out."""
-    from fencepost.client.channel import Key
-    from fencepost.wire.apis import OWN
+    from fencepost.wire.apis import Key
 
     needed = (Key.INIT_PRODUCER_ID, Key.ADD_PARTITIONS_TO_TXN, Key.END_TXN)
     missing = [key.name for key in needed if not admin.offers(key)]
@@ -125,7 +124,7 @@ def _offered(admin: Admin) -> Iterator[Finding]:
         )
     else:
         yield Finding("transactions", "ok", "offered")
-    if admin.offers(OWN):
+    if admin.offers(Key.OWN):
         yield Finding("own", "ok", "by the server itself: a fencepost server")
     else:
         yield Finding("own", "absent", "the server does not know it: no fencepost server")

@@ -174,6 +174,6 @@ def alter(
 
 def _configs(admin: Admin, name: str) -> tuple[ConfigEntry, ...] | None:
     """The topic's configs, from a server that knows them."""
-    from fencepost.client.channel import Key
+    from fencepost.wire.apis import Key
 
     return admin.topic_configs(name) if admin.offers(Key.DESCRIBE_CONFIGS) else None

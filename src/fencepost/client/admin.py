@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.admin_groups import Groups
 from fencepost.client.admin_transactions import Transactions
-from fencepost.client.channel import Channel, Key, raise_for
+from fencepost.client.channel import Channel, raise_for
 from fencepost.client.closing import Closing
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
@@ -46,6 +46,7 @@ from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
+from fencepost.wire.apis import Key
 
 EARLIEST: Final = -2
 LATEST: Final = -1

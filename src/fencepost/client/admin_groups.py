@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from fencepost.client.channel import Key, raise_for
+from fencepost.client.channel import raise_for
 from fencepost.client.results import (
     Broker,
     GroupDescription,
@@ -23,6 +23,7 @@ from fencepost.client.results import (
 from fencepost.client.routing import Routes
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Offset, TopicPartition
+from fencepost.wire.apis import Key
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-from fencepost.client.channel import Key, raise_for
+from fencepost.client.channel import raise_for
 from fencepost.client.results import Broker, ProducerState, TransactionDescription, TransactionSummary
 from fencepost.client.routing import Routes
 from fencepost.client.transactional import Transactional
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
+from fencepost.wire.apis import Key
 from fencepost.wire.messages import ms
 
 OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})

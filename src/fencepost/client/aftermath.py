@@ -21,7 +21,7 @@ from fencepost.core.claim import Held
 from fencepost.core.inflight import Sent, Stamp
 from fencepost.errors import FencepostError, Persisted
 from fencepost.types import Offset
-from fencepost.wire.apis import DESCRIBE_OWNERS
+from fencepost.wire.apis import Key
 
 log = logging.getLogger("fencepost.producer")
 
@@ -101,7 +101,7 @@ class Aftermath:
 
         self._asking = True
         try:
-            connection.ask(DESCRIBE_OWNERS, {"group": self._group}, answered, lost)
+            connection.ask(Key.DESCRIBE_OWNERS, {"group": self._group}, answered, lost)
         except FencepostError as error:
             lost(error, False)
 

@@ -15,7 +15,6 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.opening import (
@@ -32,42 +31,11 @@ from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.wire import messages
+from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_response_head, request_head
 
 _MAX_ANSWER: Final = 256 << 20
 _RECEIVE: Final = 1 << 16
-
-
-class Key(IntEnum):
-    """The API keys that are asked through channels."""
-
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    DESCRIBE_CONFIGS = 32
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    WRITE_TXN_MARKERS = 27
-    TXN_OFFSET_COMMIT = 28
-    INCREMENTAL_ALTER_CONFIGS = 44
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
-    CONSUMER_GROUP_DESCRIBE = 69
-    DESCRIBE_OWNERS = 10_001
 
 
 class Answer(NamedTuple):

@@ -19,7 +19,7 @@ from fencepost.client.settings import Address
 from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages
-from fencepost.wire.apis import API_VERSIONS, APIS, OWN
+from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import framed, read_response_head, request_head
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
@@ -116,7 +116,7 @@ class Connection:
     @property
     def is_fencepost(self) -> bool:
         """Whether our own server is at the other end."""
-        return OWN in self.versions
+        return Key.OWN in self.versions
 
     def version(self, key: int, at_most: int | None = None) -> int:
         """The newest version of an API that both sides speak."""
@@ -241,7 +241,7 @@ class Connection:
             self.close(error)
         else:
             key, version, fields = question
-            self.state = State.NEGOTIATING if key == API_VERSIONS else State.AUTHENTICATING
+            self.state = State.NEGOTIATING if key == Key.API_VERSIONS else State.AUTHENTICATING
 
             def answered(version: int, body: memoryview) -> None:
                 self._go_on(steps, messages.decode_response(key, version, body))

@@ -41,7 +41,7 @@ from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
-from fencepost.wire.apis import FETCH, METADATA
+from fencepost.wire.apis import Key
 
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
@@ -225,7 +225,7 @@ class Fetcher:
 
         self._metadata.asked()
         try:
-            connection.ask(METADATA, fields, answered, lost)
+            connection.ask(Key.METADATA, fields, answered, lost)
         except FencepostError as error:
             self._fail(error)
 
@@ -294,13 +294,13 @@ class Fetcher:
                 self._later(fetched)
 
         try:
-            version = connection.version(FETCH, NEWEST_FETCH_BY_NAME)
+            version = connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
         except FencepostError as error:
             self._fail(error)
             return
         self._busy.add(connection)
         body = hot.encode_fetch_request(version, request)
-        connection.request(FETCH, version, [body], answered, lost, timeout=self._settings.request_timeout)
+        connection.request(Key.FETCH, version, [body], answered, lost, timeout=self._settings.request_timeout)
 
     # --- hearing ---
 

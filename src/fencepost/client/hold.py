@@ -22,7 +22,7 @@ from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.claim import Held, demand, own_fields, read_claim
 from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
 from fencepost.types import Generation
-from fencepost.wire.apis import OWN
+from fencepost.wire.apis import Key
 
 _BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 0.5
@@ -73,7 +73,7 @@ class Hold(Closing):
         while not self._stop.wait(beat):
             try:
                 # Claims nothing: what is held is held by this very connection, and ends with it.
-                self._channel.request(OWN, own_fields(self.group, []), reconnect=False)
+                self._channel.request(Key.OWN, own_fields(self.group, []), reconnect=False)
             except FencepostError:
                 self.lost.set()
                 return
@@ -104,11 +104,11 @@ def hold(
         security=settings.security,
     )
     try:
-        if not channel.offers(OWN):
+        if not channel.offers(Key.OWN):
             raise ServerError(
                 ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
             )
-        rows = read_claim(group, channel.request(OWN, wanted.fields()).message)
+        rows = read_claim(group, channel.request(Key.OWN, wanted.fields()).message)
     except BaseException:
         channel.close()
         raise

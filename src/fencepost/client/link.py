@@ -21,7 +21,7 @@ from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import Unreachable
 from fencepost.wire import hot, messages
-from fencepost.wire.apis import FETCH, PRODUCE
+from fencepost.wire.apis import Key
 from fencepost.wire.frame import framed, read_response_head, request_head
 
 _LENGTH: Final = Struct(">i")
@@ -85,9 +85,9 @@ class Link(Closing):
     def send_batch(self, topic: str, partition: int, batch: bytes | bytearray | memoryview, name: str | None) -> None:
         """Sends one batch; its answer is taken with `receive_produced`. `name` is the transactional id, if any."""
         wanted = [hot.ProduceTopic(topic, None, [hot.ProducePartition(partition, memoryview(batch))])]
-        version = min(NEWEST_PRODUCE, self._versions[PRODUCE][1])
+        version = min(NEWEST_PRODUCE, self._versions[Key.PRODUCE][1])
         request = hot.ProduceRequest(name, -1, 30_000, wanted)
-        self._send(PRODUCE, version, hot.encode_produce_request(version, request))
+        self._send(Key.PRODUCE, version, hot.encode_produce_request(version, request))
 
     def receive_produced(self) -> hot.ProducedPartition:
         """The answer to the oldest batch that has none yet."""
@@ -100,9 +100,9 @@ class Link(Closing):
         self, topic: str, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int, committed: bool
     ) -> None:
         wanted = [hot.FetchTopic(topic, None, [hot.FetchPartition(partition, offset, max_bytes)])]
-        version = min(NEWEST_FETCH, self._versions[FETCH][1])
+        version = min(NEWEST_FETCH, self._versions[Key.FETCH][1])
         request = hot.FetchRequest(max_wait_ms, 1, max_bytes, int(committed), wanted)
-        self._send(FETCH, version, [hot.encode_fetch_request(version, request)])
+        self._send(Key.FETCH, version, [hot.encode_fetch_request(version, request)])
 
     def receive_fetched(self) -> hot.FetchedPartition:
         version, body = self._receive()

@@ -17,9 +17,8 @@ from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerErro
 from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
 from fencepost.types import Offset, Pid
 from fencepost.wire import hot
-from fencepost.wire.apis import FETCH
+from fencepost.wire.apis import Key
 
-LIST_OFFSETS: Final = 2
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -89,17 +88,17 @@ class LookBack:
             else:
                 found(Offset(row.offset))
 
-        self._connection.ask(LIST_OFFSETS, fields, answered, self._lost)
+        self._connection.ask(Key.LIST_OFFSETS, fields, answered, self._lost)
 
     def _read_from(self, offset: Offset) -> None:
-        version = self._connection.version(FETCH, NEWEST_FETCH_BY_NAME)
+        version = self._connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
         wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES, self._leader_epoch)
         request = hot.FetchRequest(_MAX_WAIT_MS, 0, _MAX_BYTES, 0, [hot.FetchTopic(self._topic, None, [wanted])])
 
         def answered(version: int, body: memoryview) -> None:
             self._read(hot.decode_fetch_response(version, body), offset)
 
-        self._connection.request(FETCH, version, [hot.encode_fetch_request(version, request)], answered, self._lost)
+        self._connection.request(Key.FETCH, version, [hot.encode_fetch_request(version, request)], answered, self._lost)
 
     def _read(self, response: hot.FetchResponse, offset: Offset) -> None:
         if response.error_code:

@@ -18,7 +18,7 @@ from fencepost.client.sasl import Exchange
 from fencepost.client.security import Security
 from fencepost.client.settings import Address
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
-from fencepost.wire.apis import API_VERSIONS
+from fencepost.wire.apis import Key
 from fencepost.wire.messages import ms
 
 SOFTWARE_NAME: Final = "fencepost"
@@ -28,8 +28,6 @@ INTRODUCTION: Final = {"client_software_name": SOFTWARE_NAME, "client_software_v
 _INTRODUCTION_VERSION: Final = 3
 """The first that carries the client's name; a server that does not know it answers in version 0."""
 
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 _HANDSHAKE_VERSION: Final = 1
 """From here on the mechanism's bytes travel in SaslAuthenticate requests, before it they went bare."""
 _AUTHENTICATE_VERSIONS: Final = (0, 2)
@@ -62,10 +60,10 @@ Steps: TypeAlias = Generator[Question, Any, T]
 
 def introduce(address: Address, exchange: Exchange | None) -> Steps[Welcome]:
     """Our name, the server's versions, and who we are if there is an exchange for that."""
-    answer = yield Question(API_VERSIONS, _INTRODUCTION_VERSION, INTRODUCTION)
+    answer = yield Question(Key.API_VERSIONS, _INTRODUCTION_VERSION, INTRODUCTION)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
         # The one answer that is in another version than the question (KIP-511): ask as the oldest clients do.
-        answer = yield Question(API_VERSIONS, 0, {})
+        answer = yield Question(Key.API_VERSIONS, 0, {})
     if answer.error_code != ErrorCode.NONE:
         raise ServerError(ErrorCode.of(answer.error_code), f"asking {address} for its API versions")
     versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
@@ -80,12 +78,12 @@ def renew(address: Address, versions: Versions, exchange: Exchange) -> Steps[Wel
 
 def authenticate(address: Address, versions: Versions, exchange: Exchange) -> Steps[float | None]:
     """SaslHandshake, then as many SaslAuthenticate as the mechanism takes. Returns the seconds until the next time."""
-    offered = versions.get(SASL_AUTHENTICATE)
-    if offered is None or SASL_HANDSHAKE not in versions:
+    offered = versions.get(Key.SASL_AUTHENTICATE)
+    if offered is None or Key.SASL_HANDSHAKE not in versions:
         raise ServerError(
             ErrorCode.ILLEGAL_SASL_STATE, f"{address} authenticates nobody: leave the settings of SASL out"
         )
-    answer = yield Question(SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": exchange.mechanism})
+    answer = yield Question(Key.SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": exchange.mechanism})
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offers = ", ".join(answer.mechanisms) or "none"
         raise ServerError(
@@ -98,7 +96,7 @@ def authenticate(address: Address, versions: Versions, exchange: Exchange) -> St
     version = min(offered[1], _AUTHENTICATE_VERSIONS[1])
     token: bytes | None = exchange.first()
     while token is not None:
-        answer = yield Question(SASL_AUTHENTICATE, version, {"auth_bytes": token})
+        answer = yield Question(Key.SASL_AUTHENTICATE, version, {"auth_bytes": token})
         if answer.error_code != ErrorCode.NONE:
             words = answer.error_message or f"{address} did not accept the credentials"
             raise ServerError(ErrorCode.of(answer.error_code), words)

@@ -19,7 +19,7 @@ from fencepost.client.routing import Routes
 from fencepost.core.claim import Demand, Held
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
-from fencepost.wire.apis import OWN
+from fencepost.wire.apis import Key
 
 
 class OwnKeywords(TypedDict, total=False):
@@ -109,4 +109,4 @@ def offers_own(brokers: Brokers, routes: Routes) -> bool:
     """Whether the claim can belong to a connection: only fencepost's server offers that. The connection that carries
     the data has been told; only where there is none yet, the server is asked over another."""
     told = brokers.offers_own
-    return routes.any().offers(OWN) if told is None else told
+    return routes.any().offers(Key.OWN) if told is None else told

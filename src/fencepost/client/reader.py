@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
-from fencepost.client.channel import Key, raise_for
+from fencepost.client.channel import raise_for
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.closing import Closing
 from fencepost.client.config_names import reader_settings
@@ -27,6 +27,7 @@ from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
+from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fencepost.client.channel import Answer, Channel, Key, raise_for
+from fencepost.client.channel import Answer, Channel, raise_for
 from fencepost.client.closing import Closing
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import Broker
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import LEADER_MOVED, ErrorCode, ServerError, TimedOut, Unreachable
+from fencepost.wire.apis import Key
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from fencepost.client.metadata import Metadata
 from fencepost.core.claim import Demand, Held, own_fields, read_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.types import partition_named
-from fencepost.wire.apis import METADATA, OWN
+from fencepost.wire.apis import Key
 
 _BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 30.0
@@ -203,7 +203,7 @@ class Tenure:
         self._look_ahead(connection, asked)
         self._brokers.held_back = asked.wait > 0
         self._under_way[asked] = None
-        connection.ask(OWN, asked.fields, answered, lost, timeout=self._request_timeout + asked.wait)
+        connection.ask(Key.OWN, asked.fields, answered, lost, timeout=self._request_timeout + asked.wait)
 
     def _look_ahead(self, connection: Connection, asked: Asked) -> None:
         """Creates no topic: a resource's name may look like a partition's and be anything."""
@@ -221,7 +221,7 @@ class Tenure:
         def answered(answer: Any) -> None:
             self._metadata.overheard(answer, self._clock.monotonic())
 
-        connection.ask(METADATA, fields, answered, _nothing_to_learn)
+        connection.ask(Key.METADATA, fields, answered, _nothing_to_learn)
 
     def _granted(self, asked: Asked, rows: list[Held]) -> None:
         for name in asked.gives_back:
@@ -243,7 +243,7 @@ class Tenure:
         self._next_beat = now + self._pause
         if self.connection is not None and self.connection.is_ready and self.held:
             group = next(iter(self.held))[0]
-            self.connection.ask(OWN, own_fields(group, []), _nothing_to_learn, _nothing_to_learn)
+            self.connection.ask(Key.OWN, own_fields(group, []), _nothing_to_learn, _nothing_to_learn)
 
     @property
     def _pause(self) -> float:

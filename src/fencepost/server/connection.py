@@ -25,7 +25,7 @@ from fencepost.kernel.header import Buffer
 from fencepost.server.memory import RequestMemory
 from fencepost.server.router import Answer, Api, Deferred, Request, encode
 from fencepost.wire import frame, messages
-from fencepost.wire.apis import API_VERSIONS
+from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
     from fencepost.server.listener import Listener
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
             raise Malformed(f"API {head.key} is not served")
         version = head.version
         if not api.versions[0] <= version <= api.versions[1]:
-            if head.key != API_VERSIONS:
+            if head.key != Key.API_VERSIONS:
                 raise Malformed(f"{api.name} v{version} is not served, only v{api.versions[0]} to v{api.versions[1]}")
             # The one case where Kafka answers in a version that was not asked for: the client learns what is served.
             answer = self._listener.unsupported_version()

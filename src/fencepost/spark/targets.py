@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.admin import Admin
-from fencepost.client.channel import Key
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.errors import ConfigError, ErrorCode, ServerError
+from fencepost.wire.apis import Key
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588
 """Kafka's default of max.message.bytes, for those who may not read a topic's configs."""

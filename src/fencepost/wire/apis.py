@@ -7,18 +7,49 @@ kio.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 NEVER: Final = 1 << 15
 """As first flexible version: no version of this API is flexible."""
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-METADATA: Final = 3
-API_VERSIONS: Final = 18
-OWN: Final = 10_000
-"""fencepost's own APIs, far above Kafka's keys."""
-DESCRIBE_OWNERS: Final = 10_001
+
+class Key(IntEnum):
+    """The API keys that are spoken of by name."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_DESCRIBE = 69
+    OWN = 10_000
+    """fencepost's own begin here, far above Kafka's."""
+    DESCRIBE_OWNERS = 10_001
 
 
 class ApiInfo(NamedTuple):
@@ -118,8 +149,8 @@ APIS: Final[dict[int, ApiInfo]] = {
     90: ApiInfo("DescribeShareGroupOffsets", 0, 1, 0),
     91: ApiInfo("AlterShareGroupOffsets", 0, 0, 0),
     92: ApiInfo("DeleteShareGroupOffsets", 0, 0, 0),
-    OWN: ApiInfo("Own", 0, 0, 0),
-    DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 0, 0),
+    Key.OWN: ApiInfo("Own", 0, 0, 0),
+    Key.DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 0, 0),
 }
 
 API_NAMES: Final[dict[int, str]] = {key: api.name for key, api in APIS.items()}

@@ -18,12 +18,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from fencepost.errors import Malformed
-from fencepost.wire.apis import API_VERSIONS, APIS, is_flexible
+from fencepost.wire.apis import APIS, Key, is_flexible
 from fencepost.wire.primitives import INT32, NOT_READABLE, Buffer, read_string, skip_tags, string
 
 DEFAULT_MAX_SIZE: Final = 100 * 1024 * 1024
 """Kafka's socket.request.max.bytes."""
 
+_API_VERSIONS: Final = int(Key.API_VERSIONS)  # asked for every frame: a plain number
 _REQUEST_HEAD: Final = Struct(">hhi")
 
 
@@ -73,7 +74,7 @@ def read_response_head(key: int, version: int, frame: Buffer) -> tuple[int, int]
 
 
 def _has_tags(key: int, version: int) -> bool:
-    return key != API_VERSIONS and is_flexible(key, version)
+    return key != _API_VERSIONS and is_flexible(key, version)
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 from fencepost.errors import Malformed
-from fencepost.wire.apis import API_NAMES, API_VERSIONS, APIS, OWN, is_flexible, versions
+from fencepost.wire.apis import API_NAMES, APIS, Key, is_flexible, versions
 from fencepost.wire.codec import Codec, codec
 from fencepost.wire.codec_writing import WrongField, ms
 from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
@@ -49,7 +49,7 @@ def decode_response(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
 
     A server that does not know the asked version of ApiVersions answers in version 0 (KIP-511): that is read, too.
     """
-    if key == API_VERSIONS and bytes(memoryview(buffer)[at : at + 2]) == INT16.pack(_UNSUPPORTED_VERSION):
+    if key == Key.API_VERSIONS and bytes(memoryview(buffer)[at : at + 2]) == INT16.pack(_UNSUPPORTED_VERSION):
         version = 0
     return _decode(_codec(key, version, "response"), key, version, buffer, at)
 
@@ -86,7 +86,7 @@ def _codec(key: int, version: int, direction: str) -> Codec:
     if not api.lowest <= version <= api.highest:
         raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
     with _loading:
-        if key >= OWN:
+        if key >= Key.OWN:
             return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}"))
         from kio.schema.index import api_key_map
 

@@ -9,10 +9,10 @@ import pytest
 
 from fencepost.client.admin import EARLIEST, LATEST
 from fencepost.client.admin_groups import read_assignment
-from fencepost.client.channel import Key
 from fencepost.client.results import Broker, GroupOffset, NewTopic, OffsetAt, OffsetChange
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition
+from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler
 
 pytestmark = pytest.mark.unit

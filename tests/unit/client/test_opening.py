@@ -9,16 +9,7 @@ import pytest
 
 from fencepost.client.connection import Connection, State
 from fencepost.client.network import Handler
-from fencepost.client.opening import (
-    INTRODUCTION,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Question,
-    Welcome,
-    follow,
-    introduce,
-    renew,
-)
+from fencepost.client.opening import INTRODUCTION, Question, Welcome, follow, introduce, renew
 from fencepost.client.sasl import Plain
 from fencepost.client.security import Sasl, Security, Tls
 from fencepost.client.settings import Address
@@ -26,13 +17,17 @@ from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.testing.clock import HandWoundClock
 from fencepost.wire import messages
-from fencepost.wire.apis import API_VERSIONS
+from fencepost.wire.apis import Key
 from fencepost.wire.frame import read_request_head, response_head
 
 pytestmark = pytest.mark.unit
 
 ADDRESS = Address("kafka.example", 9093)
-VERSIONS = {API_VERSIONS: (0, 4), SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 2)}
+VERSIONS: dict[int, tuple[int, int]] = {
+    Key.API_VERSIONS: (0, 4),
+    Key.SASL_HANDSHAKE: (0, 1),
+    Key.SASL_AUTHENTICATE: (0, 2),
+}
 
 
 class Server:
@@ -42,11 +37,11 @@ class Server:
         self.asked: list[Question] = []
         offered = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in VERSIONS.items()]
         self.answers: dict[int, Mapping[str, Any]] = {
-            API_VERSIONS: {"error_code": 0, "api_keys": offered, "throttle_time": 0},
-            SASL_HANDSHAKE: {"error_code": 0, "mechanisms": ["PLAIN", "SCRAM-SHA-256"]},
-            SASL_AUTHENTICATE: {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": 0},
+            Key.API_VERSIONS: {"error_code": 0, "api_keys": offered, "throttle_time": 0},
+            Key.SASL_HANDSHAKE: {"error_code": 0, "mechanisms": ["PLAIN", "SCRAM-SHA-256"]},
+            Key.SASL_AUTHENTICATE: {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime": 0},
         }
-        names = {"versions": API_VERSIONS, "handshake": SASL_HANDSHAKE, "authenticate": SASL_AUTHENTICATE}
+        names = {"versions": Key.API_VERSIONS, "handshake": Key.SASL_HANDSHAKE, "authenticate": Key.SASL_AUTHENTICATE}
         for name, fields in changed.items():
             self.answers[names[name]] = {**self.answers[names[name]], **fields}
 
@@ -61,16 +56,16 @@ class Server:
 def test_without_credentials_only_versions_are_asked_for() -> None:
     server = Server()
     assert follow(introduce(ADDRESS, None), server) == Welcome(VERSIONS, None)
-    assert [(question.key, question.version) for question in server.asked] == [(API_VERSIONS, 3)]
+    assert [(question.key, question.version) for question in server.asked] == [(Key.API_VERSIONS, 3)]
     assert server.asked[0].fields["client_software_name"] == "fencepost"
 
 
 def test_with_credentials_the_mechanism_is_named_and_then_played() -> None:
     server = Server()
     follow(introduce(ADDRESS, Plain("a", "b")), server)
-    assert [question.key for question in server.asked] == [API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE]
-    assert server.asked[1] == Question(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
-    assert server.asked[2] == Question(SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0a\0b"})
+    assert [question.key for question in server.asked] == [Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE]
+    assert server.asked[1] == Question(Key.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+    assert server.asked[2] == Question(Key.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0a\0b"})
 
 
 def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
@@ -79,7 +74,7 @@ def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
     assert 5.0 < welcome.session < 10.0
     again = Server()
     assert follow(renew(ADDRESS, VERSIONS, Plain("a", "b")), again) == Welcome(VERSIONS, None)
-    assert [question.key for question in again.asked] == [SASL_HANDSHAKE, SASL_AUTHENTICATE]
+    assert [question.key for question in again.asked] == [Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +196,7 @@ def test_a_session_is_renewed_behind_what_is_under_way_and_nothing_is_added_mean
     def nobody_expects(error: FencepostError, left: bool) -> None:
         raise AssertionError(error)
 
-    dialled.connection.ask(API_VERSIONS, INTRODUCTION, answers.append, nobody_expects)
+    dialled.connection.ask(Key.API_VERSIONS, INTRODUCTION, answers.append, nobody_expects)
     dialled.clock.advance(dialled.connection.next_deadline - dialled.clock.monotonic())
     dialled.connection.check_deadlines(dialled.clock.monotonic())
     ready = [dialled.connection.is_ready]

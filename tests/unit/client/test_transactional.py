@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.channel import Key
 from fencepost.client.transactional import Transactional
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Pid
+from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler
 
 pytestmark = pytest.mark.unit

@@ -15,12 +15,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from fencepost.wire.apis import APIS, OWN
+from fencepost.wire.apis import APIS, Key
 
 EVERY_MESSAGE = [
     (key, version, direction)
     for key, api in APIS.items()
-    if key < OWN
+    if key < Key.OWN
     for version in range(api.lowest, api.highest + 1)
     for direction in ("request", "response")
 ]

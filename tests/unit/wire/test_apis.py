@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 def test_every_api_that_kio_knows_is_in_the_table_with_the_versions_kio_has() -> None:
     """A newer kio may have more: then this fails, and what is new is looked at before it is spoken."""
     known = {key: (min(schema_name_map[name]), max(schema_name_map[name])) for key, name in api_key_map.items()}
-    assert {key: apis.versions(key) for key in apis.APIS if key < apis.OWN} == known
+    assert {key: apis.versions(key) for key in apis.APIS if key < apis.Key.OWN} == known
 
 
 def test_name_and_flexibility_are_those_of_the_message_itself() -> None:
@@ -24,8 +24,13 @@ def test_name_and_flexibility_are_those_of_the_message_itself() -> None:
         assert kind.__flexible__ == apis.is_flexible(key, version), (kind, version)
 
 
+def test_keys_have_the_names_of_the_table() -> None:
+    for key in apis.Key:
+        assert key.name.replace("_", "") == apis.API_NAMES[key].upper()
+
+
 def test_versions_beyond_the_known_ones_are_flexible_if_the_highest_is() -> None:
-    assert apis.is_flexible(apis.API_VERSIONS, 99)
+    assert apis.is_flexible(apis.Key.API_VERSIONS, 99)
     assert not apis.is_flexible(17, 99)  # SaslHandshake never is
 
 

@@ -16,7 +16,7 @@ from kio.schema.response_header.v1 import ResponseHeader as ResponseHeaderV1
 from kio.static.primitive import i16, i32
 
 from fencepost.errors import Malformed
-from fencepost.wire.apis import APIS, OWN
+from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import (
     FrameReader,
     RequestHead,
@@ -58,8 +58,8 @@ def check_headers(key: int, version: int) -> None:
 
 
 def test_own_has_flexible_headers() -> None:
-    assert request_head(OWN, 0, 1, None) == struct.pack(">hhihb", OWN, 0, 1, -1, 0)
-    assert response_head(OWN, 0, 1) == b"\0\0\0\x01\0"
+    assert request_head(Key.OWN, 0, 1, None) == struct.pack(">hhihb", Key.OWN, 0, 1, -1, 0)
+    assert response_head(Key.OWN, 0, 1) == b"\0\0\0\x01\0"
 
 
 @pytest.mark.parametrize("version", [3, 4, 5, 99])

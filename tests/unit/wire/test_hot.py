@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fencepost.errors import Malformed
 from fencepost.wire import hot
-from fencepost.wire.apis import APIS, FETCH, PRODUCE
+from fencepost.wire.apis import APIS, Key
 from fencepost.wire.messages import ms
 from fencepost.wire.primitives import Buffer
 from tests.unit.wire.damage import damaged
@@ -24,37 +24,37 @@ from tests.unit.wire.kio_messages import examples, kio_bytes, kio_read, message_
 
 pytestmark = pytest.mark.unit
 
-PRODUCE_VERSIONS = range(APIS[PRODUCE].lowest, APIS[PRODUCE].highest + 1)
-FETCH_VERSIONS = range(APIS[FETCH].lowest, APIS[FETCH].highest + 1)
+PRODUCE_VERSIONS = range(APIS[Key.PRODUCE].lowest, APIS[Key.PRODUCE].highest + 1)
+FETCH_VERSIONS = range(APIS[Key.FETCH].lowest, APIS[Key.FETCH].highest + 1)
 EVERY_HOT_MESSAGE = [
-    *((PRODUCE, version, direction) for version in PRODUCE_VERSIONS for direction in ("request", "response")),
-    *((FETCH, version, direction) for version in FETCH_VERSIONS for direction in ("request", "response")),
+    *((Key.PRODUCE, version, direction) for version in PRODUCE_VERSIONS for direction in ("request", "response")),
+    *((Key.FETCH, version, direction) for version in FETCH_VERSIONS for direction in ("request", "response")),
 ]
 every_hot_message = pytest.mark.parametrize(("key", "version", "direction"), EVERY_HOT_MESSAGE)
 
 DECODERS: dict[tuple[int, str], Callable[..., Any]] = {
-    (PRODUCE, "request"): hot.decode_produce_request,
-    (PRODUCE, "response"): hot.decode_produce_response,
-    (FETCH, "request"): hot.decode_fetch_request,
-    (FETCH, "response"): hot.decode_fetch_response,
+    (Key.PRODUCE, "request"): hot.decode_produce_request,
+    (Key.PRODUCE, "response"): hot.decode_produce_response,
+    (Key.FETCH, "request"): hot.decode_fetch_request,
+    (Key.FETCH, "response"): hot.decode_fetch_response,
 }
 ENCODERS: dict[tuple[int, str], Callable[[int, Any], Buffer | list[Buffer]]] = {
-    (PRODUCE, "request"): hot.encode_produce_request,
-    (PRODUCE, "response"): hot.encode_produce_response,
-    (FETCH, "request"): hot.encode_fetch_request,
-    (FETCH, "response"): hot.encode_fetch_response,
+    (Key.PRODUCE, "request"): hot.encode_produce_request,
+    (Key.PRODUCE, "response"): hot.encode_produce_response,
+    (Key.FETCH, "request"): hot.encode_fetch_request,
+    (Key.FETCH, "response"): hot.encode_fetch_response,
 }
 
 
 _ID = UUID(int=77)
 SAMPLES: dict[tuple[int, str], Any] = {
-    (PRODUCE, "request"): hot.ProduceRequest(
+    (Key.PRODUCE, "request"): hot.ProduceRequest(
         "txn", -1, 30_000, [hot.ProduceTopic("t", _ID, [hot.ProducePartition(0, memoryview(b"records"))])]
     ),
-    (PRODUCE, "response"): hot.ProduceResponse(
+    (Key.PRODUCE, "response"): hot.ProduceResponse(
         [hot.ProducedTopic("t", _ID, [hot.ProducedPartition(0, 87, 5, 6, 7, "message", [(1, "why")])])]
     ),
-    (FETCH, "request"): hot.FetchRequest(
+    (Key.FETCH, "request"): hot.FetchRequest(
         500,
         1,
         1 << 20,
@@ -64,7 +64,7 @@ SAMPLES: dict[tuple[int, str], Any] = {
         rack_id="rack",
         replica_id=3,
     ),
-    (FETCH, "response"): hot.FetchResponse(
+    (Key.FETCH, "response"): hot.FetchResponse(
         [hot.FetchedTopic("t", _ID, [hot.FetchedPartition(0, 0, 9, 8, 1, [(4000, 2)], [b"records"])])]
     ),
 }
@@ -288,7 +288,7 @@ def test_records_are_encoded_as_the_very_buffers_that_were_given() -> None:
 
 def test_null_records_of_a_fetch_response_are_no_records() -> None:
     for version in FETCH_VERSIONS:
-        kind = message_class(FETCH, version, "response")
+        kind = message_class(Key.FETCH, version, "response")
         empty = hot.encode_fetch_response(
             version, hot.FetchResponse([hot.FetchedTopic("t", None, [hot.FetchedPartition(0, 0)])])
         )
@@ -345,7 +345,7 @@ def test_the_replica_of_a_fetch_is_found_among_other_tags_and_its_size_is_checke
         hot.decode_fetch_request(15, plain[:-1] + b"\x01\x01\x0e" + state + b"\0")
 
 
-@pytest.mark.parametrize(("key", "versions"), [(PRODUCE, (2, 14)), (FETCH, (3, 19))])
+@pytest.mark.parametrize(("key", "versions"), [(Key.PRODUCE, (2, 14)), (Key.FETCH, (3, 19))])
 def test_versions_that_are_not_spoken_are_malformed(key: int, versions: tuple[int, int]) -> None:
     for version in versions:
         for direction in ("request", "response"):

@@ -42,7 +42,7 @@ def test_a_message_is_written_and_read_as_kio_does_it(
 ) -> None:
     kind = message_class(key, version, direction)
     message = data.draw(random_messages(kind))
-    if key == apis.API_VERSIONS and direction == "response" and message.error_code == 35:
+    if key == apis.Key.API_VERSIONS and direction == "response" and message.error_code == 35:
         return  # always written in version 0: see below
     written = encode(direction, key, version, fields_of(message))
     assert written == kio_bytes(message)

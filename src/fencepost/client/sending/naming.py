@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.sending.common import Common
@@ -14,8 +14,7 @@ from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.core.pid import State as PidState
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import NO_PID, Epoch, Pid
-
-INIT_PRODUCER_ID: Final = 22
+from fencepost.wire.apis import Key
 
 
 class Naming:
@@ -46,7 +45,7 @@ class Naming:
         }
         self._standing.identity.asked()
         try:
-            connection.ask(INIT_PRODUCER_ID, fields, self._pid_answered, self._pid_lost)
+            connection.ask(Key.INIT_PRODUCER_ID, fields, self._pid_answered, self._pid_lost)
         except FencepostError as error:
             self._pid_refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
 

@@ -10,7 +10,7 @@ from fencepost.client.sending.common import Common
 from fencepost.client.sending.expiry import Expiry
 from fencepost.client.sending.settling import Settling
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
-from fencepost.wire.apis import METADATA
+from fencepost.wire.apis import Key
 
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 """Answers about a topic that asking again does not change."""
@@ -72,7 +72,7 @@ class Placing:
         }
         self._metadata.asked()
         try:
-            connection.ask(METADATA, fields, self._metadata_answered, self._metadata_lost)
+            connection.ask(Key.METADATA, fields, self._metadata_answered, self._metadata_lost)
         except FencepostError as error:
             self._metadata_lost(error, False)
             self._brokers.last_error = error

@@ -20,7 +20,7 @@ from fencepost.core.inflight import Flight, Sent, Verdict
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
 from fencepost.types import Offset
 from fencepost.wire import hot
-from fencepost.wire.apis import PRODUCE
+from fencepost.wire.apis import Key
 
 log = logging.getLogger("fencepost.producer")
 
@@ -88,7 +88,7 @@ class Produce:
 
         try:
             newest = NEWEST_PRODUCE_BY_NAME if name is None else NEWEST_PRODUCE_IN_TRANSACTION
-            version = connection.version(PRODUCE, newest)
+            version = connection.version(Key.PRODUCE, newest)
         except FencepostError as error:
             for queue, sent in aboard:
                 assert queue.flight is not None
@@ -97,9 +97,9 @@ class Produce:
             return
         body = hot.encode_produce_request(version, request)
         if acks:
-            connection.request(PRODUCE, version, body, answered, lost)
+            connection.request(Key.PRODUCE, version, body, answered, lost)
         else:
-            connection.tell(PRODUCE, version, body, lambda: self._gone(aboard), lost)
+            connection.tell(Key.PRODUCE, version, body, lambda: self._gone(aboard), lost)
 
     def _gone(self, aboard: list[Aboard]) -> None:
         """Sent, and nobody will say what became of it: that is what acks="none" asks for."""

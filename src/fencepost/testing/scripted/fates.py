@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.errors import ErrorCode
+from fencepost.wire.apis import Key
 
-
-class Api(IntEnum):
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    FIND_COORDINATOR = 10
-    API_VERSIONS = 18
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS_TO_TXN = 24
-    END_TXN = 26
-    OWN = 10_000
-    DESCRIBE_OWNERS = 10_001
+Api: TypeAlias = Key
+"""As tests say it: `Api.PRODUCE`."""
 
 
 class Fate(Enum):

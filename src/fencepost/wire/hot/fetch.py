@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from fencepost.errors import Malformed
-from fencepost.wire.apis import APIS, FETCH
+from fencepost.wire.apis import APIS, Key
 from fencepost.wire.hot.pieces import counted, length, not_spoken, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
@@ -27,8 +27,8 @@ from fencepost.wire.primitives import (
     string,
 )
 
-_VERSIONS: Final = range(APIS[FETCH].lowest, APIS[FETCH].highest + 1)
-_FLEXIBLE: Final = APIS[FETCH].first_flexible
+_VERSIONS: Final = range(APIS[Key.FETCH].lowest, APIS[Key.FETCH].highest + 1)
+_FLEXIBLE: Final = APIS[Key.FETCH].first_flexible
 _TOPIC_IDS: Final = 13
 
 
@@ -117,7 +117,7 @@ _FETCH_V12: Final = Struct(">iiqiqi")
 
 def decode_fetch_request(version: int, buffer: Buffer, at: int = 0) -> FetchRequest:
     if version not in _VERSIONS:
-        raise not_spoken(FETCH, version)
+        raise not_spoken(Key.FETCH, version)
     view = memoryview(buffer)
     try:
         return _decode_fetch_request(version, view, at)
@@ -216,7 +216,7 @@ def _read_replica_state(view: memoryview, at: int) -> int:
 
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     if version not in _VERSIONS:
-        raise not_spoken(FETCH, version)
+        raise not_spoken(Key.FETCH, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     out = bytearray()
@@ -281,7 +281,7 @@ _NO_REPLICA: Final = INT32.pack(-1)
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
     if version not in _VERSIONS:
-        raise not_spoken(FETCH, version)
+        raise not_spoken(Key.FETCH, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     parts: list[Buffer] = []
@@ -329,7 +329,7 @@ def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]
 
 def decode_fetch_response(version: int, buffer: Buffer, at: int = 0) -> FetchResponse:
     if version not in _VERSIONS:
-        raise not_spoken(FETCH, version)
+        raise not_spoken(Key.FETCH, version)
     view = memoryview(buffer)
     try:
         return _decode_fetch_response(version, view, at)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from fencepost.errors import Malformed
-from fencepost.wire.apis import APIS, PRODUCE
+from fencepost.wire.apis import APIS, Key
 from fencepost.wire.hot.pieces import counted, length, named, not_spoken, read_flexible_topic, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
@@ -25,8 +25,8 @@ from fencepost.wire.primitives import (
     string,
 )
 
-_VERSIONS: Final = range(APIS[PRODUCE].lowest, APIS[PRODUCE].highest + 1)
-_FLEXIBLE: Final = APIS[PRODUCE].first_flexible
+_VERSIONS: Final = range(APIS[Key.PRODUCE].lowest, APIS[Key.PRODUCE].highest + 1)
+_FLEXIBLE: Final = APIS[Key.PRODUCE].first_flexible
 _TOPIC_IDS: Final = 13
 
 
@@ -83,7 +83,7 @@ _ACKS_TIMEOUT: Final = Struct(">hi")
 
 def decode_produce_request(version: int, buffer: Buffer, at: int = 0) -> ProduceRequest:
     if version not in _VERSIONS:
-        raise not_spoken(PRODUCE, version)
+        raise not_spoken(Key.PRODUCE, version)
     view = memoryview(buffer)
     try:
         if version >= _FLEXIBLE:
@@ -132,7 +132,7 @@ def _decode_flexible_produce_request(version: int, view: memoryview, at: int) ->
 
 def encode_produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
     if version not in _VERSIONS:
-        raise not_spoken(PRODUCE, version)
+        raise not_spoken(Key.PRODUCE, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     parts: list[Buffer] = []
@@ -178,7 +178,7 @@ _PRODUCED_V5: Final = Struct(">ihqqq")
 
 def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
     if version not in _VERSIONS:
-        raise not_spoken(PRODUCE, version)
+        raise not_spoken(Key.PRODUCE, version)
     flexible = version >= _FLEXIBLE
     with_ids = version >= _TOPIC_IDS
     nullable_string = compact_string if flexible else string
@@ -211,7 +211,7 @@ def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
 
 def decode_produce_response(version: int, buffer: Buffer, at: int = 0) -> ProduceResponse:
     if version not in _VERSIONS:
-        raise not_spoken(PRODUCE, version)
+        raise not_spoken(Key.PRODUCE, version)
     view = memoryview(buffer)
     try:
         return _decode_produce_response(version, view, at)
