@@ -10,12 +10,16 @@ from fencepost.client.producer import ProducerKeywords
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings
 from fencepost.client.ticket import Ticket
+from fencepost.client.transactional import Steps
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster
 
 
 class SteppedProducer:
-    def __init__(self, cluster: ScriptedCluster, **options: Unpack[ProducerKeywords]) -> None:
+    def __init__(
+        self, cluster: ScriptedCluster, *, steps: Steps | None = None, **options: Unpack[ProducerKeywords]
+    ) -> None:
+        """`steps`: the coordinator of one with a name."""
         self.cluster = cluster
         self.clock: HandWoundClock = cluster.clock
         self.options = ProducerOptions(**options)
@@ -25,7 +29,7 @@ class SteppedProducer:
             request_timeout=self.options.request_timeout,
             retry_backoff=self.options.retry_backoff,
         )
-        self.sender = Sender(settings, self.options, self.network, self.clock)
+        self.sender = Sender(settings, self.options, self.network, self.clock, steps=steps)
 
     def send(self, topic: str, value: Any, **more: Any) -> Ticket:
         more.setdefault("timestamp", self.clock.now_ms())

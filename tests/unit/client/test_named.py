@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from fencepost.client.ids import ProducerIds, SavedPartition
-from fencepost.client.options import ProducerOptions
-from fencepost.client.sender import Sender
-from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
@@ -60,12 +57,8 @@ class Coordinator:
 
 class NamedProducer(SteppedProducer):
     def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
-        super().__init__(cluster)
         self.coordinator = Coordinator()
-        self.options = ProducerOptions(name="n", **options)
-        self.network = cluster.network()
-        settings = ClientSettings(tuple(cluster.addresses.values()))
-        self.sender = Sender(settings, self.options, self.network, self.clock, steps=self.coordinator)
+        super().__init__(cluster, steps=self.coordinator, name="n", **options)
         self.until(self.sender.standing.is_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
