@@ -16,6 +16,7 @@ from fencepost.client.network import Link, Network
 from fencepost.client.opening import SOFTWARE_NAME, Steps, Welcome, introduce, renew
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
+from fencepost.core.window import LITTLE, Window
 from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages
@@ -45,6 +46,8 @@ class Pending(NamedTuple):
     """Where in the link's stream the request begins: before it, nothing of it has left."""
     answered: Answered
     lost: Lost
+    asked_at: float | None
+    """Where its answer tells how long the way is: it is small, and nothing is in front of it."""
 
 
 class Leaving(NamedTuple):
@@ -91,6 +94,7 @@ class Connection:
         self.state = State.DIALLING
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.throttled_until = float("-inf")
+        self.window = Window()
         self._client_id = client_id
         self._request_timeout = request_timeout
         self._clock = clock
@@ -143,10 +147,14 @@ class Connection:
     ) -> None:
         """Sends; one of the two is called later, never from in here."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        deadline = self._clock() + (self._request_timeout if timeout is None else timeout)
-        self._pending.append(Pending(self._correlation_id, key, version, deadline, self._link.queued, answered, lost))
+        now, begins_at = self._clock(), self._link.queued
+        deadline = now + (self._request_timeout if timeout is None else timeout)
         head = request_head(key, version, self._correlation_id, self._client_id)
-        self._link.write(framed([head, *body]))
+        parts = framed([head, *body])
+        is_lone = not self._pending and not self._leaving and sum(map(len, parts)) <= LITTLE
+        asked_at = now if is_lone else None
+        self._pending.append(Pending(self._correlation_id, key, version, deadline, begins_at, answered, lost, asked_at))
+        self._link.write(parts)
 
     def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:
         """Sends what the server does not answer. `gone` is called when the last byte has left, or else `lost`; neither
@@ -220,6 +228,8 @@ class Connection:
         if correlation_id != pending.correlation_id:
             raise Malformed(f"answer {correlation_id} where {pending.correlation_id} was due")
         self._pending.popleft()
+        if pending.asked_at is not None:
+            self.window.went_round(self._clock() - pending.asked_at)
         try:
             pending.answered(pending.version, frame[body_at:])
         except Malformed as error:

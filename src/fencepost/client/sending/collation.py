@@ -21,6 +21,7 @@ from fencepost.client.sending.produce import Aboard, Produce
 from fencepost.client.sending.settling import Settling
 from fencepost.core.inflight import Flight, Sent, Step
 from fencepost.core.pid import State as PidState
+from fencepost.core.window import LITTLE
 from fencepost.kernel import read_header, stamp_producer
 
 log = logging.getLogger("fencepost.producer")
@@ -75,15 +76,23 @@ class Collation:
             if queue.index == UNDESIGNATED:
                 self._designate(queue, now)
         candidates = self._in_turn(self._queues.active())
+        little = [queue for queue in candidates if _has_little(queue)]
+        if len(little) < len(candidates):
+            self._round(little, now)  # ahead of the others, and not in their requests: the broker is soon done with it
         while candidates:
-            requests: dict[Connection, Collated] = {}
-            candidates = [queue for queue in candidates if self._board(queue, now, requests)]
-            for connection, collated in requests.items():
-                self._produce.send(connection, collated.aboard)
+            candidates = self._round(candidates, now)
         if self._standing.transaction is not None:
             self._enlisting.enlist(self._standing.transaction)
         if self._resumption is not None:
             self._resumption.go_on(now)
+
+    def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
+        """A batch of each; those that had one that could go may have another."""
+        requests: dict[Connection, Collated] = {}
+        boarded = [queue for queue in candidates if self._board(queue, now, requests)]
+        for connection, collated in requests.items():
+            self._produce.send(connection, collated.aboard)
+        return boarded
 
     def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
         """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
@@ -173,6 +182,9 @@ class Collation:
         collated = requests.get(connection)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
+        boarded = 0 if collated is None else collated.size
+        if not connection.window.admits(boarded, self._options.batch_size, little=_has_little(queue)):
+            return False  # the next answer makes room
         if step is Step.RESEND:
             sent = flight.resend()
         elif (new := self._take_new(queue, flight)) is not None:
@@ -180,7 +192,7 @@ class Collation:
         else:
             return False
         size = len(self._produce.encoded(sent))
-        if collated is not None and collated.size + size > self._options.max_request_size:
+        if collated is not None and collated.size + size > self._largest_request(connection):
             self._produce.send(connection, collated.aboard)
             collated = None
         if collated is None:
@@ -188,6 +200,10 @@ class Collation:
         collated.aboard.append(Aboard(queue, sent))
         collated.size += size
         return True
+
+    def _largest_request(self, connection: Connection) -> int:
+        """Half of the window, so that the broker finds the next one when it is done with one."""
+        return min(self._options.max_request_size, connection.window.size(self._options.batch_size) // 2)
 
     def _next_step(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> Step:
         """Carries out what needs no request of its own; what is left is SEND, RESEND or WAIT."""
@@ -225,3 +241,12 @@ class Collation:
             if rest is not None:
                 return flight.send(rest, rest.count)
         return None
+
+
+def _has_little(queue: PartitionQueue) -> bool:
+    """Nothing of the partition is under way, and what it has to send is no burden to anybody."""
+    if (queue.flight is not None and queue.flight.in_flight) or len(queue.sealed) > 1:
+        return False
+    if queue.sealed:
+        return queue.sealed[0].charged <= LITTLE
+    return queue.builder is None or queue.builder.size <= LITTLE

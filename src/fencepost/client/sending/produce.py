@@ -81,6 +81,7 @@ class Produce:
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
+            connection.window.answered(size, self._agenda.now())
             self._answered(connection, aboard, hot.decode_produce_response(version, body))
 
         def lost(error: FencepostError, left: bool) -> None:
@@ -96,14 +97,17 @@ class Produce:
                 self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
             return
         body = hot.encode_produce_request(version, request)
+        size = sum(len(self.encoded(sent)) for _, sent in aboard)
+        connection.window.sent(size, self._agenda.now())
         if acks:
             connection.request(Key.PRODUCE, version, body, answered, lost)
         else:
-            connection.tell(Key.PRODUCE, version, body, lambda: self._gone(aboard), lost)
+            connection.tell(Key.PRODUCE, version, body, lambda: self._gone(connection, size, aboard), lost)
 
-    def _gone(self, aboard: list[Aboard]) -> None:
+    def _gone(self, connection: Connection, size: int, aboard: list[Aboard]) -> None:
         """Sent, and nobody will say what became of it: that is what acks="none" asks for."""
         now = self._agenda.now()
+        connection.window.answered(size, now)
         for queue, sent in aboard:
             if sent in _unsettled(queue):
                 assert queue.flight is not None
