@@ -13,12 +13,7 @@ from tests.support.pages import PAGES, ROOT, Run, blocks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    # Nobody closes a sink by hand in a page: its sockets end with it, whenever that is.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ABOUT_SPARK = [page for page in PAGES if any(each.is_executed and each.needs_spark for each in blocks(page))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -309,3 +310,22 @@ def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, na
 def test_a_name_that_cannot_be_a_topics_is_refused() -> None:
     with pytest.raises(ConfigError, match="a sink's name has letters"):
         runner("127.0.0.1:1", "no spaces, please")
+
+
+def test_a_sink_that_nobody_closes_closes_its_connections_when_the_last_reference_goes(ours: str, name: str) -> None:
+    """Spark does not say when a query is over, and users do not close what they give to foreachBatch."""
+    with Admin(ours) as admin:
+        admin.create_topic(name, 2)
+    sink = Runner(ClientSettings.of(ours), name)
+    put(sink, name, 0, "a", "b")
+    sockets = [
+        channel._socket
+        for routes in (sink.routes, sink.admin._routes)
+        for channel in routes._channels.values()
+        if channel._socket is not None
+    ]
+    assert len(sockets) > 1
+    assert all(each.fileno() >= 0 for each in sockets)
+    del sink
+    gc.collect()
+    assert [each.fileno() for each in sockets] == [-1] * len(sockets)

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
@@ -100,6 +101,10 @@ class Runner:
         who = Who(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = Protocol(name, who, adopt=adopt, attempts=attempts)
         self._ready = False
+        # Nobody closes a sink by hand, and Spark does not say when its query is over: the connections end with the
+        # last one who holds it. Not at exit, where a thread may still be in the middle of a question.
+        self._end = weakref.finalize(self, _close, self.routes, self.admin)
+        self._end.atexit = False
 
     def carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
         """Takes the protocol's steps for one batch until it is in the log, or raises why it is not."""
@@ -115,8 +120,7 @@ class Runner:
         return outcome
 
     def close(self) -> None:
-        self.routes.close()
-        self.admin.close()
+        _close(self.routes, self.admin)
 
     def _prepare(self) -> None:
         if self._ready:
@@ -124,6 +128,11 @@ class Runner:
         refuse_old_kafka(self.routes.any().versions())
         self.progress.ensure()
         self._ready = True
+
+
+def _close(routes: Routes, admin: Admin) -> None:
+    routes.close()
+    admin.close()
 
 
 def _drive(steps: Generator[Step, Any, Outcome], work: MicroBatch) -> Outcome:
