@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def demo(records: int, spark: bool, picture: Path, as_json: bool) -> None:
     """Show what is promised, in about a minute.
 
-    A server is started and killed with -9 while a million orders are written; a Spark job enriches them, and its driver
-    is killed with -9 while it writes; a writer that owns a partition is paused, replaced, and woken up. Then everything
-    is counted by somebody else's client. Nothing is left behind but a picture. Exits with 1 if a record is lost
-    or there twice.
+    A server is started and killed with -9 while a million orders are written; a Spark job enriches them, its driver is
+    killed with -9 while it writes, and a standby goes on from the checkpoint; a writer that owns a partition is paused,
+    replaced, and woken up. Then everything is counted by somebody else's client. Nothing is left behind but a picture.
+    Exits with 1 if a record is lost or there twice.
 
     \b
     Examples:

@@ -3,7 +3,8 @@
 story.py       the order of events, and the verdict
 broker.py      the server of the story, which can be killed and comes back
 orders.py      a million orders are written; the server is killed meanwhile
-pipeline.py    a Spark job enriches them; its driver is killed half-way   (spark_job.py: the job, a process)
+pipeline.py    a Spark job enriches them; its driver is killed half-way,
+               and a standby goes on                              (spark_job.py: the job, a process)
 takeover.py    a paused writer is replaced, and wakes up                  (ledger_writer.py: the writer, a process)
 stranger.py    somebody else's client reads everything back
 proof.py       what was found against what should be there

@@ -36,6 +36,13 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, what)
 
+    def go(self) -> None:
+        """To one that has prepared itself and waits for this word."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen elsewhere
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+
     def kill(self) -> None:
         """SIGKILL: no chance to finish, flush or say goodbye."""
         self.signal(signal.SIGKILL)
@@ -63,12 +70,14 @@ class Child:
             self.kill()
 
 
-def end_with_parent() -> None:
-    """To be called by the child."""
+def end_with_parent() -> threading.Event:
+    """To be called by the child. The event is the parent's `go`."""
+    go = threading.Event()
 
     def watch() -> None:
         while os.read(0, 1024):  # not sys.stdin, whose lock would be in the way of a normal end
-            pass
+            go.set()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    return go

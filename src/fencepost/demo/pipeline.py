@@ -1,4 +1,7 @@
-"""The second act: a Spark job enriches the orders; its driver is killed while it publishes, and started again."""
+"""The second act: a Spark job enriches the orders; its driver is killed while it publishes, and a standby goes on.
+
+The standby has a session, and nothing else: what it goes on from is the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -56,38 +59,43 @@ class Journal:
             self.step = told.get("step", "")
 
 
-def run(address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline) -> float:
-    """Runs the job, kills it half-way and runs it again, to its end; answers how many seconds it took."""
+def driver(address: str, source: str, records: int, folder: Path) -> Child:
+    """One that brings up its session, and then waits to be told to go."""
+    per_batch = max(PARTITIONS, -(-records // MICRO_BATCHES))
+    arguments = (address, source, TARGET, folder / "checkpoint", per_batch)
+    return Child("fencepost.demo.spark_job", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
+
+
+def run(
+    first: Child, address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline
+) -> float:
+    """Lets the first driver go, kills it half-way and lets another one finish; answers how many seconds it took."""
     with Admin(address) as admin:
         admin.create_topic(TARGET, PARTITIONS)
     journal = Journal(folder / "job.jsonl")
-    per_batch = max(PARTITIONS, -(-records // MICRO_BATCHES))
-
-    def start() -> Child:
-        arguments = (address, source, TARGET, folder / "checkpoint", per_batch)
-        return Child("fencepost.demo.spark_job", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
-
     began = time.monotonic()
+    first.go()
     with narrator.bar("enriching", records) as moved:
 
         def look() -> None:
             journal.read_on()
             moved(sum(batch["rows"] for batch in journal.batches))
 
-        with start() as job:
-            _until(job, look, lambda: _is_publishing(journal, address))
-            if job.ended:
-                raise FencepostError(f"the Spark job ended before it was killed: {job.complaints()}")
-            job.kill()
-        timeline.mark("driver killed")
-        look()
-        before, left = len(journal.batches), _open_records(address)
-        which = f"micro-batch {before + 1} of {MICRO_BATCHES}"
-        narrator.blow("kill -9", f"the driver, writing {which}: {left:,} records lie in the log uncommitted")
-        with start() as job:
-            _until(job, look, lambda: False)
-            if job.wait():
-                raise FencepostError(f"the Spark job failed: {job.complaints()}")
+        _until(first, look, lambda: bool(journal.batches))
+        with driver(address, source, records, folder) as standby:
+            _until(first, look, lambda: _is_publishing(journal, address))
+            if first.ended:
+                raise FencepostError(f"the Spark job ended before it was killed: {first.complaints()}")
+            first.kill()
+            standby.go()
+            timeline.mark("driver killed")
+            look()
+            before, left = len(journal.batches), _open_records(address)
+            which = f"micro-batch {before + 1} of {MICRO_BATCHES}"
+            narrator.blow("kill -9", f"the driver, writing {which}: {left:,} records lie in the log uncommitted")
+            _until(standby, look, lambda: False)
+            if standby.wait():
+                raise FencepostError(f"the Spark job failed: {standby.complaints()}")
         look()
     for batch in journal.batches:
         timeline.add(

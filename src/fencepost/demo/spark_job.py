@@ -2,8 +2,9 @@
 
     python -m fencepost.demo.spark_job SERVERS SOURCE TARGET CHECKPOINT RECORDS_PER_BATCH
 
-It is what a user would write, but for `on_step` and `on_report`, which tell the demo how far it is: a line of JSON on
-standard output for each.
+It is what a user would write, but for two things. `on_step` and `on_report` tell the demo how far it is: a line of JSON
+on standard output for each. And it starts the query at its parent's word: a Spark session takes its time to come up,
+which need not be the audience's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(servers: str, source: str, target: str, checkpoint: str, per_batch: str) -> None:
-    end_with_parent()
+    go = end_with_parent()
     warnings.simplefilter("ignore")  # PySpark's own, about the versions of what it imports
     from pyspark.sql import SparkSession
 
@@ -43,7 +44,6 @@ def main(servers: str, source: str, target: str, checkpoint: str, per_batch: str
         .getOrCreate()
     )
     fencepost.spark.register(spark)
-    tell(event="started")
     orders = (
         spark.readStream.format("fencepost")
         .option("kafka.bootstrap.servers", servers)
@@ -68,6 +68,7 @@ def main(servers: str, source: str, target: str, checkpoint: str, per_batch: str
         on_step=lambda step: tell(event="step", step=step),
         on_report=report,
     )
+    go.wait()
     query = enriched.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

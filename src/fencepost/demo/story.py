@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,15 +59,18 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
     with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as name, Broker(Path(name) / "data") as broker:
         folder = Path(name)
         narrator.say("server", f"fencepost {__version__} on {broker.address}, every acknowledged record on the disk")
-        seconds = orders.write(broker, records, narrator, timeline)
-        narrator.say("written", f"{records:,} orders in {seconds:.1f} s, the restart included")
-        if missing is None:
-            narrator.say("spark", f"a streaming job: {orders.TOPIC}, tax and time added, to {pipeline.TARGET}")
-            seconds = pipeline.run(broker.address, orders.TOPIC, records, folder, narrator, timeline)
-            narrator.say("restarted", f"from its checkpoint, and finished: {seconds:.1f} s in all")
-            kills += 1
-        else:
-            narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else missing)
+        job = (broker.address, orders.TOPIC, records, folder)
+        # The driver comes up while the orders are written.
+        with pipeline.driver(*job) if missing is None else nullcontext() as driver:
+            seconds = orders.write(broker, records, narrator, timeline)
+            narrator.say("written", f"{records:,} orders in {seconds:.1f} s, the restart included")
+            if driver is not None:
+                narrator.say("spark", f"a streaming job: {orders.TOPIC}, tax and time added, to {pipeline.TARGET}")
+                seconds = pipeline.run(driver, *job, narrator, timeline)
+                narrator.say("standby", f"went on from the checkpoint, and finished: {seconds:.1f} s in all")
+                kills += 1
+            else:
+                narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else str(missing))
         owned = takeover.run(broker.address, folder, narrator, timeline)
         reader = stranger.choose()
         narrator.say("counting", f"by {reader.name}, isolation.level=read_committed")
