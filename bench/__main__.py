@@ -220,10 +220,10 @@ def _console() -> Console:
 
 
 def _report(results: Results, console: Console, picture_path: Path) -> None:
-    from bench.report import picture
+    from bench.report import own, picture
 
     table.show(results, console)
-    drawn = picture.draw(results, picture_path)
+    drawn = picture.draw(results, picture_path) or own.draw(results, picture_path)
     if results.path is not None:
         console.print(f"saved: {results.path}{f' and {picture_path.name}' if drawn else ''}", highlight=False)
 

@@ -56,6 +56,7 @@ GOALS: Final = (
     Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
     Goal(own.TAKE_OVER, OS, None, 10.0, at_least=False, last_label="p99"),
     Goal(own.OTHERS, own.WHILE_HELD, own.WITHOUT, 0.97, at_least=True),
+    Goal(own.OTHERS_CPU, own.WHILE_HELD, own.WITHOUT, 1.03, at_least=False),
     Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
     Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench import own
 from bench.brokers import KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, latency, restart, throughput
@@ -36,7 +37,7 @@ class Row(NamedTuple):
     ours: str
     peer: Peer | None
     part: str
-    """Of `python -m bench`."""
+    """Of `python -m bench`; with a dot in front, a program of its own there."""
     labels: tuple[str, ...] = ()
     """The series' labels have all of these."""
 
@@ -44,6 +45,7 @@ class Row(NamedTuple):
 _BROKER: Final = Peer(KAFKA, "Apache Kafka")
 _CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
+_NONE_HELD: Final = Peer(own.WITHOUT, own.WITHOUT)
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
 _PLAIN: Final = ("none", "no key", "100 B")
 
@@ -55,6 +57,10 @@ ROWS: Final = (
     Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
     Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
     Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
+    Row("take-over, idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
+    Row("take-over, writing owner, p99", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p99")),
+    Row("take-over, flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
+    Row("server CPU per million records, 10,000 resources held", own.OTHERS_CPU, own.WHILE_HELD, _NONE_HELD, ".own"),
     Row("`send` to Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
     Row("`send` to fencepost, 100 B", SENDING, name("fencepost", OS), _CLIENT, "clients", _PLAIN),
     Row("`send_arrow` to Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
@@ -81,7 +87,8 @@ def table() -> str:
             beside = (
                 f"{_figure(found.peer)} ({row.peer.shown})" if found.peer is not None and row.peer is not None else "-"
             )
-            command = f"python -m bench {row.part}{' --quick' if found.quick else ''}"
+            program = f"bench{row.part}" if row.part.startswith(".") else f"bench {row.part}"
+            command = f"python -m {program}{' --quick' if found.quick else ''}"
             lines.append(f"| {row.what} | {_figure(found.ours)} | {beside} | `{command}`, {found.run} |")
     return "\n".join(lines)
 
