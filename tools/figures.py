@@ -45,7 +45,6 @@ class Row(NamedTuple):
 _BROKER: Final = Peer(KAFKA, "Apache Kafka")
 _CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
-_NONE_HELD: Final = Peer(own.WITHOUT, own.WITHOUT)
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
 _PLAIN: Final = ("none", "no key", "100 B")
 
@@ -60,7 +59,6 @@ ROWS: Final = (
     Row("take-over, idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
     Row("take-over, writing owner, p99", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p99")),
     Row("take-over, flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
-    Row("server CPU per million records, 10,000 resources held", own.OTHERS_CPU, own.WHILE_HELD, _NONE_HELD, ".own"),
     Row("`send` to Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
     Row("`send` to fencepost, 100 B", SENDING, name("fencepost", OS), _CLIENT, "clients", _PLAIN),
     Row("`send_arrow` to Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
