@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import re
+import signal
 import uuid
 import warnings
 from collections.abc import Generator, Iterator
@@ -32,6 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what it runs in the background so, and every process of the tests would inherit it: those that
+        # are to end at Ctrl-C would never end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # a worker of xdist reports to the controller, which counts for all
         floors = counts.read_floors() if config.getoption("floors") else {}
         config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
