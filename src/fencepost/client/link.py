@@ -20,6 +20,7 @@ from fencepost.client.opening import SOFTWARE_NAME, Question, Welcome, follow, i
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.errors import Unreachable
+from fencepost.kernel import room
 from fencepost.wire import hot, messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import framed, read_response_head, request_head
@@ -125,10 +126,21 @@ class Link(Closing):
         whole = framed([request_head(key, version, self._correlation_id, self._client_id), *parts])
         self._expected.append((self._correlation_id, key, version))
         try:
-            for part in whole if len(whole) > 2 else [b"".join(whole)]:
-                self._socket.sendall(part)
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.sendall(b"".join(whole))
+            else:
+                self._gather([memoryview(part) for part in whole])
         except OSError as error:
             raise self._ended(error) from error
+
+    def _gather(self, parts: list[memoryview]) -> None:
+        """All of them in as few calls as the socket takes: none is copied, and the broker is woken once."""
+        while parts:
+            sent = self._socket.sendmsg(parts)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if sent:
+                parts[0] = parts[0][sent:]
 
     def _read(self) -> tuple[int, memoryview]:
         correlation_id, key, version = self._expected.popleft()
@@ -137,11 +149,10 @@ class Link(Closing):
         answered, body_at = read_response_head(key, version, frame)
         if answered != correlation_id:
             raise Unreachable(f"{self.address} answered {answered} where {correlation_id} was asked")
-        return version, memoryview(frame)[body_at:]
+        return version, frame[body_at:]
 
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view, at = memoryview(data), 0
+    def _exactly(self, size: int) -> memoryview:
+        view, at = memoryview(room(size)), 0
         try:
             while at < size:
                 taken = self._socket.recv_into(view[at:])
@@ -150,7 +161,7 @@ class Link(Closing):
                 at += taken
         except OSError as error:
             raise self._ended(error) from error
-        return data
+        return view
 
     def _ended(self, error: OSError) -> Unreachable:
         if isinstance(error, ssl.SSLError):

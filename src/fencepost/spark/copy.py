@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OFFSETS_PER_ROUND: Final = 4_000_000
-_FETCH_BYTES: Final = 8 << 20
+_FETCH_BYTES: Final = 2 << 20
+"""Small enough to be in a cache still when it is sent on, and for the kernel to keep its memory for the next one."""
 _CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
 """What a topic is told about its place in its cluster, not about its records."""
 

@@ -71,6 +71,30 @@ def test_send_blocks_until_there_is_room() -> None:
     assert all(ticket.exception() is None for ticket in tickets)
 
 
+def test_a_caller_gives_way_once_for_every_batch_it_fills_and_not_under_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PROD-3: or else a caller in a tight loop would keep the send thread from the interpreter."""
+    producer = SteppedProducer(cluster(t=1), batch_size=4_000)
+    producer.send("t", b"x")
+    producer.settle()  # the partitions are known from here on
+    queues = producer.sender.queues
+    free: list[bool] = []
+
+    def given_way() -> None:
+        free.append(queues._lock.acquire(blocking=False))
+        queues._lock.release()
+
+    monkeypatch.setattr("fencepost.client.queue.give_way", given_way)
+    for _ in range(3):
+        producer.send("t", b"y" * 1000)
+    assert free == []
+    for _ in range(6):
+        producer.send("t", b"y" * 1000)
+    producer.settle()
+    assert free == [True, True]
+
+
 def test_a_caller_that_blocks_too_long_is_told_what_is_full() -> None:
     producer = SteppedProducer(cluster(t=1), buffer_memory=3000, block_timeout=0.0)
     producer.send("t", b"x" * 1000)
