@@ -99,9 +99,10 @@ def test_a_marker_whose_sync_fails_is_not_taken_for_written(tmp_path: Path) -> N
     files = failing_files(tmp_path)
     with fencepost.Server(tmp_path, sync="always", files=files) as server, TransactionClient(server.address) as client:
         producer = begin(client, b"a")
-        files.fail_next("sync", errno.EIO)
+        files.fail_next("sync", errno.EIO, times=-1)  # it is tried again at once
         assert client.end(producer, commit=False, patient=False) is NONE
         assert client.describe("name").transaction_state == "PrepareAbort"
+        files.heal()
         client.await_state("name", "CompleteAbort")
     files.lose_power()
     with fencepost.Server(tmp_path, sync="always") as server, TransactionClient(server.address) as client:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import fencepost
-from fencepost.client.admin import Admin
+from fencepost.client.admin import LATEST, Admin
 from fencepost.client.owner_topic import describe_owners
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
@@ -54,6 +55,14 @@ class Owners:
         """What readers see, up to the last stable offset."""
         with fencepost.Reader(self.address, self.topic, stop="latest") as reader:
             return [record.value or b"" for record in reader]
+
+    def await_markers(self) -> None:
+        """A write is acknowledged when its transaction's end is decided; readers see it when the marker is there."""
+        deadline = time.monotonic() + PATIENCE
+        with Admin(self.address) as admin:
+            while admin.offsets(self.topic, LATEST, read_committed=True) != admin.offsets(self.topic, LATEST):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
     def close(self) -> None:
         for producer in self._made:
@@ -514,6 +523,7 @@ def test_a_claimant_is_killed_between_two_of_its_steps_and_the_next_claim_succee
     assert claim.token > first.token
     assert is_fenced(old, owners.topic)
     new.send(owners.topic, b"new").result(PATIENCE)
+    owners.await_markers()
     assert owners.committed() == [b"new"]
 
 

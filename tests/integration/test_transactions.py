@@ -539,6 +539,7 @@ def test_offsets_that_a_transaction_sends_again_after_a_plain_commit_count(
 
 @pytest.mark.parametrize(("version", "code"), [(3, NOT_NOW), (4, ErrorCode.TRANSACTION_ABORTABLE)])
 def test_offsets_of_a_group_that_was_not_added_are_refused(
+    server: TestedServer,
     client: TransactionClient,
     producer: TransactionalProducer,
     topic: str,
@@ -546,9 +547,12 @@ def test_offsets_of_a_group_that_was_not_added_are_refused(
     version: int,
     code: ErrorCode,
 ) -> None:
-    assert client.commit_offsets(producer, group, {topic: {0: 1}}, version=version) == [code]
-    client.add(producer, {topic: [0]})
-    assert client.commit_offsets(producer, group, {topic: {0: 1}}, version=version) == [code]
+    # Kafka 4.3.1 was seen to answer version 3 with the code of version 4, once in several runs of everything.
+    codes = {code} if server.name == "fencepost" else {code, ErrorCode.TRANSACTION_ABORTABLE}
+    for _ in range(2):
+        (answer,) = client.commit_offsets(producer, group, {topic: {0: 1}}, version=version)
+        assert answer in codes
+        client.add(producer, {topic: [0]})
 
 
 def test_offsets_of_a_fenced_producer_are_refused(
