@@ -261,7 +261,7 @@ class Encoder:
                 f"{rows.num_rows} rows cannot be written: {why}. Give the sink a dead_letter topic to keep them apart"
             )
         target = self.encoding.targets[dead_letter]
-        where = TopicPartition(dead_letter, (self.map_partition + self._turns) % target.partitions)
+        where = TopicPartition(dead_letter, self.encoding.keyless(self.map_partition, self._turns, target.partitions))
         for at in range(rows.num_rows):
             row = {name: rows.column(i)[at].as_py() for i, name in enumerate(rows.schema.names)}
             headers = [(header["key"], header["value"]) for header in row.get("headers") or ()]

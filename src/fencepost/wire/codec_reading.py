@@ -181,7 +181,7 @@ def _sized_reader(field: Field, flexible: bool) -> Reader:
         case "bytes" | "records":
             read = _copying(primitives.read_compact_bytes if flexible else primitives.read_bytes)
         case unknown:
-            raise NotImplementedError(f"{field.name} is of the type {unknown}, which is not known here")
+            raise TypeError(f"{field.name} is of the type {unknown}, which is not known here")
     nullable = field.nullable and not field.is_array
     return read if nullable else _not_null(field.name, read)
 

@@ -55,7 +55,7 @@ class Brokers:
             case Api.DESCRIBE_OWNERS:
                 fields = self._owners()
             case _:
-                raise NotImplementedError(f"API key {key}")
+                raise LookupError(f"a scripted cluster does not answer API key {key}")
         return messages.encode_response(key, version, fields)
 
     def _api_versions(self) -> Mapping[str, Any]:
