@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
-from fencepost.client.metadata import NO_LEADER, Metadata
+from fencepost.client.metadata import NO_LEADER, Metadata, question
 from fencepost.client.network import Network
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
@@ -210,12 +210,7 @@ class Fetcher:
         connection = self.brokers.any()
         if connection is None:
             return
-        fields = {
-            "topics": [{"name": name, "topic_id": None} for name in self._metadata.wanted() or ()],
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
+        fields = question(self._metadata.wanted() or ())
 
         def answered(answer: Any) -> None:
             self._metadata.answered(answer, self._clock.monotonic())

@@ -17,6 +17,16 @@ from fencepost.errors import ErrorCode
 NO_LEADER: Final = -1
 
 
+def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str, Any]:
+    """What a Metadata request asks; None: for all topics. `create`: the server may make those that are not there."""
+    return {
+        "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
+        "allow_auto_topic_creation": create,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
 @dataclass(slots=True)
 class Partition:
     leader: int

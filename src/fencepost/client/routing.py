@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Answer, Channel, raise_for
 from fencepost.client.closing import Closing
+from fencepost.client.metadata import question
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import Broker
 from fencepost.client.settings import Address, ClientSettings
@@ -98,14 +99,7 @@ class Routes(Closing):
 
     def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
         """The brokers, and the given topics (None: all of them). Never creates a topic."""
-        asked = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
-        fields = {
-            "topics": asked,
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
-        answer = self.ask(Key.METADATA, fields).message
+        answer = self.ask(Key.METADATA, question(topics)).message
         raise_for(getattr(answer, "error_code", 0), "asking for metadata")
         return ClusterView(
             {b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},

@@ -25,7 +25,7 @@ from typing import Any, Final
 from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
-from fencepost.client.metadata import Metadata
+from fencepost.client.metadata import Metadata, question
 from fencepost.core.claim import Demand, Held, own_fields, read_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.types import partition_named
@@ -211,17 +211,11 @@ class Tenure:
         unknown = sorted(topic for topic in topics if not self._metadata.partition_count(topic))
         if not 0 < len(unknown) <= _MOST_AHEAD:
             return
-        fields = {
-            "topics": [{"name": topic, "topic_id": None} for topic in unknown],
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
 
         def answered(answer: Any) -> None:
             self._metadata.overheard(answer, self._clock.monotonic())
 
-        connection.ask(Key.METADATA, fields, answered, _nothing_to_learn)
+        connection.ask(Key.METADATA, question(unknown), answered, _nothing_to_learn)
 
     def _granted(self, asked: Asked, rows: list[Held]) -> None:
         for name in asked.gives_back:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from fencepost.client.metadata import question
 from fencepost.client.partition_queue import TopicQueues
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.expiry import Expiry
@@ -63,13 +64,7 @@ class Placing:
         connection = self._brokers.any()
         if connection is None:
             return
-        wanted = self._metadata.wanted()
-        fields: dict[str, Any] = {
-            "topics": None if wanted is None else [{"name": name, "topic_id": None} for name in wanted],
-            "allow_auto_topic_creation": self._options.allow_topic_creation,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
+        fields = question(self._metadata.wanted(), create=self._options.allow_topic_creation)
         self._metadata.asked()
         try:
             connection.ask(Key.METADATA, fields, self._metadata_answered, self._metadata_lost)
