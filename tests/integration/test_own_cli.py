@@ -42,6 +42,20 @@ def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(
     assert int(token) > 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["jobs", ""], "a resource's name has 1 to 1000 characters, not 0"),
+        (["", "it"], "a group's name has 1 to 1000 characters, not 0"),
+        (["jobs", "it", "it"], "resource 'it' is named more than once"),
+    ],
+)
+def test_what_cannot_be_owned_is_said_in_one_line_and_nothing_is_run(arguments: list[str], said: str) -> None:
+    done = subprocess.run(command("own", *arguments, "--", "echo", "run"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"fencepost: {said}; see `python -m fencepost own --help`\n"
+
+
 def test_the_command_is_ended_when_somebody_takes_over(fencepost_server: fencepost.Server, name: str) -> None:
     child = subprocess.Popen(
         command("own", "jobs", name, "--", sys.executable, "-uc", "print('running'); import time; time.sleep(300)"),

@@ -54,12 +54,15 @@ def copy(
       fencepost copy orders orders-copy
       fencepost copy 127.0.0.1:9092/orders kafka.example.com:9092/orders --follow
     """
+    from fencepost.client.admin import Admin
     from fencepost.spark.copy import OFFSETS_PER_ROUND, Copy
 
     base = target.settings()
     (source_at, topic), (target_at, target_topic) = _place(base, source), _place(base, destination)
     if (source_at.servers, topic) == (target_at.servers, target_topic):
         raise ConfigError("source and target are the same topic")
+    with Admin(source_at) as admin:
+        admin.describe_topic(topic)  # what is not there is said before Spark starts, and not in the midst of its lines
     _silence_py4j()
     with _session(master) as spark:
         work = Copy(

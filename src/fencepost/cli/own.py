@@ -74,8 +74,14 @@ def own(
     if generation is not None and wait is not None:
         raise click.UsageError("--generation takes over at once, --wait never does: give one of them")
     from fencepost.client.hold import hold
+    from fencepost.core.claim import demand
 
     forever = 2_000_000.0
+    wait = None if generation is not None else forever if wait is None else wait
+    try:
+        demand(group, resources, generation=generation, wait=wait, after=after, session=session)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     if generation is None and sys.stderr.isatty():
         click.echo(
             f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
@@ -86,7 +92,7 @@ def own(
         group,
         resources,
         generation=generation,
-        wait=None if generation is not None else forever if wait is None else wait,
+        wait=wait,
         after=after,
         session=session,
     ) as held:
