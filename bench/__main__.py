@@ -153,7 +153,7 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="One repetition, fewer records: for a look, not for a claim.")
+@click.option("--quick", is_flag=True, help="Two repetitions, fewer records: for a look, not for a claim.")
 @click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
 @click.option("--size", "sizes", type=int, multiple=True, help="Only records of this size; may be repeated.")
 @click.option("--only", multiple=True, type=click.Choice(CLIENT_SECTIONS), help="Only this; may be repeated.")

@@ -48,7 +48,7 @@ class Plan:
 
 
 FULL: Final = Plan(reps=5, records={100: 2_000_000, 1024: 500_000}, keyed=(100, 1024), warm_up_rounds=2)
-QUICK: Final = Plan(reps=1, records={100: 1_000_000, 1024: 250_000}, keyed=(100,), latency_records=500)
+QUICK: Final = Plan(reps=2, records={100: 1_000_000, 1024: 250_000}, keyed=(100,), latency_records=500)
 
 
 def name(client: str, broker: str) -> str:
