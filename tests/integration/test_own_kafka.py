@@ -19,6 +19,7 @@ from fencepost.client.admin import LATEST, Admin
 from fencepost.client.owner_topic import describe_owners
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
+from fencepost.client.transactional import Transactional
 from fencepost.core.claim import Refused
 from fencepost.core.claim_steps import Step
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
@@ -347,6 +348,73 @@ def test_transactions_of_an_owner_are_whole_and_fenced_like_the_rest(owners: Own
     with pytest.raises(Fenced):
         old.send(owners.topic, b"late")
     assert owners.committed() == [b"1", b"2", b"3"]
+
+
+def test_a_partition_that_is_added_after_the_abort_fences_nobody(owners: Owners) -> None:
+    """The coordinator is often busy with the transaction before when one is begun and aborted at once."""
+    owner, _ = owners.owner()
+    sender, steps = owner._sender, owner.road.owner.writing
+    asked, aborted = threading.Event(), threading.Event()
+    outcomes: list[object] = []
+
+    class Late:
+        init, end, doubts = steps.init, steps.end, 0
+
+        @staticmethod
+        def add_partitions(who: Any, partitions: Any) -> None:
+            asked.set()
+            assert aborted.wait(PATIENCE)
+            try:
+                steps.add_partitions(who, partitions)
+            except ServerError as error:
+                outcomes.append(error.code)
+                raise
+
+    transaction = owner.transaction()
+    transaction.__enter__()
+    sender.standing.steps = Late()  # type: ignore[assignment]
+    dropped = owner.send(owners.topic, b"dropped")
+    assert asked.wait(PATIENCE)
+    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
+    transaction.abort()
+    assert isinstance(dropped.exception(PATIENCE), SendFailed)
+    sender.standing.steps = steps
+    aborted.set()
+    for thread in late:
+        thread.join(PATIENCE)
+    assert outcomes[0] in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    owner.send(owners.topic, b"kept").result(PATIENCE)
+    assert owners.committed() == [b"kept"]
+
+
+class EndsTwice(Transactional):
+    """As after an answer that was lost."""
+
+    is_doubtful = False
+
+    def end(self, who: Any, *, commit: bool) -> None:
+        super().end(who, commit=commit)
+        if self.is_doubtful:
+            super().end(who, commit=commit)
+            self.doubts += 1
+
+
+def test_a_reader_whose_commit_had_to_be_repeated_goes_on_under_the_next_epoch(owners: Owners) -> None:
+    """A commit that is still on its way must not be taken for the next one's."""
+    place = TopicPartition(owners.topic, 0)
+    with fencepost.Producer(owners.address) as producer:
+        producer.send(owners.topic, b"v")
+    group = f"readers-{owners.topic}"
+    with KafkaOwningReader(owners.address, owners.topic, start="earliest", stop=1, group=group) as reader:
+        reader.own(group, [owners.resource], generation=1)
+        owner = reader.road.owner
+        writing = owner.writing = EndsTwice(owner.writing.routes, owner.write_id)
+        epochs = []
+        for writing.is_doubtful in (False, True, False, False):  # the first commit of a group often has to wait for it
+            reader.commit({place: 1})
+            assert owner.identity is not None
+            epochs.append(owner.identity.epoch)
+    assert epochs[2:] == [epochs[1] + 1] * 2
 
 
 def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners) -> None:

@@ -56,7 +56,7 @@ class Settles(Protocol):
         """It is the end: fenced, or in a state from which order cannot be kept."""
 
     def transaction_ended(self, *, repeated: bool) -> None:
-        """It is committed. `repeated`: the commit was asked for more than once, and one may still be on its way."""
+        """It is committed. `repeated`: a step of it was asked for more than once, and may still be on its way."""
 
 
 class ImplicitTransactions:
@@ -74,6 +74,8 @@ class ImplicitTransactions:
         self._settles = settles
         self._is_committed = is_committed
         self.open: Enlisted | None = None
+        self._doubts = 0
+        """Of the steps, when it was opened."""
         self._takes_new_until = 0.0
         self._held: list[Acknowledged] = []
         self._ending: list[Acknowledged] | None = None
@@ -86,6 +88,7 @@ class ImplicitTransactions:
             return False
         if self.open is None:
             self.open = Enlisted()
+            self._doubts = self._steps.doubts
             self._takes_new_until = now + LONGEST
         if self.open.error is not None:
             return False
@@ -123,7 +126,7 @@ class ImplicitTransactions:
         ending = self._ending = self._held
         self._held = []
         steps = self._steps
-        doubts = steps.doubts
+        doubts, before = steps.doubts, self._doubts
 
         def end() -> Persisted | FencepostError:
             try:
@@ -134,7 +137,7 @@ class ImplicitTransactions:
                 return self._look(ending, error)
             return "yes"
 
-        self._errands.send_out(end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != doubts))
+        self._errands.send_out(end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != before))
 
     def _look(self, ending: list[Acknowledged], error: FencepostError) -> Persisted:
         """On the errand's thread, which may wait: what became of a commit whose answer was lost."""

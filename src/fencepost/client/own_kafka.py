@@ -87,6 +87,11 @@ class KafkaOwner:
         for group in {group for group, _ in self._held}:
             self.release(group, [name for each, name in self._held if each == group])
 
+    def renew(self) -> Identity:
+        """The write id's next epoch, if it is ours still: what is on its way under the one before comes too late."""
+        self.identity = self.writing.init(self._timeout_ms, self.identity)
+        return self.identity
+
     def is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
         """Whether a record that was acknowledged there counts; waits until it is decided."""
         stop = {partition: offset + 1}
@@ -161,6 +166,8 @@ class KafkaReaderRoad:
         self._routes = Routes(settings)
         self.owner = KafkaOwner(settings, self._routes)
         self._fenced: Fenced | None = None
+        self._is_in_doubt = False
+        """A step of the last transaction may still be on its way, and must not become one of the next."""
 
     def claim(self, demand: Demand) -> list[Held]:
         if self._fenced is not None:
@@ -185,7 +192,10 @@ class KafkaReaderRoad:
         if who is None:
             raise FencepostError("nothing is owned yet")
         doubts: int | None = None
+        before = writing.doubts
         try:
+            if self._is_in_doubt:
+                who, self._is_in_doubt = self.owner.renew(), False
             writing.add_offsets(who, group, {partition: Offset(offset) for partition, offset in offsets.items()})
             doubts = writing.doubts  # only a commit whose answer was lost may have been one
             writing.end(who, commit=True)
@@ -200,6 +210,8 @@ class KafkaReaderRoad:
                 code=error.code,
             )
             raise self._fenced from error
+        finally:
+            self._is_in_doubt |= writing.doubts != before
 
 
 def _not_on_kafka(what: str) -> ServerError:

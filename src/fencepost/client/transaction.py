@@ -33,6 +33,8 @@ class Transaction:
         self._steps = steps
         self._patience = patience
         self._who: Identity | None = None
+        self._doubts = 0
+        """Of the steps, when it was begun."""
 
     @property
     def is_open(self) -> bool:
@@ -46,7 +48,7 @@ class Transaction:
         who = wait_for_identity(sender, self._patience)
         while not sender.errands.call(sender.enlisting.begin):
             sender.queues.wait_until_settled(None)
-        self._who = who
+        self._who, self._doubts = who, self._steps.doubts
         return self
 
     def __exit__(
@@ -90,7 +92,7 @@ class Transaction:
                 f"it is not known whether the transaction was committed: {error}", persisted="unknown", code=error.code
             ) from error
         self._who = None
-        sender.errands.call(sender.enlisting.end)
+        sender.errands.call(lambda: sender.enlisting.end(repeated=self._steps.doubts != self._doubts))
 
     def abort(self) -> None:
         """Also where the server cannot be reached: then it aborts by itself, after `transaction_timeout`."""

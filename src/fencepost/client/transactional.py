@@ -41,7 +41,8 @@ _CURED_BY_WAITING: Final = frozenset(
 _END_CURED_BY_WAITING: Final = _CURED_BY_WAITING | {ErrorCode.UNKNOWN_SERVER_ERROR}
 """Kafka answers an EndTxn with that while somebody fences the name; asked again, it says who has it."""
 _END_VERSION: Final = 4
-"""Later versions bump the epoch at every end (KIP-890): here the epoch is new for every transaction anyway."""
+"""Later versions bump the epoch at every end (KIP-890): here the next one is asked for where it matters, after a
+step that had to be repeated and may still be on its way."""
 _ADD_VERSION: Final = 3
 """Later versions are for brokers among themselves."""
 _OFFSETS_VERSION: Final = 3
@@ -68,6 +69,10 @@ class TransactionState(NamedTuple):
 
 class Steps(Protocol):
     """What the producer needs of a coordinator."""
+
+    @property
+    def doubts(self) -> int:
+        """How many requests may have taken effect though nobody said so."""
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
@@ -223,9 +228,10 @@ class Transactional:
         pause = 0.002
         while True:
             try:
-                if self._channel is None:
-                    self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
-                return ask(self._channel)
+                channel = self._channel  # which another errand of the same producer may give up meanwhile
+                if channel is None:
+                    channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
+                return ask(channel)
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.client.ids import ProducerIds, SavedPartition
+from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
@@ -27,12 +28,15 @@ class Coordinator:
     """Hands out epochs; the other steps wait until they are let through."""
 
     def __init__(self) -> None:
+        self.doubts = 0
         self.epoch = -1
         self.expected: list[Identity | None] = []
         self.added: list[TopicPartition] = []
         self.asked = threading.Event()
         self.answer = threading.Event()
         self.refusal: FencepostError | None = None
+        self.ended: list[Identity] = []
+        self.doubtful = 0
 
     def init(self, timeout_ms: int, who: Identity | None = None) -> Identity:
         self.expected.append(who)
@@ -52,7 +56,9 @@ class Coordinator:
         raise AssertionError("not in these tests")
 
     def end(self, who: Identity, *, commit: bool) -> None:
-        raise AssertionError("not in these tests")
+        assert commit  # an abort is the next epoch
+        self.ended.append(who)
+        self.doubts += self.doubtful
 
 
 class NamedProducer(SteppedProducer):
@@ -121,6 +127,50 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     producer.until(producer.send("t", b"x").done)
     header = read_header(on.logs["t"][0].batches[-1])
     assert (header.epoch, header.base_sequence) == (1, 0)
+
+
+def test_a_partition_added_late_is_refused_by_our_own_next_epoch_and_that_fences_nobody() -> None:
+    """IDEM-5. The coordinator was busy with the transaction before while this one was begun and aborted."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    coordinator = producer.coordinator
+    producer.sender.enlisting.begin()
+    aborted = producer.send("t", b"aborted")
+    producer.until(coordinator.asked.is_set)
+    producer.sender.enlisting.drop()
+    producer.until(producer.sender.standing.is_settled.is_set)
+    assert isinstance(aborted.exception(0), SendFailed)
+    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
+    coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "an epoch before")
+    coordinator.answer.set()
+    producer.until(lambda: not any(thread.is_alive() for thread in late))
+    producer.sender.run_once(0.01)
+    coordinator.refusal = None
+    producer.sender.enlisting.begin()
+    following = producer.send("t", b"v")
+    producer.until(following.done)
+    assert following.exception(0) is None
+    assert read_header(on.logs["t"][0].batches[0]).epoch == 1
+
+
+@pytest.mark.parametrize("doubts", [0, 1])
+def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: int) -> None:
+    """One that is still on its way must not commit half of the next transaction."""
+    producer = NamedProducer(cluster(t=1))
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    coordinator.doubtful = doubts
+    transaction = Transaction(sender, coordinator, 10)
+
+    def work() -> None:
+        for value in (b"v", b"w"):
+            with transaction:
+                producer.send("t", value)
+
+    caller = threading.Thread(target=work)
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert coordinator.ended == [Identity(PID, Epoch(0)), Identity(PID, Epoch(doubts))]
 
 
 def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_the_producer() -> None:

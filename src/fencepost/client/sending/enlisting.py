@@ -31,9 +31,9 @@ class Enlisting:
         self._standing.is_repeatable = False
         return True
 
-    def end(self) -> None:
-        """It is committed, or there is nothing to commit."""
-        self._standing.transaction = None
+    def end(self, *, repeated: bool = False) -> None:
+        """It is committed, or there is nothing to commit. `repeated`: what was asked for it may still be on its way."""
+        self._settling.transaction_ended(repeated=repeated)
         self._queues.resume()
 
     def drop(self) -> None:
@@ -74,11 +74,13 @@ class Enlisting:
             return partitions
 
         def answered(outcome: list[TopicPartition] | FencepostError) -> None:
+            if self._standing.transaction is not transaction:
+                return  # aborted meanwhile: by now our own next epoch refuses it, and that one says who has the name
             if isinstance(outcome, list):
                 transaction.added(outcome)
             elif outcome.code in NAME_TAKEN:
                 self._settling.fence(outcome.code)
-            elif self._standing.transaction is transaction:
+            else:
                 self._settling.doom(transaction, outcome)
 
         self._errands.send_out(add, answered)

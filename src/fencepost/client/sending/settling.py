@@ -197,7 +197,7 @@ class Settling:
                 message += f", or the transaction was open for longer than transaction_timeout={timeout}"
         return Fenced(message, persisted="unknown", code=code)
 
-    # --- implicit transactions (`client/implicit.py:Settles`) ---
+    # --- the end of a transaction; of an implicit one as `client/implicit.py:Settles` ---
 
     def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
         if cause.code in NAME_TAKEN:
@@ -208,7 +208,7 @@ class Settling:
     def transaction_ended(self, *, repeated: bool) -> None:
         self._standing.transaction = None
         if repeated and self._standing.identity.state is PidState.READY:
-            self._standing.renew()  # under the next epoch a late EndTxn ends nothing that it was not meant for
+            self._standing.renew()  # under the next epoch what is late touches nothing that it was not meant for
 
     def stop_owning(self, cause: FencepostError) -> None:
         self.first_failure = cause
