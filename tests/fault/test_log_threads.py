@@ -18,8 +18,9 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles, WouldBlock
 from fencepost.log.handles import Handles
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.log.segment import Segment
 from fencepost.types import Offset
-from tests.support.logs import NOW
+from tests.support.logs import NOW, LogBed, read_all
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]  # threads that fight for one interpreter take their time
 
@@ -153,3 +154,29 @@ def test_everybody_always_reads_what_was_written(tmp_path: Path, policy: str) ->
     assert (log.start_offset, log.end_offset) == (start, end)
     assert crowd.rounds > 50
     handles.close()
+
+
+def test_a_sync_in_the_middle_of_an_append_does_not_call_the_batch_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's thread is interrupted where the log has a new end and its segment the old size, and another thread
+    syncs. What the batch's own sync then says must be true: the power goes right after it."""
+    bed = LogBed(tmp_path)
+    bed.append(b"before")
+    bed.log.sync()
+    note = Segment.note
+    covered: list[Offset] = []
+
+    def interrupted(segment: Segment, last_offset: Offset, size: int, timestamp: int, interval: int) -> None:
+        other = threading.Thread(target=lambda: covered.append(bed.log.sync()))
+        other.start()
+        other.join()
+        note(segment, last_offset, size, timestamp, interval)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "note", interrupted)
+        bed.append(b"acknowledged")
+    covered.append(bed.log.sync())
+    assert covered == [1, 2]
+    bed.files.lose_power()
+    assert [record.value for record in read_all(bed.open())] == [b"before", b"acknowledged"]

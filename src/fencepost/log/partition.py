@@ -7,7 +7,9 @@ lookups by time and the jobs' `write` and `finish`, may run in any other thread 
 - Segments are in a tuple that is replaced, never changed; a segment's bytes below `size` never change.
 - `append` writes, then moves `end_offset`, then `segment.size`. Whoever reads `size` first and `end_offset` after it
   thus never takes bytes for readable that lie behind the end offset he saw.
-- `sync` reads `end_offset` before it syncs, so that everything below what it returns is on the disk.
+- Last of all `append` moves `_noted_offset`: what is below it is counted in the sizes. `sync` goes by this one, and
+  reads it before them. By `end_offset` it could meet a batch that no size counts yet, find nothing to sync and call
+  the batch durable.
 
 A failed write changes nothing: its torn bytes are cut off again, at the latest before the next append. A failed sync is
 final for this object, because nobody knows what the kernel dropped: `failed` is set, appends raise, reads go on. The
@@ -73,6 +75,7 @@ class PartitionLog:
         "_directory_changes_synced",
         "_judged",
         "_new_directories",
+        "_noted_offset",
         "_places",
         "_segments",
         "_snapshot_due",
@@ -111,6 +114,8 @@ class PartitionLog:
         """Why this log takes no more batches until it is opened again."""
         self.handles = handles
         self._segments: tuple[Segment, ...] = tuple(recovered.segments)
+        self._noted_offset = recovered.end_offset
+        """Up to here batches are counted in the sizes of their segments; see the module's text."""
         self._synced_offset = recovered.end_offset
         self._places: dict[Offset, _Place] = {}
         """Where recent reads ended: a consumer that reads on needs no index."""
@@ -232,6 +237,7 @@ class PartitionLog:
         # In this order; see the module's text.
         self.end_offset = Offset(last_offset + 1)
         segment.note(last_offset, size, timestamp, config.index_interval_bytes)
+        self._noted_offset = self.end_offset
         if header.pid >= 0:
             if header.is_control:
                 aborted_at = offset if is_abort(batch) else None
@@ -369,7 +375,7 @@ class PartitionLog:
         with self._sync_lock:
             if self.failed is not None:
                 raise StorageError(f"a sync of {self.directory} failed before") from self.failed
-            offset = self.end_offset
+            offset = self._noted_offset
             if offset == self._synced_offset and self._directory_changes == self._directory_changes_synced:
                 return offset
             try:
