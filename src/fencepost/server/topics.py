@@ -2,14 +2,17 @@
 
 The memory here is what handlers read; a change is committed to the store first and shown afterwards, so that nothing is
 ever told to a client that a crash could take back. Names in the making are reserved, which lets many creations share
-one commit without two of them taking the same name.
+one commit without two of them taking the same name. A topic that exists has one change at a time (`Topics.changing`):
+the next one begins with what this one left behind, or learns that the topic is gone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +59,8 @@ class Topic:
         self.topic_id = topic_id
         self.partition_count = partition_count
         self.deleted = False
+        self.lock = asyncio.Lock()
+        """Held by the one that changes the topic, from its first look until the change is stored and shown."""
         self.folder = folder
         self._disk = disk
         self._producer_expiry_ms = producer_expiry_ms
@@ -173,6 +178,17 @@ class Topics:
             )
         return {config: check_config(config, value) for config, value in configs.items()}
 
+    @asynccontextmanager
+    async def changing(self, name: str) -> AsyncIterator[Topic]:
+        """The topic, with nobody else changing it meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is gone by then."""
+        topic = self._by_name.get(name)
+        if topic is not None:
+            async with topic.lock:
+                if not topic.deleted:
+                    yield topic
+                    return
+        raise _no_such_topic(name)
+
     async def create(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> Topic:
         accepted = self.check_new(name, partitions, configs)
         topic = self._make(name, uuid.uuid4(), partitions, accepted)
@@ -184,6 +200,8 @@ class Topics:
                         "INSERT INTO topics (name, id, partitions, created_ms) VALUES (?, ?, ?, ?)",
                         (name, topic.topic_id.bytes, partitions, self._disk.clock.now_ms()),
                     ),
+                    # An earlier version could leave some behind when it deleted a topic of this name.
+                    ("DELETE FROM topic_configs WHERE topic = ?", (name,)),
                     *_config_rows(name, accepted),
                 ]
             )
@@ -194,14 +212,17 @@ class Topics:
 
     async def delete(self, topic: Topic) -> None:
         """Gone from the catalogue when this returns; the caller clears the disk."""
-        await self._store.execute(
-            [
-                ("DELETE FROM topics WHERE name = ?", (topic.name,)),
-                ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
-            ]
-        )
-        topic.deleted = True
-        if self._by_id.pop(topic.topic_id, None) is not None:
+        async with topic.lock:
+            if topic.deleted:
+                raise _no_such_topic(topic.name)
+            await self._store.execute(
+                [
+                    ("DELETE FROM topics WHERE name = ?", (topic.name,)),
+                    ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
+                ]
+            )
+            topic.deleted = True
+            del self._by_id[topic.topic_id]
             del self._by_name[topic.name]
             self._metric_names.discard(topic.name.replace(".", "_"))
             self.version += 1
@@ -209,17 +230,22 @@ class Topics:
             partition.wake()
 
     async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Gives the topic, which the caller is `changing`, more partitions."""
         await self._store.execute([("UPDATE topics SET partitions = ? WHERE name = ?", (count, topic.name))])
-        topic.partition_count = max(count, topic.partition_count)
+        topic.partition_count = count
         self.version += 1
 
     async def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replaces the topic's own configs, which the caller has checked."""
+        """Replaces the own configs of the topic, which the caller is `changing`, by these, which it has checked."""
         await self._store.execute(
             [("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)), *_config_rows(topic.name, configs)]
         )
         topic.configure(configs)
         self.version += 1
+
+
+def _no_such_topic(name: str) -> ServerError:
+    return ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 
 
 def _config_rows(topic: str, configs: Mapping[str, str]) -> list[Statement]:

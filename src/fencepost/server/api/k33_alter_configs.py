@@ -35,25 +35,18 @@ async def alter(broker: Broker, message: Any, changed: Callable[[Topic, Any], Ma
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named more than once")
-            topic = _topic(broker, resource)
-            configs = changed(topic, resource)
-            if not message.validate_only:
-                await broker.topics.configure(topic, configs)
+            if resource.resource_type != TOPIC:
+                raise ServerError(
+                    ErrorCode.INVALID_REQUEST, "only topics can be altered; settings of the node are given at its start"
+                )
+            async with broker.topics.changing(resource.resource_name) as topic:
+                configs = changed(topic, resource)
+                if not message.validate_only:
+                    await broker.topics.configure(topic, configs)
         except FencepostError as error:
             row |= {"error_code": error.code, "error_message": error.reason}
         rows.append(row)
     return rows
-
-
-def _topic(broker: Broker, resource: Any) -> Topic:
-    if resource.resource_type != TOPIC:
-        raise ServerError(
-            ErrorCode.INVALID_REQUEST, "only topics can be altered; settings of the node are given at its start"
-        )
-    topic = broker.topics.get(resource.resource_name)
-    if topic is None:
-        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.resource_name!r}")
-    return topic
 
 
 def _replaced(_: Topic, resource: Any) -> Mapping[str, str]:

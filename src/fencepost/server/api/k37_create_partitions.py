@@ -23,19 +23,17 @@ async def handle(broker: Broker, request: Request) -> Fields:
         try:
             if times[wanted.name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"the request names topic {wanted.name!r} more than once")
-            topic = _check(broker, wanted)
-            if not message.validate_only:
-                await broker.topics.add_partitions(topic, wanted.count)
+            async with broker.topics.changing(wanted.name) as topic:
+                _check(broker, topic, wanted)
+                if not message.validate_only:
+                    await broker.topics.add_partitions(topic, wanted.count)
         except FencepostError as error:
             row |= {"error_code": error.code, "error_message": error.reason}
         rows.append(row)
     return {"results": rows}
 
 
-def _check(broker: Broker, wanted: Any) -> Topic:
-    topic = broker.topics.get(wanted.name)
-    if topic is None:
-        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}")
+def _check(broker: Broker, topic: Topic, wanted: Any) -> None:
     has = topic.partition_count
     if wanted.count == has:
         raise ServerError(ErrorCode.INVALID_PARTITIONS, f"topic {wanted.name!r} already has {has} partitions")
@@ -56,7 +54,6 @@ def _check(broker: Broker, wanted: Any) -> Topic:
             raise ServerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the only node to assign to is {broker.config.node_id}"
             )
-    return topic
 
 
 API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle)
