@@ -37,7 +37,12 @@ class OffsetTable:
 
     @property
     def is_empty(self) -> bool:
-        return not self._committed and not self._undecided
+        return not self._committed and not self.has_undecided
+
+    @property
+    def has_undecided(self) -> bool:
+        """Are there offsets that an open transaction may yet commit?"""
+        return any(self._undecided.values())
 
     def get(self, partition: TopicPartition) -> Committed | None:
         return self._committed.get(partition)

@@ -71,12 +71,19 @@ class GroupEntry:
         self.group_id = group_id
         self.group = group
         self.offsets = OffsetTable()
+        self.committing = 0
+        """Commits on their way to the store, which the table does not know yet."""
         self.empty_since_ms: Milliseconds | None = None
         """Wall-clock time since when it has no members; None if it has, or never had any."""
         self.armed: Milliseconds | None = None
         """The deadline the timer knows of."""
         self.saving: asyncio.Future[None] | None = None
         """The last change of this group on its way to the store: later answers queue up behind it."""
+
+    @property
+    def has_offsets(self) -> bool:
+        """Are there offsets to keep it for, or are some on their way?"""
+        return self.committing > 0 or not self.offsets.is_empty
 
     @property
     def kind(self) -> str:
@@ -176,7 +183,7 @@ class Coordinator:
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, group.join(self._now(), request, answer))
         self._arm(entry)
-        if group.is_unused and entry.offsets.is_empty:
+        if group.is_unused and not entry.has_offsets:
             del self._groups[group_id]
         return await answer
 
@@ -285,7 +292,14 @@ class Coordinator:
         rows = group_rows.put_offsets(group_id, offsets)
         for pid, partitions in entry.offsets.overrule(offsets.keys()).items():
             rows += self._broker.transactions.overrule(pid, group_id, partitions)
-        return self._when_stored(rows, partial(entry.offsets.put, offsets))
+        stored = self._when_stored(rows, partial(entry.offsets.put, offsets))
+
+        def arrived(_: asyncio.Future[None]) -> None:
+            entry.committing -= 1
+
+        entry.committing += 1
+        stored.add_done_callback(arrived)
+        return stored
 
     def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Offsets of an open transaction, which `server.transactions` stores: undecided until it says otherwise."""
@@ -343,7 +357,7 @@ class Coordinator:
                     group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
                 )
             abandoned = entry.group.is_empty and not (isinstance(entry.group, Group) and entry.group.pending)
-            if abandoned and entry.offsets.is_empty and self._groups.get(entry.group_id) is entry:
+            if abandoned and not entry.has_offsets and self._groups.get(entry.group_id) is entry:
                 await self.delete(entry.group_id)
 
     async def _expire_now_and_then(self) -> None:
@@ -366,7 +380,8 @@ class Coordinator:
         entry = self._groups.get(group_id)
         if entry is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if not entry.group.is_empty:
+        # Offsets of an open transaction would go without a word, and its commit be confirmed all the same.
+        if not entry.group.is_empty or entry.offsets.has_undecided:
             return ErrorCode.NON_EMPTY_GROUP
         # Gone for everyone from now on; whoever comes next makes a new group, which the store sees after this.
         del self._groups[group_id]

@@ -269,6 +269,19 @@ class TestStoring:
 
         run(test)
 
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_a_group_is_not_deleted_while_a_transaction_may_commit_offsets_for_it(
+        self, run: Callable[[Test], None], commit: bool
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
+            assert await bed.groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
+            bed.groups.decide("g", Pid(7), commit=commit)
+            assert bed.offset("g") == (2 if commit else None)
+            assert await bed.groups.delete("g") is NONE
+
+        run(test)
+
     def test_a_refused_first_join_leaves_no_group_behind(self, run: Callable[[Test], None]) -> None:
         async def test(bed: Bed) -> None:
             refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
@@ -399,6 +412,22 @@ class TestExpiry:
             assert bed.offset("g") == 2
             await bed.restart()
             assert bed.offset("g") == 2
+
+        run(test)
+
+    def test_a_first_commit_on_its_way_keeps_its_group(self, run: Callable[[Test], None]) -> None:
+        """Neither an expiry nor a refused join that comes meanwhile takes the group for one without offsets."""
+
+        async def test(bed: Bed) -> None:
+            storing = asyncio.ensure_future(bed.commit("g", 1))
+            await asyncio.sleep(0)
+            refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
+            assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
+            await bed.groups.expire_offsets()
+            await storing
+            assert bed.offset("g") == 1
+            await bed.restart()
+            assert bed.offset("g") == 1
 
         run(test)
 

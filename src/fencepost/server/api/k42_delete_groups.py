@@ -1,4 +1,7 @@
-"""DeleteGroups (42): groups without members, with their offsets. Versions 0 to 2; v2 is flexible."""
+"""DeleteGroups (42): groups without members, with their offsets. Versions 0 to 2; v2 is flexible.
+
+A group with offsets in an open transaction is no more deleted than one with members (NON_EMPTY_GROUP).
+"""
 
 from __future__ import annotations
 
