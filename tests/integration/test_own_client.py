@@ -332,6 +332,22 @@ def test_the_open_transaction_of_an_owner_that_hung_up_is_aborted_for_its_succes
     assert read(ours, guarded) == ["second"]
 
 
+def test_who_gives_back_inside_a_transaction_cannot_commit_it(ours: TestedServer, producer: Make, guarded: str) -> None:
+    """OWN-9: its records would appear among those of the next owner."""
+    first, second = producer(name=f"{guarded}-1"), producer()
+    claim = first.own(guarded, [f"{guarded}-0"], generation=1)
+    transaction = first.transaction()
+    transaction.__enter__()
+    first.send(guarded, "never", partition=0)
+    claim.release()
+    second.own(guarded, [f"{guarded}-0"], generation=1)
+    second.send(guarded, "second", partition=0).result(30)
+    assert read(ours, guarded) == ["second"]
+    with pytest.raises(Fenced):
+        transaction.commit()
+    assert read(ours, guarded) == ["second"]
+
+
 # --- readers ---
 
 

@@ -50,8 +50,6 @@ class Owners:
         """Of the claims in line."""
         self._sessions: dict[Connection, Milliseconds] = {}
         self._patrolling = False
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Transactions of former owners that are being aborted."""
         self.since: dict[tuple[str, str], Milliseconds] = {}
         """When each resource was last taken, for people who ask."""
 
@@ -83,16 +81,17 @@ class Owners:
     ) -> Judgement[Connection]:
         if not isinstance(judged, Granted):
             return judged
-        lost = {row.name for row in judged.rows}
+        claimed = {(group, row.name) for row in judged.fresh}
         for owner in judged.severed:
             logger.info("%s takes over from %s in group %s", connection.peer, owner.peer, group)
-            self._abort_transactions(owner, lost | {name for _, name in self.table.held_by(owner)})
+            self._broker.transactions.leave(owner, claimed)
             owner.sever()
         now = self._broker.clock.now_ms()
         for row in judged.fresh:
             self.since[group, row.name] = now
-        durable: list[Awaitable[Any]] = list(self._leaving)
+        durable: list[Awaitable[Any]] = []
         if judged.fresh:
+            durable += self._broker.transactions.make_way(connection, claimed)
             # Also where nobody was severed: the owner before may have hung up a moment ago.
             durable.append(self._broker.syncer.barrier())
             durable.append(self._broker.store.execute(self._token_rows(group, judged)))
@@ -101,8 +100,7 @@ class Owners:
             await asyncio.gather(*(asyncio.shield(each) for each in durable))
         except FencepostError:
             # Nobody was told of the new owner, and it shall not own what it was not told of.
-            self.table.release(connection, group, [row.name for row in judged.fresh])
-            self._serve_line()
+            self.release(connection, group, [row.name for row in judged.fresh])
             raise
         return judged
 
@@ -124,6 +122,7 @@ class Owners:
         if not self.table.held_by(connection):
             self._sessions.pop(connection, None)
         if given:
+            self._broker.transactions.leave(connection, {(group, name) for name in given})
             self._serve_line()
         return given
 
@@ -134,19 +133,8 @@ class Owners:
         if held:
             # What it sent and is still being worked on takes no effect either: somebody else may own this at once.
             connection.severed = True
-            self._abort_transactions(connection, {name for _, name in held})
+            self._broker.transactions.leave(connection, set(held))
         self._serve_line()
-
-    def _abort_transactions(self, owner: Connection, resources: set[str]) -> None:
-        """Begun at once, and awaited by every later claim."""
-        task = asyncio.ensure_future(self._broker.transactions.abort_of(owner, resources))
-        self._leaving.add(task)
-        task.add_done_callback(self._has_left)
-
-    def _has_left(self, task: asyncio.Task[None]) -> None:
-        self._leaving.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a transaction of a former owner could not be aborted, and ends by its timeout: %s", error)
 
     # -- sessions ---------------------------------------------------------------------------------------------
 

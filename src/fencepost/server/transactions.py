@@ -27,15 +27,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.core.offsets import Committed
 from fencepost.core.pid import Identity
 from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError
+from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, StorageError
 from fencepost.server import group_rows, transaction_rows
+from fencepost.server.guards import Resource, check_read, check_write, is_read_as, is_written_as
 from fencepost.server.markers import Markers
 from fencepost.server.store import Statement
 from fencepost.server.transaction_rows import Overruled
@@ -63,19 +65,37 @@ class Delayed(Malformed):
 class Entry:
     """A transaction and what the server keeps beside it."""
 
-    __slots__ = ("connections", "lock", "newest_connection", "overruled", "staged", "transaction")
+    __slots__ = ("adding", "connections", "doomed", "lock", "newest_connection", "overruled", "staged", "transaction")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
         """Replaced, never changed, once the store has the new one; only a decision shows before (see `_end`)."""
         self.lock = asyncio.Lock()
+        self.adding: set[TopicPartition] = set()
+        """On their way to the store, to be partitions of the transaction."""
         self.staged: dict[str, dict[TopicPartition, Committed]] = {}
         self.overruled: set[Overruled] = set()
         """Of those staged, what a later commit of the group has replaced for good."""
         self.newest_connection = 0
         """Number of the newest connection that has spoken for the present epoch."""
-        self.connections: set[Connection] = set()
-        """Who has added or written something: with them the transaction ends, if they lose what they own (OWN-9)."""
+        self.connections: set[Connection | None] = set()
+        """Who has added or written something: with them the transaction ends, if they lose what they own (OWN-9).
+        None: whoever it was before the server was started again."""
+        self.doomed = False
+        """One of those who wrote it has lost what it wrote to: it will be aborted, whatever its producer asks for."""
+
+    def touches(self, broker: Broker, resources: Set[Resource], *, guarded_only: bool = False) -> bool:
+        """Does it write to one of these, or say how far one was read?"""
+        written = chain(self.transaction.partitions, self.adding)
+        read = chain.from_iterable(self.staged.values())
+        return any(is_written_as(broker, each, resources, guarded_only=guarded_only) for each in written) or any(
+            is_read_as(broker, each, resources, guarded_only=guarded_only) for each in read
+        )
+
+    def forget_participants(self) -> None:
+        """Nothing is open any more: who was in it, and what they have lost since, does not concern the next one."""
+        self.connections.clear()
+        self.doomed = False
 
 
 class Transactions:
@@ -90,6 +110,8 @@ class Transactions:
         for stored in transaction_rows.load(broker.store):
             entry = self._add(stored.transaction)
             entry.overruled = stored.overruled
+            if entry.transaction.state not in RESTING:
+                entry.connections.add(None)
             for group, offsets in stored.staged.items():
                 entry.staged[group] = dict(offsets)
                 # With a commit that was decided they are in the store already, or what has replaced them is.
@@ -123,10 +145,13 @@ class Transactions:
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Does the work whether or not the connection that asked for it lives to see the answer."""
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._work.add(task)
         task.add_done_callback(self._worked)
-        return await asyncio.shield(task)
+        return task
 
     def _worked(self, task: asyncio.Task[Any]) -> None:
         self._work.discard(task)
@@ -284,12 +309,28 @@ class Transactions:
             if error is not ErrorCode.NONE:
                 raise _fenced(error, transaction)
             _refuse_severed(connection)
+            for name in partitions:
+                check_write(self._broker, connection, self._broker.partition(*name).topic, name.partition)
             changed = _copy(transaction)
-            if changed.add(partitions, groups, self._broker.clock.now_ms()):
+            changes = changed.add(partitions, groups, self._broker.clock.now_ms())
+            if changes:
                 _refuse_delayed(entry, connection)
-                await self._broker.store.execute([transaction_rows.put(changed, entry.staged)])
-                entry.transaction = changed
+            # Said before it is stored: who claims one of these meanwhile has to know what is on its way.
             entry.connections.add(connection)
+            if changes:
+                await self._store_joined(entry, changed, partitions)
+
+    async def _store_joined(self, entry: Entry, changed: Transaction, partitions: set[TopicPartition]) -> None:
+        entry.adding = partitions
+        try:
+            await self._broker.store.execute([transaction_rows.put(changed, entry.staged)])
+            entry.transaction = changed
+        except FencepostError:
+            if entry.transaction.state in RESTING:
+                entry.forget_participants()
+            raise
+        finally:
+            entry.adding = set()
 
     async def stage(
         self, name: str, who: Identity, group: str, offsets: Mapping[TopicPartition, Committed], connection: Connection
@@ -314,14 +355,18 @@ class Transactions:
             if transaction.state is not State.ONGOING or group not in transaction.groups:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction")
             _refuse_severed(connection)
-            before = entry.staged.get(group, {})
-            staged = {**entry.staged, group: {**before, **offsets}}
+            for name in offsets:
+                check_read(self._broker, connection, self._broker.partition(*name).topic, name.partition)
+            before, staged_before = entry.staged.get(group, {}), entry.staged
+            # As with partitions, said before it is stored.
+            entry.connections.add(connection)
+            entry.staged = {**entry.staged, group: {**before, **offsets}}
             # Undecided from now on: nobody may take for stable what is on its way to the store.
             groups = self._broker.groups
             groups.stage(group, transaction.pid, offsets)
             renewed = entry.overruled & {Overruled(group, partition) for partition in offsets}
             entry.overruled -= renewed
-            rows = [transaction_rows.put(transaction, staged)]
+            rows = [transaction_rows.put(transaction, entry.staged)]
             rows += [transaction_rows.drop_overruled(transaction.name, each) for each in renewed]
             try:
                 await self._broker.store.execute(rows)
@@ -329,9 +374,8 @@ class Transactions:
                 entry.overruled |= renewed
                 groups.decide(group, transaction.pid, commit=False)
                 groups.stage(group, transaction.pid, _without_overruled(entry, group, before))
+                entry.staged = staged_before
                 raise
-            entry.staged = staged
-            entry.connections.add(connection)
 
     def overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
         """The group has committed these after they were staged; what is to be stored together with its commit."""
@@ -357,26 +401,10 @@ class Transactions:
             if decision.proceed:
                 _refuse_severed(connection)
                 _refuse_delayed(entry, connection)
+                if commit and entry.doomed:
+                    await self._end(entry, commit=False, fence=True)
+                    raise _fenced(ErrorCode.PRODUCER_FENCED, entry.transaction)
                 await self._end(entry, commit=commit, fence=False)
-
-    async def abort(self, name: str) -> None:
-        """Aborts what is open and fences its producer, who has lost what it owned."""
-        entry = self._by_name.get(name)
-        if entry is not None:
-            await self._to_the_end(self._abort(entry))
-
-    async def _abort(self, entry: Entry) -> None:
-        async with entry.lock:
-            if entry.transaction.state is State.ONGOING:
-                await self._end(entry, commit=False, fence=True)
-
-    async def abort_of(self, connection: Connection, resources: set[str]) -> None:
-        """Aborts the open transactions of a severed connection that touch what it owned (OWN-9)."""
-        for entry in list(self._by_name.values()):
-            if connection in entry.connections:
-                touched = {str(partition) for partition in entry.transaction.partitions}
-                if touched & resources:
-                    await self.abort(entry.transaction.name)
 
     async def _end(self, entry: Entry, *, commit: bool, fence: bool) -> None:
         """The five steps. If the decision could not be stored, nothing has happened."""
@@ -403,7 +431,7 @@ class Transactions:
         """The decision stands: its markers are tried until they are in the logs."""
         while True:
             async with entry.lock:
-                if await self._mark_all(entry, again=True):
+                if entry.transaction.state not in DECIDED or await self._mark_all(entry, again=True):
                     return
             await asyncio.sleep(_PATROL_SECONDS)
 
@@ -418,7 +446,7 @@ class Transactions:
         rows = [transaction_rows.forget_overruled(transaction.name)] if entry.overruled else []
         entry.staged = {}
         entry.overruled = set()
-        entry.connections.clear()
+        entry.forget_participants()
         completed = _copy(transaction)
         completed.complete(self._broker.clock.now_ms())
         entry.transaction = completed
@@ -426,6 +454,39 @@ class Transactions:
         saved = self._broker.store.execute([transaction_rows.put(completed, {}), *rows])
         saved.add_done_callback(_log_failure)
         return True
+
+    # -- losing what was owned (OWN-9) --------------------------------------------------------------------------
+
+    def leave(self, connection: Connection, lost: Set[Resource]) -> None:
+        """The connection does not own these any more: what it has open on them cannot be committed from now on, and
+        begins to be aborted."""
+        for entry in self._by_name.values():
+            if connection in entry.connections and entry.touches(self._broker, lost):
+                entry.doomed = True
+                self._begin(self._end_doomed(entry)).add_done_callback(_log_left_open)
+
+    def make_way(self, claimant: Connection, claimed: Set[Resource]) -> list[asyncio.Task[None]]:
+        """The claimant owns these from now on: of what others have open on them nothing can be committed any more, and
+        when all that is returned is done, it is ended. Where a topic is guarded, others are all but the claimant, known
+        or not; elsewhere those who have lost what they owned."""
+        ending: list[asyncio.Task[None]] = []
+        for entry in self._by_name.values():
+            if entry.connections != {claimant} and entry.touches(self._broker, claimed, guarded_only=True):
+                entry.doomed = True
+            if entry.doomed and entry.touches(self._broker, claimed):
+                ending.append(self._begin(self._end_doomed(entry)))
+        return ending
+
+    async def _end_doomed(self, entry: Entry) -> None:
+        async with entry.lock:
+            if entry.transaction.state in RESTING:
+                entry.forget_participants()  # it never came to anything, or has come to its end
+            elif entry.transaction.state in DECIDED:
+                await self._mark_all(entry, again=True)
+            elif entry.doomed:
+                await self._end(entry, commit=False, fence=True)
+            if entry.transaction.state in DECIDED:
+                raise StorageError(f"the disk refuses the markers of transaction {entry.transaction.name}")
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -496,6 +557,13 @@ def _refuse_delayed(entry: Entry, connection: Connection) -> None:
 
 def _fenced(error: ErrorCode, transaction: Transaction) -> ServerError:
     return ServerError(error, f"{transaction.name} belongs to pid {transaction.pid}, epoch {transaction.epoch} now")
+
+
+def _log_left_open(ended: asyncio.Task[None]) -> None:
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        logger.error(
+            "a transaction of a former owner is still open; the next claim aborts it, or its timeout: %s", error
+        )
 
 
 def _log_failure(saved: asyncio.Future[None]) -> None:
