@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +18,7 @@ from fencepost.cli import main
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
-from fencepost.spark.copy import Copy, Round, _task
+from fencepost.spark.copy import Copy, Round, _name_of, _task
 from fencepost.spark.fetch import DataLost, Range
 from fencepost.spark.publish import Transaction
 from tests.support.committed import committed
@@ -210,13 +212,122 @@ def test_what_cannot_be_copied_is_said(ours: str, name: str) -> None:
     fill(ours, name, 30, partitions=3)
     run(local(ours, name, ours, f"{name}-copy", name=name))
     create(ours, f"{name}-other")
-    with pytest.raises(SinkNameInUse, match="belongs to another query"):
+    with pytest.raises(SinkNameInUse, match=f"belongs to a copy of {name} .* this is a copy of {name}-other"):
         run(local(ours, f"{name}-other", ours, f"{name}-copy", name=name))
     fill(ours, name, 30, partitions=3)
     with Admin(ours) as admin:
         admin.delete_records(name, {0: 15})
     with pytest.raises(DataLost, match="retention was faster"):
         run(local(ours, name, ours, f"{name}-copy", name=name))
+    (done,) = run(local(ours, name, ours, f"{name}-copy", name=name, adopt=True))
+    assert done.records == 10 + 10 + 5
+    port = ours.rpartition(":")[2]
+    with pytest.raises(ConfigError, match="the same topic"):
+        run(local(ours, name, f"localhost:{port}", name))
+
+
+@pytest.mark.parametrize("which", ["target", "source"])
+def test_a_topic_that_was_made_anew_is_not_gone_on_with(servers: str, name: str, which: str) -> None:
+    """A position in the one before says nothing about it."""
+    copied = f"{name}-copy"
+    create(servers, name)
+    fill(servers, name, 100)
+    run(local(servers, name, servers, copied))
+    with Admin(servers) as admin:
+        admin.delete_topic(name if which == "source" else copied)
+        await_gone(admin, name if which == "source" else copied)
+    if which == "source":
+        create(servers, name)
+        fill(servers, name, 30)
+    with pytest.raises(SinkNameInUse, match="made anew"):
+        run(local(servers, name, servers, copied))
+    run(local(servers, name, servers, copied, adopt=True))
+    assert len(content(servers, copied)) == (130 if which == "source" else 100)
+
+
+def await_gone(admin: Admin, topic: str) -> None:
+    deadline = time.monotonic() + 30
+    while topic in {known.name for known in admin.topics()}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_source_made_anew_under_a_copy_that_follows_stops_it(ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 100)
+    rounds = local(ours, name, ours, f"{name}-copy").rounds(follow=True, pause=0.01)
+    assert next(rounds).records == 100
+    with Admin(ours) as admin:
+        admin.delete_topic(name)
+    create(ours, name)
+    with pytest.raises(DataLost, match="made anew"):
+        next(rounds)
+
+
+def test_names_that_have_to_be_cut_are_still_different() -> None:
+    first, second = (_name_of(f"copy.{'x' * 190}.{end}") for end in ("one-topic", "one-tropic"))
+    assert first != second
+    assert max(len(first), len(second)) <= 200
+    assert _name_of("copy.a.b.c") == "copy.a.b.c"
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+def test_records_that_grow_by_compression_fit_into_a_target_that_takes_them_as_they_are(
+    ours: str, name: str, codec: str
+) -> None:
+    create(ours, name, 1)
+    producer = Producer({"bootstrap.servers": ours, "compression.type": codec, "linger.ms": 50})
+    values = [random.Random(number).randbytes(600) for number in range(60)]
+    for value in values:
+        producer.produce(name, value=value, timestamp=BASE_TIME)
+    assert producer.flush(30) == 0
+    for limit in range(1_300, 1_400, 7):
+        create(ours, f"{name}-{limit}", 1, max_message_bytes=str(limit))
+        run(local(ours, name, ours, f"{name}-{limit}"))
+        assert [value for _, _, value, *_ in content(ours, f"{name}-{limit}")] == values
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("policy", "rounds"), [("compact", 2), ("delete", 1)])
+def test_a_task_that_runs_again_goes_on_only_where_the_source_cannot_have_lost_records_meanwhile(
+    spark: SparkSession,
+    ours: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    rounds: int,
+) -> None:
+    """PIPE-4: of a compacted topic the n-th record may be another one by then; the whole round is copied anew."""
+    from fencepost.spark import copy as copying
+
+    create(ours, name, cleanup_policy=policy)
+    fill(ours, name, 200)
+    original = copying._task
+    marker = tmp_path / "failed"
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        task = original(*arguments, **options)
+
+        def copy_and_fail(wanted: Range) -> Any:
+            done = task(wanted)  # what the attempt has written is in the log by now
+            if wanted.partition == 1 and not marker.exists():
+                marker.touch()
+                raise RuntimeError("this attempt fails")
+            return done
+
+        return copy_and_fail
+
+    monkeypatch.setattr(copying, "_task", failing)
+    steps: list[str] = []
+    server = ClientSettings.of(ours)
+    copy = Copy(spark, server, name, server, f"{name}-copy", on_step=steps.append)
+    _started.append(copy)
+    run(copy)
+    assert marker.exists()
+    assert steps.count("publish") == rounds
+    assert content(ours, f"{name}-copy") == content(ours, name)
 
 
 @pytest.mark.spark

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -248,6 +250,53 @@ def test_a_failed_publication_is_tried_again_with_a_new_epoch(servers: str, topi
     outcome = put(sink, topic, 0, "a", "b")
     assert outcome.attempts == 3
     assert sorted(committed_values(servers, topic)) == [b"a", b"b"]
+
+
+class ThreeBatches(Words):
+    """Sent ahead of their answers; the first time somebody else bumps the epoch in between."""
+
+    bumped = False
+
+    def publish(self, transaction: Transaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
+        for where, values in manifest.items():
+            writer = PartitionWriter(self.links(), transaction, where, fresh=True)
+            for value in values:
+                writer.write(encode_batch([(None, value, time.time_ns() // 1_000_000, None)]))
+                if not self.bumped:
+                    self.bumped = True
+                    self.runner.transactional.init(60_000)
+            writer.finish()
+
+
+def test_answers_that_a_failed_attempt_left_unread_are_not_taken_for_the_next_ones(servers: str, topic: str) -> None:
+    """PIPE-4. Else the progress record would be taken for written when the batch before it was."""
+    sink = runner(servers, topic)
+    work = ThreeBatches(sink, topic, ["a", "-", "b", "-", "c", "-", "d"])
+    assert sink.carry_out(work, "q", 0).attempts == 2
+    assert put(sink, topic, 0).skipped
+    assert [value for value in committed_values(servers, topic) if value != b"-"] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_runner_carries_out_one_batch_at_a_time(ours: str, name: str) -> None:
+    """A query that is started again while its last callback still runs has the same sink in two threads."""
+    with Admin(ours) as admin:
+        admin.create_topic(name, 2)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait(step: str) -> None:
+        if step == "publish" and not reached.is_set():
+            reached.set()
+            assert go_on.wait(30)
+
+    sink = runner(ours, name, on_step=wait)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(put, sink, name, 0, "a", "b")
+        assert reached.wait(30)
+        second = threads.submit(put, sink, name, 0, "a", "b")
+        go_on.set()
+        assert not first.result(60).skipped
+        assert second.result(60).skipped
+    assert sorted(committed_values(ours, name)) == [b"a", b"b"]
 
 
 def test_content_that_came_out_otherwise_is_frozen_anew(servers: str, topic: str) -> None:

@@ -185,6 +185,28 @@ def _once(marker: Path) -> bool:
     return True
 
 
+def test_a_sink_that_is_called_twice_for_a_batch_says_so_and_a_batch_that_comes_again_is_skipped(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """PIPE-4: what was to be written by a second call would be lost, and nobody would be told."""
+    source, target = f"{name}-in", f"{name}-out"
+    fill(spark, ours, source, 30)
+    create(ours, target)
+    sink = fencepost.spark.Sink(ours, topic=target, name=name)
+    df = stream(spark, ours, source).select("key", "value")
+
+    def twice(batch: DataFrame, number: int) -> None:
+        sink(batch, number)
+        sink(batch, number)
+
+    with pytest.raises(Exception, match="called twice for batch 0"):
+        run(df, twice, tmp_path / "checkpoint")
+    run(df, sink, tmp_path / "checkpoint")  # Spark has not committed the batch: it comes again, in another run
+    assert [report.skipped for report in sink.reports] == [False, True]
+    sink.close()
+    assert Counter(map(int, committed_values(ours, target))) == Counter(range(30))
+
+
 @pytest.mark.parametrize("how", ["task fails", "worker is killed"])
 def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     spark: SparkSession, servers: str, name: str, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch

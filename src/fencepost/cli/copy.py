@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.argument("destination", metavar="[HOST:PORT/]TOPIC")
 @click.option("-F", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--name", help="The copy's identity across restarts [default: made of cluster and topics].")
-@click.option("--adopt", is_flag=True, help="Take over a name that another copy has used.")
+@click.option(
+    "--adopt", is_flag=True, help="Take over a name that another copy has used; go on although the source was cut."
+)
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master, as for spark-submit.")
 @click.option("--round", "per_round", type=click.IntRange(min=1), help="Offsets per transaction [default: 4000000].")
 @client_command

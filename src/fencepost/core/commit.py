@@ -260,10 +260,11 @@ class Protocol:
     def _fence_and_look(self) -> Generator[Step, Any, tuple[Identity, Progress | None]]:
         if self._identity is not None:
             yield from self._stop_if_replaced()
-        self._identity = yield Fence()
+        identity: Identity = yield Fence()
+        self._identity = identity
         last: Progress | None = yield Look()
         self._heed(last)
-        return self._identity, last
+        return identity, last
 
     def _stop_if_replaced(self) -> Generator[Step, Any, None]:
         if (yield Peek()) == self._identity:

@@ -13,6 +13,7 @@ than the target takes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -23,12 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.errors import ConfigError, ErrorCode, RecordTooLarge, ServerError
+from fencepost.core.commit import SinkNameInUse
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
 from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
 from fencepost.kernel.header import DELETE_HORIZON
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
-from fencepost.spark.fetch import Fetched, Range, fetch
+from fencepost.spark.fetch import DataLost, Fetched, Range, fetch
 from fencepost.spark.publish import Links, PartitionWriter, Transaction
 from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.spark.targets import describe
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 OFFSETS_PER_ROUND: Final = 4_000_000
 _FETCH_BYTES: Final = 2 << 20
 """Small enough to be in a cache still when it is sent on, and for the kernel to keep its memory for the next one."""
+_LONGEST_NAME: Final = 200
 _CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
 """What a topic is told about its place in its cluster, not about its records."""
 
@@ -92,9 +95,11 @@ class Copy:
         self.offsets_per_round = offsets_per_round
         self._spark = spark
         self.admin = Admin(source)
-        cluster = self.admin.cluster().cluster_id
-        self.query = f"copy of {topic} from cluster {cluster}"
-        self.name = name or re.sub(r"[^A-Za-z0-9._-]", "-", f"copy.{cluster}.{topic}.{target_topic}")[:200]
+        self._cluster = self.admin.cluster().cluster_id
+        self.name = name or _name_of(f"copy.{self._cluster}.{topic}.{target_topic}")
+        self.query = ""
+        """What is copied where; known once the target is there."""
+        self._adopt = adopt
         self.runner = Runner(
             target,
             self.name,
@@ -106,6 +111,8 @@ class Copy:
         self.position: dict[int, int] | None = None
         """Where it goes on, as far as this process knows."""
         self.max_bytes = 0
+        self.compacted = False
+        """The source may lose records in the midst of its log while it is copied."""
 
     def close(self) -> None:
         self.admin.close()
@@ -113,13 +120,18 @@ class Copy:
 
     def prepare(self) -> None:
         """Makes the target like the source, if it is not there; refuses one that has too few partitions."""
-        partitions = len(self.admin.describe_topic(self.topic).partitions)
+        admin = self.runner.admin
+        if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic):
+            raise ConfigError("source and target are the same topic")
+        described = self.admin.describe_topic(self.topic)
+        partitions = len(described.partitions)
+        known = self.admin.topic_configs(self.topic)
         configs = {
             entry.name: entry.value
-            for entry in self.admin.topic_configs(self.topic)
+            for entry in known
             if entry.source == "topic" and entry.value is not None and not _CONFIGS_OF_ITS_OWN.fullmatch(entry.name)
         }
-        admin = self.runner.admin
+        self.compacted = any(entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in known)
         try:
             admin.create_topic(self.target_topic, partitions, configs=configs)
         except ServerError as error:
@@ -132,6 +144,9 @@ class Copy:
                 "copy goes from partition to partition"
             )
         self.max_bytes = target.max_bytes
+        # With their ids: a position in a topic that was made anew means nothing.
+        made = admin.describe_topic(self.target_topic).topic_id
+        self.query = f"copy of {self.topic} ({described.topic_id}) of {self._cluster} to {self.target_topic} ({made})"
 
     def latest(self) -> dict[int, int]:
         """The source's last stable offsets."""
@@ -149,6 +164,7 @@ class Copy:
         goal = None if follow else self.latest()
         while True:
             upto = goal if goal is not None else self.latest()
+            self._check(self.position or {}, {}, upto)
             if self.position is not None and not self.lag(upto):
                 if goal is not None:
                     return
@@ -159,7 +175,17 @@ class Copy:
     def _round(self, upto: Mapping[int, int]) -> Round:
         began = time.monotonic()
         work = _CopyRound(self, upto)
-        outcome = self.runner.carry_out(work, self.query, None)
+        try:
+            outcome = self.runner.carry_out(work, self.query, None)
+        except SinkNameInUse as error:
+            if error.found is None:
+                raise
+            raise SinkNameInUse(
+                f"the name {self.name!r} belongs to a {error.found.query}; this is a {self.query}. Was a topic made "
+                "anew? Copy under another name, or with adopt=True (--adopt), which takes the name over and begins at "
+                "the beginning",
+                error.found,
+            ) from error
         plan: Plan = outcome.manifest
         self.position = {int(partition): at for partition, at in json.loads(plan.position).items()}
         records, size, whole, batches = (
@@ -171,15 +197,33 @@ class Copy:
         """From where the progress record says, up to `upto`, but no more than fits one round."""
         known = {int(partition): at for partition, at in json.loads(stored).items()} if stored else {}
         earliest = {p: at.offset for p, at in self.admin.offsets(self.topic, EARLIEST).items()}
-        start = {self.topic: {partition: known.get(partition, earliest[partition]) for partition in upto}}
-        stop = {self.topic: {partition: max(at, start[self.topic][partition]) for partition, at in upto.items()}}
-        offsets.check_nothing_lost(start, {self.topic: earliest}, stop)
+        begin = {partition: known.get(partition, earliest[partition]) for partition in upto}
+        if self._adopt and self.position is None:
+            begin = {partition: min(max(at, earliest[partition]), upto[partition]) for partition, at in begin.items()}
+        else:
+            self._check(known, earliest, upto)
+        start = {self.topic: begin}
+        stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
         reached = offsets.limited(start, stop, self.offsets_per_round)
         return Plan(offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()}))
 
+    def _check(self, known: Mapping[int, int], earliest: Mapping[int, int], upto: Mapping[int, int]) -> None:
+        """Raises DataLost unless what is to be copied next is there, or will be."""
+        for partition, at in known.items():
+            if at < earliest.get(partition, at):
+                why = f"the log starts at {earliest[partition]} now: retention was faster"
+            elif at > upto.get(partition, at):
+                why = f"the log ends at {upto[partition]}: was the topic made anew?"
+            else:
+                continue
+            raise DataLost(
+                f"{self.topic}-{partition} is copied up to offset {at}, but {why}. adopt=True (--adopt) goes on with "
+                "what is there"
+            )
+
     def carry(self, transaction: Transaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
         """One task per range, on Spark."""
-        task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction)
+        task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
         found: list[Any] = self._spark.sparkContext.parallelize(ranges, len(ranges)).map(task).collect()
         return found
 
@@ -213,12 +257,40 @@ class _CopyRound(MicroBatch):
         }
 
 
+def _name_of(text: str) -> str:
+    """As a name of a sink may be; two that are cut are still two."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", text)
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 17]}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _refuse_second_attempt(wanted: Range) -> None:
+    """A second attempt goes on behind what the first has written, by the number of records. That is the same place only
+    while the range holds the same records, and a compacted topic may lose some in between."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise FencepostError(f"{wanted} is of a compacted topic: the round is copied anew, and not by a second attempt")
+
+
 def _task(
-    source: ClientSettings, target: ClientSettings, topic: str, max_bytes: int, transaction: Transaction
+    source: ClientSettings,
+    target: ClientSettings,
+    topic: str,
+    max_bytes: int,
+    transaction: Transaction,
+    *,
+    compacted: bool = False,
 ) -> Callable[[Range], tuple[int, int, int, int, int, int]]:
     """The function that Spark maps over the ranges: partition, last sequence, records, bytes, whole, batches."""
 
     def task(wanted: Range) -> tuple[int, int, int, int, int, int]:
+        if compacted:
+            _refuse_second_attempt(wanted)
         records = size = whole = batches = 0
         with Routes(source) as reading, Routes(target) as writing:
             links = Links(writing)
@@ -282,6 +354,8 @@ def _size(record: Any) -> int:
 
 def _built(builder: BatchBuilder, codec: int, max_bytes: int, wanted: Range) -> bytearray:
     built = builder.build(codec)
+    if len(built) > max_bytes:
+        built = builder.build(0)  # what cannot be compressed grows by it, and may fit as it is
     if len(built) > max_bytes:
         raise RecordTooLarge(
             f"{wanted}: a record of {len(built)} bytes is more than the target takes ({max_bytes}): raise its "

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.link import Link
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
-from fencepost.client.settings import Address
+from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, read_header, split_batches
@@ -35,11 +36,6 @@ class DataLost(FencepostError):
     """Records that were to be read are no longer there: retention was faster, or the topic is another one."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
-
-    def __init__(self, message: str, *, log_start: int = -1) -> None:
-        super().__init__(message)
-        self.log_start = log_start
-        """Where the log begins now; −1: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +107,16 @@ def fetch(
                         ask()
                 elif time.monotonic() > deadline:
                     raise TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
-            except DataLost as lost:
+            except DataLost:
                 if fail_on_data_loss:
                     raise
-                left = lost.log_start if lost.log_start >= 0 else wanted.stop
-                position = max(position, min(wanted.stop, left))
+                left = _first_left(routes.settings, wanted, position)
+                if left > position:
+                    position, deadline = left, time.monotonic() + patience
+                elif time.monotonic() > deadline:
+                    raise
+                else:
+                    time.sleep(_PAUSE)  # it is there: the log has changed between the two questions
                 continue
             except (Unreachable, ServerError) as error:
                 known = isinstance(error, Unreachable) or error.code in _CURED_BY_WAITING
@@ -133,13 +134,23 @@ def fetch(
             link.close()
 
 
+def _first_left(settings: ClientSettings, wanted: Range, position: int) -> int:
+    """Where to go on when `position` is out of the log's range; the answer that said so does not say where, on Apache
+    Kafka. Behind the log's end nothing of the range is left: the topic is another one."""
+    with Admin(settings) as admin:
+        first, end = (
+            admin.offsets(wanted.topic, which, partitions=[wanted.partition])[wanted.partition].offset
+            for which in (EARLIEST, LATEST)
+        )
+    return wanted.stop if position > end else min(wanted.stop, max(position, first))
+
+
 def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
     code = ErrorCode.of(answer.error_code)
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
         raise DataLost(
-            f"{wanted}: offset {position} is not there any more, the log starts at {answer.log_start_offset}. Was it "
-            "deleted by retention, or the topic made anew? failOnDataLoss=false goes on with what is left",
-            log_start=answer.log_start_offset,
+            f"{wanted}: offset {position} is not there any more. Was it deleted by retention, or the topic made anew? "
+            "failOnDataLoss=false goes on with what is left"
         )
     if code is not ErrorCode.NONE:
         raise ServerError(code, f"fetching {wanted}")

@@ -237,6 +237,8 @@ class Encoder:
         payload = builder.build(self.encoding.codec, self.encoding.level)
         limit = self.encoding.targets[where.topic].max_bytes
         if len(payload) > limit:
+            payload = builder.build(0)  # what cannot be compressed grows by it, and may fit as it is
+        if len(payload) > limit:
             # A batch takes its first record however large; it is alone in it, and was the last one taken.
             why = f"a record of {builder.size} bytes is more than {where.topic} takes ({limit} bytes in all)"
             if self.encoding.dead_letter is None or rows is None:

@@ -26,6 +26,17 @@ def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, in
     return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in stored.items()}
 
 
+def completed(start: Position, stop: Position, earliest: Position) -> dict[str, dict[int, int]]:
+    """`start`, and for each partition of `stop` that came later its first record."""
+    return {
+        topic: {
+            **{partition: earliest.get(topic, {}).get(partition, 0) for partition in stop.get(topic, {})},
+            **start.get(topic, {}),
+        }
+        for topic in {**start, **stop}
+    }
+
+
 def count(start: Position, stop: Position) -> int:
     """Offsets between the two; a partition that `start` does not know counts from 0."""
     return sum(
@@ -76,13 +87,13 @@ def check_nothing_lost(start: Position, earliest: Position, latest: Position) ->
     """Raises DataLost if a stream would go on at an offset that is gone, or that the topic has not reached."""
     for topic, partitions in start.items():
         for partition, at in partitions.items():
-            first = earliest.get(topic, {}).get(partition)
-            if first is None:
+            first, last = earliest.get(topic, {}).get(partition), latest.get(topic, {}).get(partition)
+            if first is None or last is None:
                 why = "the partition is not there any more"
             elif at < first:
                 why = f"the log starts at {first} now: retention was faster"
-            elif at > latest[topic][partition]:
-                why = f"the log ends at {latest[topic][partition]}: was the topic made anew?"
+            elif at > last:
+                why = f"the log ends at {last}: was the topic made anew?"
             else:
                 continue
             raise DataLost(
@@ -97,8 +108,8 @@ def clamped(start: Position, earliest: Position, latest: Position) -> dict[str, 
         topic: {
             partition: min(max(at, earliest[topic][partition]), latest[topic][partition])
             for partition, at in partitions.items()
-            if partition in earliest.get(topic, {})
+            if partition in earliest[topic] and partition in latest[topic]
         }
         for topic, partitions in start.items()
-        if topic in earliest
+        if topic in earliest and topic in latest
     }

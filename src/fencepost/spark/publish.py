@@ -172,7 +172,7 @@ class PartitionWriter:
         self._unanswered.append(Sent(first, last, batch))
         try:
             self._send(self._unanswered[-1])
-        except Unreachable as error:
+        except FencepostError as error:
             self._recover(error)
         self._settle(0 if self._alone else IN_FLIGHT - 1)
         self._alone = False
@@ -208,12 +208,12 @@ class PartitionWriter:
         pause = _FIRST_PAUSE
         failure: FencepostError | None = error
         while failure is not None:
+            if self._link is not None:
+                self._links.drop(self._link)  # with whatever answers are still under way on it: others use it, too
+                self._link = None
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
             if not known or keeps_us_out(failure) or time.monotonic() > deadline:
                 raise failure
-            if self._link is not None:
-                self._links.drop(self._link)  # with whatever answers are still under way on it
-                self._link = None
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
             failure = self._bring_the_rest()

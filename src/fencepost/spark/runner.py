@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
 import weakref
@@ -101,6 +102,8 @@ class Runner:
         who = Who(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = Protocol(name, who, adopt=adopt, attempts=attempts)
         self._ready = False
+        # A query that did not stop in time may still be in its last batch when it is started again.
+        self._one_at_a_time = threading.Lock()
         # Nobody closes a sink by hand, and Spark does not say when its query is over: the connections end with the
         # last one who holds it. Not at exit, where a thread may still be in the middle of a question.
         self._end = weakref.finalize(self, _close, self.routes, self.admin)
@@ -108,6 +111,10 @@ class Runner:
 
     def carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
         """Takes the protocol's steps for one batch until it is in the log, or raises why it is not."""
+        with self._one_at_a_time:
+            return self._carry_out(work, query, batch)
+
+    def _carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
         self._prepare()
         try:
             outcome = _drive(self._protocol.micro_batch(query, batch, time.time_ns() // 1_000_000), work)
@@ -195,6 +202,7 @@ class MicroBatch:
             case Fence():
                 identity = runner.transactional.init(int(runner.transaction_timeout * 1000))
                 self._open, self._fenced = None, True
+                self._hang_up()
                 return identity
             case Look():
                 return runner.progress.last(settled=self._fenced)
@@ -290,6 +298,11 @@ class MicroBatch:
             logger.info("sink %s: the transaction could not be aborted, it will time out: %s", self.runner.name, error)
 
     def forget(self) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """An attempt that was given up may have left answers unread, and the next one must not take them for its
+        own."""
         if self._links is not None:
             self._links.close()
             self._links = None

@@ -11,6 +11,7 @@ several map partitions have rows for the same one, what is frozen is shuffled fi
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,13 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's local property: the query's id, stable per checkpoint, visible inside foreachBatch."""
+
+
+RUN_ID: Final = "spark.jobGroup.id"
+"""Spark runs the jobs of a query under the id of its run, new with every start."""
+_A_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_COLLECTED: Final = 64 << 20
+"""Bytes that all tasks together send along to the driver at most; Spark gives a job up whose results are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,8 @@ class Sink:
         """How large rows were in the last micro-batch that had any, encoded."""
         self.expects_little = False
         """The last micro-batch was published by the driver: so, most likely, will the next one be."""
+        self._called: tuple[str, int] | None = None
+        """The run and the batch of the last call: a batch comes twice only in another run."""
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
             how,
@@ -163,11 +173,21 @@ class Sink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls."""
         columns.refuse_connect(df)
-        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        context = df.sparkSession.sparkContext
+        query = context.getLocalProperty(QUERY_ID)
         if not query:
             raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
+        called = (context.getLocalProperty(RUN_ID) or "", batch_id)
+        if called == self._called:
+            raise ConfigError(
+                f"sink {self.name!r} was called twice for batch {batch_id}: it writes one DataFrame per micro-batch. "
+                "Unite what is to be written (the column topic says where a row goes), or use a second sink, with "
+                "another name"
+            )
         if self.run(df, query, batch_id).skipped:
             _run_through(df)
+        if _A_RUN.fullmatch(called[0]):  # and not a job group of the user's
+            self._called = called
 
     def run(self, df: DataFrame, query: str, batch: int) -> BatchReport:
         """One micro-batch, from fence to commit."""
@@ -241,6 +261,7 @@ class _DataFrameBatch(MicroBatch):
         if not named and "topic" not in rows.columns:
             raise ConfigError("no target: give the sink a topic, or the DataFrame a column topic")
         create = options.create
+        tasks = None if self.sink.expects_little else columns.partitions_of(self._df)
         if options.dead_letter is not None:
             named.append(options.dead_letter)
         return Encoding(
@@ -249,10 +270,10 @@ class _DataFrameBatch(MicroBatch):
             codec=CODECS[options.compression],
             level=options.compression_level,
             batch_bytes=options.batch_bytes,
-            small_bytes=min(options.driver_bytes, 256 << 10),
+            small_bytes=min(options.driver_bytes, 256 << 10, _COLLECTED // (tasks or 1)),
             dead_letter=options.dead_letter,
             choose=options.partitioner,
-            map_partitions=None if self.sink.expects_little else columns.partitions_of(self._df),
+            map_partitions=tasks,
         )
 
     def _targets(self, names: list[str], create: int | None) -> Any:

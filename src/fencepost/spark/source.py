@@ -51,6 +51,8 @@ else:
     ADMISSION_CONTROL = True
 
 NAME: Final = "fencepost"
+INTERNAL_PREFIX: Final = "__fencepost_"
+"""Of topics that the sink and owners keep their records in."""
 
 
 def register(spark: SparkSession) -> None:
@@ -111,7 +113,10 @@ class Topics:
         if options.assigned is not None:
             return sorted(options.assigned)
         if options.pattern is not None:
-            return sorted(t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
+            # Nor fencepost's own records, which Apache Kafka does not know to be internal: a stream that read what its
+            # own sink writes would never come to rest.
+            matching = (t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
+            return sorted(name for name in matching if not name.startswith(INTERNAL_PREFIX))
         return sorted(options.topics)
 
     def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
@@ -156,7 +161,8 @@ class Topics:
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in times.items():
             for partition, moment in partitions.items():
-                at: int = admin.offsets(topic, moment, partitions=[partition])[partition].offset
+                places = admin.offsets(topic, moment, partitions=[partition], read_committed=self._options.committed)
+                at: int = places[partition].offset
                 if at < 0:
                     if strict:
                         raise ConfigError(
@@ -231,11 +237,7 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = offsets.from_json(start), offsets.from_json(end)
         earliest = self._topics.at(self.admin, EARLIEST)
-        # Partitions that came later are read from their first record.
-        for topic, partitions in stop.items():
-            for partition in partitions:
-                if partition not in begin.get(topic, {}):
-                    begin.setdefault(topic, {})[partition] = earliest.get(topic, {}).get(partition, 0)
+        begin = offsets.completed(begin, stop, earliest)
         if self._options.fail_on_data_loss:
             offsets.check_nothing_lost(begin, earliest, stop)
         else:
@@ -286,17 +288,31 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         begin = offsets.from_json(start)
         stop = self._latest() if self._goal is None else {topic: dict(known) for topic, known in self._goal.items()}
-        # Never behind the start: a partition whose metadata is gone for a moment stays where it is.
         for topic, partitions in begin.items():
             for partition, at in partitions.items():
                 known = stop.setdefault(topic, {})
-                if self._options.fail_on_data_loss or partition in known:
-                    known[partition] = max(known.get(partition, at), at)
+                if partition in known:
+                    if known[partition] < at:
+                        known[partition] = self._behind(topic, partition, at, known[partition])
+                elif self._options.fail_on_data_loss:
+                    known[partition] = at  # one whose metadata is gone for a moment stays where it is
+        if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
+            begin = offsets.completed(begin, stop, self._topics.at(self.admin, EARLIEST))
         if self._goal is None and self._too_little(begin, stop):
             return start
         if isinstance(limit, ReadMaxRows):
             stop = offsets.limited(begin, stop, limit.max_rows)
         return offsets.to_json(stop)
+
+    def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
+        """Where a partition ends whose last stable offset is lower than where the stream goes on. An open transaction
+        may hold it up; if the log itself is shorter, the topic is another one."""
+        (end,) = (found.offset for found in self.admin.offsets(topic, LATEST, partitions=[partition]).values())
+        if end >= at:
+            return at
+        if self._options.fail_on_data_loss:
+            offsets.check_nothing_lost({topic: {partition: at}}, {topic: {partition: 0}}, {topic: {partition: end}})
+        return stable
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """For the lag in the query's progress."""

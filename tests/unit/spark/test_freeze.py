@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,16 @@ def test_a_large_row_between_small_ones_is_taken_out_alone() -> None:
 def test_a_row_that_only_fits_compressed_is_written() -> None:
     (only,) = freeze(rows([b"k"], [b"x" * 3_000]), encoding(codec=CODECS["lz4"]))
     assert only.size < 2_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+def test_rows_that_grow_by_compression_are_written_as_they_are(codec: str, dead_letter: str | None) -> None:
+    values: list[bytes | None] = [random.Random(number).randbytes(180) for number in range(200)]
+    how = encoding(codec=CODECS[codec], batch_bytes=2_000, dead_letter=dead_letter)
+    frozen = freeze(rows([b"k"] * len(values), values), how)
+    assert records(frozen) == {TopicPartition("t", partition_for_key(b"k", 4)): values}
+    assert max(batch.size for batch in frozen) <= TARGET.max_bytes
 
 
 def row_of(batch: Frozen, map_partition: int, *, small: bool = True) -> Any:

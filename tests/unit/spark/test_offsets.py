@@ -64,7 +64,20 @@ def test_lost_data_is_told_apart() -> None:
         offsets.check_nothing_lost(start, {"a": {0: 0}}, {"a": {0: 4}})
     with pytest.raises(DataLost, match="not there any more"):
         offsets.check_nothing_lost(start, {}, {"a": {0: 9}})
+    with pytest.raises(DataLost, match="not there any more"):
+        offsets.check_nothing_lost(start, {"a": {0: 0}}, {"a": {}})
     offsets.check_nothing_lost(start, {"a": {0: 5}}, {"a": {0: 5}})
     assert offsets.clamped({"a": {0: 5, 1: 9}, "b": {0: 1}}, {"a": {0: 6, 1: 0}}, {"a": {0: 9, 1: 4}}) == {
         "a": {0: 6, 1: 4}
     }
+    assert offsets.clamped({"a": {0: 5}, "b": {0: 1}}, {"a": {0: 0}, "b": {0: 0}}, {"a": {}}) == {"a": {}}
+
+
+def test_partitions_that_came_later_begin_with_their_first_record() -> None:
+    stop = {"a": {0: 9, 1: 7}, "b": {0: 1_000}}
+    start = offsets.completed({"a": {0: 5}}, stop, {"a": {0: 0, 1: 3}, "b": {0: 990}})
+    assert start == {"a": {0: 5, 1: 3}, "b": {0: 990}}
+    assert offsets.count(start, stop) == 4 + 4 + 10
+    assert all(
+        at >= start[topic][p] for topic, known in offsets.limited(start, stop, 3).items() for p, at in known.items()
+    )

@@ -1,0 +1,96 @@
+"""Which offsets a stream plans to read, where topics come, go, are cut, or are made anew (PIPE-1). Without a JVM."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from fencepost import Admin
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
+from fencepost.kernel import decode_batch
+from fencepost.spark.fetch import DataLost, Range, fetch
+from fencepost.spark.options import parse
+from fencepost.spark.source import StreamReader
+from tests.spark.test_source import NOW, fill
+
+pytestmark = pytest.mark.integration
+
+
+def reader(servers: str, **options: str) -> StreamReader:
+    given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
+    return StreamReader(parse({key.lower(): value for key, value in given.items()}, streaming=True))
+
+
+def test_a_topic_that_was_made_anew_stops_a_stream_unless_it_may_go_on(servers: str, name: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+        fill(servers, name, range(10), partitions=1)
+        everything = ReadAllAvailable()
+        strict, lenient = reader(servers, subscribe=name), reader(servers, subscribe=name, failOnDataLoss="false")
+        behind = {name: {"0": 1_000}}
+        with pytest.raises(DataLost, match="the log ends at 10: was the topic made anew"):
+            strict.latestOffset(behind, everything)
+        assert lenient.latestOffset(behind, everything) == {name: {"0": 10}}
+        assert list(lenient.partitions(behind, {name: {"0": 10}})) == []
+        # Only the last stable offset lies before it: an open transaction holds it up, and nothing is lost.
+        held_up = Producer({"bootstrap.servers": servers, "transactional.id": name})
+        held_up.init_transactions(30)
+        held_up.begin_transaction()
+        for number in (10, 11):
+            held_up.produce(name, b"%d" % number, partition=0, timestamp=NOW + number)
+        held_up.flush(30)
+        assert strict.latestOffset({name: {"0": 11}}, everything) == {name: {"0": 11}}
+        begins = {"startingTimestamp": str(NOW + 11), "startingOffsetsByTimestampStrategy": "latest"}
+        by_time = reader(servers, subscribe=name, **begins)
+        assert by_time.initialOffset() == {name: {"0": 10}}  # not behind what a stream may read to
+        held_up.abort_transaction(30)
+        for each in (strict, lenient, by_time):
+            each.stop()
+
+
+def test_a_limit_counts_a_topic_that_came_later_from_its_first_record(servers: str, name: str) -> None:
+    """Its first records may be gone; counted from 0, a stream would end before them for ever."""
+    first, later = f"{name}-a", f"{name}-b"
+    with Admin(servers) as admin:
+        for topic in (first, later):
+            admin.create_topic(topic, 1)
+            fill(servers, topic, range(50), partitions=1)
+        admin.delete_records(later, {0: 40})
+    source = reader(servers, subscribePattern=f"{name}-.*")
+    end = source.latestOffset({first: {"0": 48}}, ReadMaxRows(6))
+    assert end == {first: {"0": 49}, later: {"0": 45}}
+    assert [str(part.wanted) for part in source.partitions({first: {"0": 48}}, end)] == [
+        f"{first}-0 [48, 49)",
+        f"{later}-0 [40, 45)",
+    ]
+    source.stop()
+
+
+def test_a_pattern_does_not_match_what_sinks_and_owners_keep(servers: str, name: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+        admin.create_topic(f"__fencepost_sink.{name}", 1)
+    source = reader(servers, subscribePattern=f".*{name}")
+    assert list(source.initialOffset()) == [name]
+    source.stop()
+
+
+def test_what_is_left_of_a_range_is_read_where_records_may_be_lost(servers: str, name: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+        fill(servers, name, range(100), partitions=1)
+        admin.delete_records(name, {0: 60})
+
+    def read(start: int, stop: int) -> list[int]:
+        wanted = Range(name, 0, start, stop)
+        with Routes(ClientSettings.of(servers)) as routes:
+            fetched = [batch for found in fetch(routes, wanted, fail_on_data_loss=False) for batch in found]
+        return [record.offset for batch in fetched for record in decode_batch(batch.data) if record.offset < stop]
+
+    assert read(0, 90) == list(range(50, 90))  # whole batches: the one in which the log begins has a few more
+    assert read(10, 50) == []
+    assert read(500, 600) == []  # behind the end: of another topic
+    with pytest.raises(DataLost), Routes(ClientSettings.of(servers)) as routes:
+        list(fetch(routes, Range(name, 0, 0, 90)))
