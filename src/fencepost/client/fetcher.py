@@ -60,7 +60,8 @@ class FetchOptions:
     max_wait: float = 0.5
     """Seconds that a server may hold an answer back while there is nothing new."""
     patience: float = 60.0
-    """Seconds without any answer from a partition's leader before the reader gives up; the loop tries all that time."""
+    """Seconds that a partition is asked for without an answer before the reader gives up; the loop tries all that time.
+    While it is not asked for, because enough of it is ready or the caller is busy, no time passes."""
 
 
 class Chunk(NamedTuple):
@@ -77,7 +78,7 @@ class Chunk(NamedTuple):
 class Fetched:
     """One partition that is being read."""
 
-    __slots__ = ("done", "fetching", "last_heard", "name", "not_before", "position", "ready", "stop")
+    __slots__ = ("asked_since", "done", "fetching", "name", "not_before", "position", "ready", "stop")
 
     def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
         self.name = name
@@ -88,7 +89,8 @@ class Fetched:
         """Bytes in chunks that the caller has not taken yet."""
         self.fetching = False
         self.not_before = now
-        self.last_heard = now
+        self.asked_since: float | None = None
+        """When it was first asked for since its last answer, or would have been if its leader were there."""
         self.done = stop is not None and position >= stop
 
 
@@ -115,6 +117,8 @@ class Fetcher:
         self._ready_bytes = 0
         self._busy: set[Connection] = set()
         self._error: FencepostError | None = None
+        self._turned = clock.monotonic()
+        """When the last turn ended that fetches."""
         self.begin(partitions)
 
     def begin(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
@@ -157,7 +161,10 @@ class Fetcher:
         moment = min(moment, self.brokers.next_moment(now))
         patience = max(0.0, moment - now)
         self._network.poll(patience if timeout is None else min(timeout, patience))
-        self.brokers.check_deadlines(self._clock.monotonic())
+        now = self._clock.monotonic()
+        if fetches:
+            self._turned = now
+        self.brokers.check_deadlines(now)
 
     def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
         """Turns without fetching until something that was asked is answered, or raises TimedOut."""
@@ -228,29 +235,36 @@ class Fetcher:
         """Asks every leader that has nothing of ours to do; when to look again."""
         moment = float("inf")
         wanted: dict[int, list[Fetched]] = {}
+        if now - self._turned >= self._options.patience:
+            # The caller was away for so long that what was asked may be lost for no other reason.
+            for fetched in self._partitions.values():
+                fetched.asked_since = None
         if self._ready_bytes >= self._options.prefetch_bytes:
             return moment
         for fetched in self._partitions.values():
-            if fetched.done or fetched.fetching:
+            if fetched.done or fetched.fetching or fetched.ready > self._options.partition_bytes:
                 continue
-            give_up_at = fetched.last_heard + self._options.patience
-            if now >= give_up_at:
-                self._fail(self._unheard(fetched))
-                return now
-            moment = min(moment, give_up_at)
-            if fetched.ready > self._options.partition_bytes:
-                continue
+            if fetched.asked_since is not None:
+                give_up_at = fetched.asked_since + self._options.patience
+                if now >= give_up_at:
+                    self._fail(self._unheard(fetched))
+                    return now
+                moment = min(moment, give_up_at)
             if now < fetched.not_before:
                 moment = min(moment, fetched.not_before)
                 continue
-            leader = self._metadata.leader(*fetched.name)
+            wanted.setdefault(self._metadata.leader(*fetched.name), []).append(fetched)
+        for leader, partitions in wanted.items():
+            connection = None if leader == NO_LEADER else self.brokers.of_node(leader)
+            if connection in self._busy:
+                continue
+            for fetched in partitions:
+                if fetched.asked_since is None:
+                    fetched.asked_since = now
+                    moment = min(moment, now + self._options.patience)
             if leader == NO_LEADER:
                 self._metadata.distrust()
-            else:
-                wanted.setdefault(leader, []).append(fetched)
-        for leader, partitions in wanted.items():
-            connection = self.brokers.of_node(leader)
-            if connection is not None and connection not in self._busy:
+            elif connection is not None:
                 self._ask(connection, partitions)
         return moment
 
@@ -300,7 +314,6 @@ class Fetcher:
     # --- hearing ---
 
     def _hear(self, waiting: dict[TopicPartition, Fetched], response: hot.FetchResponse) -> None:
-        now = self._clock.monotonic()
         if response.error_code:
             self._fail(ServerError(ErrorCode.of(response.error_code), "fetching"))
             return
@@ -312,7 +325,7 @@ class Fetcher:
                 code = ErrorCode.of(part.error_code)
                 if code is ErrorCode.NONE:
                     fetched.fetching = False
-                    fetched.last_heard = now
+                    fetched.asked_since = None
                     self._chunk(fetched, part)
                 elif code in _TRY_ELSEWHERE:
                     self._metadata.distrust()

@@ -141,7 +141,7 @@ class Brokers:
                 elif part.fetch_offset > log.end:
                     partitions.append(hot.FetchedPartition(part.index, int(ErrorCode.OFFSET_OUT_OF_RANGE)))
                 else:
-                    records: Sequence[Buffer] = log.read(part.fetch_offset)
+                    records: Sequence[Buffer] = log.read(part.fetch_offset, part.max_bytes)
                     seen = log.high_watermark
                     partitions.append(hot.FetchedPartition(part.index, 0, seen, seen, 0, [], records))
             topics.append(hot.FetchedTopic(topic.name, None, partitions))

@@ -56,8 +56,16 @@ class MemoryLog:
     def high_watermark(self) -> int:
         return self.end if self.replicated_to is None else min(self.end, self.replicated_to)
 
-    def read(self, offset: int) -> list[Buffer]:
-        return [batch for batch in self.batches if offset < check_batch(batch).next_offset <= self.high_watermark]
+    def read(self, offset: int, max_bytes: int) -> list[Buffer]:
+        """Whole batches, at least one if there is any, and otherwise no more than `max_bytes`."""
+        found: list[Buffer] = []
+        for batch in self.batches:
+            if offset < check_batch(batch).next_offset <= self.high_watermark:
+                max_bytes -= len(batch)
+                if found and max_bytes < 0:
+                    break
+                found.append(batch)
+        return found
 
 
 def _judged(header: BatchHeader) -> Batch:
