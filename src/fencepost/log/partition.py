@@ -175,9 +175,10 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Up to here (exclusive) every transaction is decided."""
+        """Up to here (exclusive) every transaction is decided. Not before the log's start, although an
+        open transaction may have begun there: who reads committed records must find an offset that is there."""
         first = self.producers.first_open_transaction()
-        return self.high_watermark if first is None else min(first, self.high_watermark)
+        return self.high_watermark if first is None else max(self.start_offset, min(first, self.high_watermark))
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -254,6 +254,17 @@ class TestReopening:
         bed.open()
         assert bed.log.last_stable_offset == 1
 
+    def test_the_last_stable_offset_does_not_stay_behind_the_start_of_the_log(self, bed: LogBed) -> None:
+        """DeleteRecords may go past the beginning of an open transaction."""
+        append(bed.log, make_batch(b"open", pid=1, epoch=0, sequence=0, transactional=True))
+        bed.append(b"plain", b"plain", b"plain")
+        bed.log.synced(bed.log.end_offset)
+        bed.log.delete_records(Offset(2))
+        assert (bed.log.start_offset, bed.log.last_stable_offset, bed.log.high_watermark) == (2, 2, 4)
+        bed.log.snapshot(NOW).write()
+        bed.reopen()
+        assert (bed.log.start_offset, bed.log.last_stable_offset, bed.log.high_watermark) == (2, 2, 4)
+
     def test_handles_of_another_file_system_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="another"):
             PartitionLog.open(tmp_path, LogConfig(), files=OsFiles(), handles=Handles(OsFiles()), now_ms=NOW)
