@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, TypeAlias
 
-from fencepost.errors import ErrorCode, ServerError
+from fencepost.errors import ErrorCode, Malformed, ServerError
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 Resource: TypeAlias = tuple[str, str]
 """The group and the name of what is owned."""
+
+
+class Delayed(Malformed):
+    """A request that comes too late to be believed. Not answered: its connection is closed."""
+
+
+def refuse_severed(connection: Connection) -> None:
+    """Asked at the moment of a change that no guard covers, because the request may have waited since it began."""
+    if connection.severed:
+        raise Delayed("the connection was severed before this request had its turn")
 
 
 def check_write(broker: Broker, connection: Connection, topic: Topic, partition: int) -> None:

@@ -35,9 +35,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from fencepost.core.offsets import Committed
 from fencepost.core.pid import Identity
 from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, StorageError
+from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server import group_rows, transaction_rows
-from fencepost.server.guards import Resource, check_read, check_write, is_read_as, is_written_as
+from fencepost.server.guards import (
+    Delayed,
+    Resource,
+    check_read,
+    check_write,
+    is_read_as,
+    is_written_as,
+    refuse_severed,
+)
 from fencepost.server.markers import Markers
 from fencepost.server.store import Statement
 from fencepost.server.transaction_rows import Overruled
@@ -56,10 +64,6 @@ _FORGET_AFTER_MS: Final[Milliseconds] = 7 * 24 * 60 * 60 * 1000
 """An idle transactional id is forgotten after this long (Kafka: transactional.id.expiration.ms)."""
 
 T = TypeVar("T")
-
-
-class Delayed(Malformed):
-    """A request that may have been on its way since an earlier transaction. Not answered: its connection is closed."""
 
 
 class Entry:
@@ -219,7 +223,7 @@ class Transactions:
             async with entry.lock:
                 if self._by_name.get(name) is not entry:
                     continue  # forgotten, or never stored, while this request waited for its turn
-                _refuse_severed(connection)
+                refuse_severed(connection)
                 await self._next_epoch(entry, timeout_ms, expected)
                 entry.newest_connection = connection.number
                 return entry.transaction.identity
@@ -308,7 +312,7 @@ class Transactions:
             error = transaction.judge_add(who)
             if error is not ErrorCode.NONE:
                 raise _fenced(error, transaction)
-            _refuse_severed(connection)
+            refuse_severed(connection)
             for name in partitions:
                 check_write(self._broker, connection, self._broker.partition(*name).topic, name.partition)
             changed = _copy(transaction)
@@ -354,7 +358,7 @@ class Transactions:
                 raise _fenced(error, transaction)
             if transaction.state is not State.ONGOING or group not in transaction.groups:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction")
-            _refuse_severed(connection)
+            refuse_severed(connection)
             for name in offsets:
                 check_read(self._broker, connection, self._broker.partition(*name).topic, name.partition)
             before, staged_before = entry.staged.get(group, {}), entry.staged
@@ -399,7 +403,7 @@ class Transactions:
             if decision.error is not ErrorCode.NONE:
                 raise _fenced(decision.error, entry.transaction)
             if decision.proceed:
-                _refuse_severed(connection)
+                refuse_severed(connection)
                 _refuse_delayed(entry, connection)
                 if commit and entry.doomed:
                     await self._end(entry, commit=False, fence=True)
@@ -538,12 +542,6 @@ def _without_overruled(
     entry: Entry, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed | None]:
     return {where: None if Overruled(group, where) in entry.overruled else offset for where, offset in offsets.items()}
-
-
-def _refuse_severed(connection: Connection) -> None:
-    """Asked at the moment of the change, because a request may have waited for its turn since (OWN-9)."""
-    if connection.severed:
-        raise Delayed("the connection was severed before this request had its turn")
 
 
 def _refuse_delayed(entry: Entry, connection: Connection) -> None:

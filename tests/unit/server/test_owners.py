@@ -4,9 +4,10 @@ between any two steps of what the owner before had begun."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 
@@ -15,17 +16,26 @@ from fencepost.core.ownership import Granted, Wanted
 from fencepost.core.pid import Identity
 from fencepost.core.transactions import NOBODY, State, Transaction
 from fencepost.errors import ErrorCode, ServerError, StorageError
+from fencepost.kernel import read_header
+from fencepost.log.partition import PartitionLog
+from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
 from fencepost.server.listener import Listener
+from fencepost.server.partition import Partition
+from fencepost.server.router import Fields, Request
 from fencepost.server.settings import ServerConfig
 from fencepost.server.store import Statement
 from fencepost.types import Offset, TopicPartition
+from fencepost.wire import messages
+from fencepost.wire.apis import Key
+from tests.support.batches import batch
 
 pytestmark = pytest.mark.unit
 
 T0 = TopicPartition("t", 0)
 WRITERS, READERS = "writers", "readers"
+ALTER_CONFIGS = 33
 
 
 class Stored:
@@ -78,10 +88,44 @@ class Bed:
     async def commit(self, connection: Connection, who: Identity) -> None:
         await self.broker.transactions.end("name", who, connection, commit=True)
 
+    async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
+        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
+        return await cast(
+            "Awaitable[Fields]", APIS[key].handle(self.broker, Request(key, version, None, message, 0, connection))
+        )
+
+    async def write(self, values: Sequence[bytes]) -> None:
+        """Appended and readable."""
+        partition = self.broker.partition("t", 0)
+        log = await partition.open()
+        data = memoryview(bytearray(batch(values)))
+        partition.append(data, read_header(data), self.broker.clock.now_ms())
+        partition.advance(log.end_offset)
+
     def state(self) -> State:
         found = self.broker.transactions.get("name")
         assert found is not None
         return found.state
+
+
+class Opening:
+    """Of partitions, which a test can hold up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        gate, open_at_once = asyncio.Event(), Partition.open
+
+        async def open_later(partition: Partition) -> PartitionLog:
+            await gate.wait()
+            return await open_at_once(partition)
+
+        with self._monkeypatch.context() as slow:
+            slow.setattr(Partition, "open", open_later)
+            yield
+        gate.set()
 
 
 async def turns(number: int = 5) -> None:
@@ -239,5 +283,121 @@ def test_a_claim_fails_as_long_as_a_decision_of_the_owner_before_is_not_marked_i
                 await bed.claim(new)
         await bed.claim(new)
         assert bed.state() is State.COMPLETE_COMMIT
+
+    run(test)
+
+
+# --- what begins before a claim and would take effect after it ---
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Opening:
+    return Opening(monkeypatch)
+
+
+def test_records_are_not_deleted_by_who_lost_the_partition_while_it_was_opened(
+    run: Callable[[Test], None], opening: Opening
+) -> None:
+    """OWN-9."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.write([b"a", b"b"])
+        await bed.claim(old)
+        with opening.held_up():
+            asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}
+            deleting = asyncio.ensure_future(bed.call(old, Key.DELETE_RECORDS, 1, topics=[asked], timeout=1000))
+            await turns()
+            await bed.claim(new)
+        answer = await deleting
+        assert answer["topics"][0]["partitions"][0]["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (await bed.broker.partition("t", 0).open()).start_offset == 0
+
+    run(test)
+
+
+def marker(*, commit: bool) -> Fields:
+    topic = {"name": "t", "partition_indexes": [0]}
+    return {
+        "producer_id": 7, "producer_epoch": 0, "transaction_result": commit, "topics": [topic], "coordinator_epoch": 0,
+    }  # fmt: skip
+
+
+def marked(answer: Any) -> ErrorCode:
+    code: ErrorCode = answer["markers"][0]["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+def test_a_hanging_transaction_of_a_guarded_topic_is_committed_by_the_owner_alone_and_aborted_by_anyone(
+    run: Callable[[Test], None],
+) -> None:
+    """A commit puts records where only the owner may write (guarded topics)."""
+
+    async def test(bed: Bed) -> None:
+        owner, anyone = bed.connect(), bed.connect()
+        await bed.claim(owner)
+        for commit, connection, expected in [
+            (True, anyone, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            (False, anyone, ErrorCode.NONE),
+            (True, owner, ErrorCode.NONE),
+        ]:
+            answer = await bed.call(connection, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=commit)])
+            assert marked(answer) is expected
+
+    run(test)
+
+
+def test_no_marker_is_written_for_who_was_severed_while_the_partition_was_opened(
+    run: Callable[[Test], None], opening: Opening
+) -> None:
+    """OWN-9."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.write([b"a"])
+        await bed.claim(old)
+        with opening.held_up():
+            marking = asyncio.ensure_future(bed.call(old, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=False)]))
+            await turns()
+            await bed.claim(new)
+        assert marked(await marking) is not ErrorCode.NONE
+        assert (await bed.broker.partition("t", 0).open()).end_offset == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("key", [Key.DELETE_TOPICS, Key.CREATE_PARTITIONS, ALTER_CONFIGS])
+def test_of_several_topics_those_are_left_alone_whose_turn_comes_when_the_connection_is_severed(
+    run: Callable[[Test], None], key: int
+) -> None:
+    """OWN-9: half received or half worked off makes no difference."""
+    fields: dict[int, dict[str, Any]] = {
+        Key.DELETE_TOPICS: {"topic_names": ["first", "t"], "timeout": 1000},
+        Key.CREATE_PARTITIONS: {
+            "topics": [{"name": name, "count": 2, "assignments": None} for name in ("first", "t")],
+            "timeout": 1000,
+            "validate_only": False,
+        },
+        ALTER_CONFIGS: {
+            "resources": [{"resource_type": 2, "resource_name": name, "configs": []} for name in ("first", "t")],
+            "validate_only": False,
+        },
+    }
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.broker.topics.create("first", 1, {})
+        await bed.claim(old)
+        bed.store.let_through.clear()
+        changing = asyncio.ensure_future(bed.call(old, key, 1, **fields[key]))
+        await turns()
+        claiming = asyncio.ensure_future(bed.claim(new))
+        await turns()
+        bed.store.let_through.set()
+        await asyncio.gather(changing, claiming)
+        topic = bed.broker.topics.get("t")
+        assert topic is not None
+        assert topic.partition_count == 1
+        assert topic.writer_group == WRITERS
 
     run(test)

@@ -13,6 +13,7 @@ from fencepost.errors import ErrorCode
 from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
+from fencepost.server.listener import Listener
 from fencepost.server.router import Fields, Request
 from fencepost.server.settings import ServerConfig
 from fencepost.server.topics import Topic
@@ -44,7 +45,7 @@ class Bed:
 
     async def ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Fields:
         message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
-        request = Request(key, version, None, message, 0, cast("Connection", None))
+        request = Request(key, version, None, message, 0, Connection(Listener(self.broker)))
         return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
 
     async def alter(self, name: str, value: str) -> ErrorCode:

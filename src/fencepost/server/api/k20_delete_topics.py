@@ -10,6 +10,7 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
+from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topics import Topic
 
@@ -20,12 +21,13 @@ async def handle(broker: Broker, request: Request) -> Fields:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
-    return {"responses": [await _delete(broker, name, topic_id) for name, topic_id in asked]}
+    return {"responses": [await _delete(broker, request, name, topic_id) for name, topic_id in asked]}
 
 
-async def _delete(broker: Broker, name: str | None, topic_id: Any) -> Fields:
+async def _delete(broker: Broker, request: Request, name: str | None, topic_id: Any) -> Fields:
     answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
     try:
+        refuse_severed(request.connection)
         topic = _find(broker, name, topic_id)
         answer |= {"name": topic.name, "topic_id": topic.topic_id}
         await broker.delete_topic(topic)

@@ -31,8 +31,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
 async def _delete(broker: Broker, request: Request, topic: str, index: int, before: int) -> Fields:
     try:
         partition = broker.partition(topic, index)
-        check_write(broker, request.connection, partition.topic, index)
         log = await partition.open()
+        check_write(broker, request.connection, partition.topic, index)
         if partition.topic.is_compacted and not partition.topic.log_config.deletes:
             raise ServerError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted")
         offset = log.high_watermark if before == _ALL else Offset(before)

@@ -1,7 +1,8 @@
 """WriteTxnMarkers (27): an administrator ends a hanging transaction in given partitions by hand.
 
 Version 1. Only what hangs can be ended this way: where the coordinator knows the transaction as open or decided, the
-request is refused, since it is the coordinator's to end (`fencepost transactions abort`).
+request is refused, since it is the coordinator's to end (`fencepost transactions abort`). In a guarded topic its owner
+alone may commit, since that is to write; to abort what holds up its readers is left to administrators.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from fencepost.core.transactions import DECIDED, State
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
+from fencepost.server.guards import check_write, refuse_severed
 from fencepost.server.partition import Partition
 from fencepost.server.router import Api, Fields, Request
 
@@ -24,7 +26,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
                     {
                         "name": topic.name,
                         "partitions": [
-                            {"partition_index": index, "error_code": await _write(broker, marker, topic.name, index)}
+                            {
+                                "partition_index": index,
+                                "error_code": await _write(broker, request, marker, topic.name, index),
+                            }
                             for index in topic.partition_indexes
                         ],
                     }
@@ -36,14 +41,19 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-async def _write(broker: Broker, marker: Any, topic: str, index: int) -> ErrorCode:
+async def _write(broker: Broker, request: Request, marker: Any, topic: str, index: int) -> ErrorCode:
     try:
         partition: Partition = broker.partition(topic, index)
+        log = await partition.open()
+        # Nothing is waited for between here and the append, so that what is judged still holds there.
+        refuse_severed(request.connection)
+        if marker.transaction_result:
+            check_write(broker, request.connection, partition.topic, index)
         for transaction in broker.transactions:
             under_way = transaction.state in (State.ONGOING, *DECIDED) and partition.name in transaction.partitions
             if under_way and transaction.pid == marker.producer_id:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, "the coordinator will end this transaction")
-        known = (await partition.open()).producers.get(marker.producer_id)
+        known = log.producers.get(marker.producer_id)
         if known is not None and marker.producer_epoch < known.epoch:
             raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH)
         await broker.transactions.markers.write(

@@ -12,17 +12,19 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k32_describe_configs import TOPIC
 from fencepost.server.broker import Broker
+from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topic_config import check_config
 from fencepost.server.topics import Topic
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
-    return {"responses": await alter(broker, request.message, _replaced)}
+    return {"responses": await alter(broker, request, _replaced)}
 
 
-async def alter(broker: Broker, message: Any, changed: Callable[[Topic, Any], Mapping[str, str]]) -> list[Fields]:
-    """Gives each topic named in `message` the configs that `changed` makes of it; answers row by row."""
+async def alter(broker: Broker, request: Request, changed: Callable[[Topic, Any], Mapping[str, str]]) -> list[Fields]:
+    """Gives each topic named in the request the configs that `changed` makes of it; answers row by row."""
+    message = request.message
     times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     rows: list[Fields] = []
     for resource in message.resources:
@@ -40,6 +42,7 @@ async def alter(broker: Broker, message: Any, changed: Callable[[Topic, Any], Ma
                     ErrorCode.INVALID_REQUEST, "only topics can be altered; settings of the node are given at its start"
                 )
             async with broker.topics.changing(resource.resource_name) as topic:
+                refuse_severed(request.connection)
                 configs = changed(topic, resource)
                 if not message.validate_only:
                     await broker.topics.configure(topic, configs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
+from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topics import MAX_PARTITIONS, Topic
 
@@ -24,6 +25,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
             if times[wanted.name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"the request names topic {wanted.name!r} more than once")
             async with broker.topics.changing(wanted.name) as topic:
+                refuse_severed(request.connection)
                 _check(broker, topic, wanted)
                 if not message.validate_only:
                     await broker.topics.add_partitions(topic, wanted.count)

@@ -22,7 +22,7 @@ _SUBTRACT: Final = 3
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
-    return {"responses": await alter(broker, request.message, _changed)}
+    return {"responses": await alter(broker, request, _changed)}
 
 
 def _changed(topic: Topic, resource: Any) -> Mapping[str, str]:
