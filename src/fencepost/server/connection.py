@@ -43,6 +43,10 @@ _LINGER_NOT: Final = Struct("ii").pack(1, 0)
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _AT_A_STRETCH: Final = 512 * 1024
 """Bytes of requests that are worked off for one connection before all others had a turn: about half a millisecond."""
+_FRAME_SECONDS: Final = 60.0
+"""While others wait for memory, a frame has to come at a pace that has it whole within this time: else a client that
+sends a byte now and then could keep the memory of its frame, which may be all there is. A minute is generous: a line
+that takes longer for a request of 1 MiB carries less than 18 kB in a second."""
 _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
 
@@ -68,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         """The frame being received, and how much of it is there."""
         self._received = 0
+        self._frame_began = 0.0
+        """When there was memory for it: from then on its bytes are read."""
         self._unparsed: bytes = b""
         """What lay behind a frame that had to wait for memory."""
         self._inbox: deque[bytearray] = deque()
@@ -253,6 +259,8 @@ class Connection(asyncio.BufferedProtocol):
             at += here
             if here == size:
                 self._complete()
+            else:
+                self._frame_began = self._listener.broker.clock.monotonic()
 
     def memory_freed(self) -> None:
         """Called by the memory when this connection, which waited, may try again."""
@@ -266,9 +274,13 @@ class Connection(asyncio.BufferedProtocol):
     def idle(self) -> bool:
         return not self._line and not self._inbox
 
-    @property
-    def half_received(self) -> bool:
-        return self._frame is not None
+    def is_late(self, now: float, grace: float) -> bool:
+        """Whether it keeps memory for a frame that does not come: not a byte of it for `grace` seconds, or, that much
+        after it began, less of it than it takes."""
+        if self._frame is None:
+            return False
+        expected = len(self._frame) * (now - self._frame_began - grace) / _FRAME_SECONDS
+        return now - max(self.last_progress, self._frame_began) > grace or self._received < expected
 
     # -- working off requests ---------------------------------------------------------------------------------
 

@@ -88,14 +88,19 @@ class Listener:
         return unsupported_version(self.apis)
 
     async def _patrol(self) -> None:
-        """Closes connections that are idle for long, and half-sent requests that stall while others need the memory."""
-        config, clock = self.broker.config, self.broker.clock
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
-            now = clock.monotonic()
-            for connection in list(self.connections):
-                silent_ms = (now - connection.last_progress) * 1000
-                stalled = connection.half_received and self.memory.contended and silent_ms > config.stalled_frame_ms
-                if stalled or (silent_ms > config.connection_idle_ms and connection.idle):
-                    logger.info("closing %s after %.0f s of silence", connection.peer, silent_ms / 1000)
-                    connection.close()
+            self.close_the_silent()
+
+    def close_the_silent(self) -> None:
+        """Closes connections that are idle for long, and half-sent requests that hardly come while others need the
+        memory."""
+        config, now = self.broker.config, self.broker.clock.monotonic()
+        for connection in list(self.connections):
+            silent = now - connection.last_progress
+            if silent * 1000 > config.connection_idle_ms and connection.idle:
+                logger.info("closing %s after %.0f s of silence", connection.peer, silent)
+                connection.close()
+            elif self.memory.contended and connection.is_late(now, config.stalled_frame_ms / 1000):
+                logger.warning("closing %s: others wait for the memory of a request that hardly comes", connection.peer)
+                connection.close()

@@ -43,7 +43,8 @@ class ServerConfig:
     """File handles kept open for segments; partitions beyond that reopen theirs."""
     connection_idle_ms: Milliseconds = 10 * 60 * 1000
     stalled_frame_ms: Milliseconds = 10_000
-    """A half-sent request that makes no progress for this long is closed once others wait for its memory."""
+    """A half-sent request that makes no progress for this long, or much less than it should after it, is closed once
+    others wait for its memory."""
     producer_expiry_ms: Milliseconds = _DAY
     """An idle pid is remembered at least this long (Kafka: producer.id.expiration.ms)."""
     max_connections: int = 20_000
