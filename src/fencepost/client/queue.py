@@ -77,7 +77,8 @@ class Queues:
         self.flushing = 0
         """Callers inside `flush`: batches do not wait to become full."""
         self.failures: deque[Settlement] = deque()
-        """Failed before they had a batch, and not accounted for yet by the send thread."""
+        """Failed before they had a batch. Each is unsettled until the send thread has noted it (`noted`): whoever waits
+        for it must find what follows from it, a transaction that cannot be committed."""
         self._broken: FencepostError | None = None
         self._paused: FencepostError | None = None
 
@@ -389,7 +390,7 @@ class Queues:
                 self._place(topic, partition_count, waiting, unplaced)
         if options.serializes:
             # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
-            ready = [self._serialized(topic, record) for record in waiting]
+            ready = [self._serialized(topic, record, unplaced) for record in waiting]
             with self._lock:
                 self._place(topic, partition_count, deque(record for record in ready if record is not None), unplaced)
         if unplaced is not None:
@@ -407,7 +408,7 @@ class Queues:
                 queue = self._queue_for(topic, record.key, record.partition)
                 placed = self._append(queue, record.key, record.value, record.headers, record.timestamp, size)
             except Exception as error:  # noqa: BLE001 - the partitioner's, or what the record cannot be encoded for
-                self._fail_one(topic, record.ticket, error)
+                self._fail_one(topic, record.ticket, error, unplaced)
                 continue
             assert isinstance(placed.settlement, Batch)
             placed.settlement.deadline = min(placed.settlement.deadline, record.deadline)
@@ -420,7 +421,7 @@ class Queues:
             self._all_settled.notify_all()
         self._room.notify_all()
 
-    def _serialized(self, topic: TopicQueues, record: Waiting) -> Waiting | None:
+    def _serialized(self, topic: TopicQueues, record: Waiting, unplaced: Unplaced | None) -> Waiting | None:
         options = self._options
         try:
             key = (
@@ -438,39 +439,44 @@ class Queues:
         except Exception as error:  # noqa: BLE001 - the serializer's: it belongs on the ticket
             with self._lock:
                 topic.charge(-record.charged)
-                self._fail_one(topic, record.ticket, error)
+                self._fail_one(topic, record.ticket, error, unplaced)
             return None
         return record._replace(key=key, value=value)
 
-    def _fail_one(self, topic: TopicQueues, ticket: Ticket, error: Exception) -> None:
-        lone = Lone(self._settling, topic.name)
-        ticket.settlement, ticket.index = lone, 0
+    def _fail_one(self, topic: TopicQueues, ticket: Ticket, error: Exception, unplaced: Unplaced | None) -> None:
         if not isinstance(error, FencepostError):
             cause = error
             error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
             error.__cause__ = cause
-        lone.fail(error)
+        lone = Lone(self._settling, topic.name)
+        lone.fail(error)  # before any ticket has it: no callback runs under the lock
+        ticket.settlement, ticket.index = lone, 0
+        self._unsettled[lone] = None
         self.failures.append(lone)
+        if unplaced is not None:
+            unplaced.moved_into.append(lone)
 
-    def fail_waiting(
-        self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None
-    ) -> list[Settlement]:
+    def noted(self, lone: Settlement) -> None:
+        """What follows from this early failure is done."""
+        with self._lock:
+            self._unsettled.pop(lone, None)
+            self._all_settled.notify_all()
+
+    def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> None:
         """Fails what waits for the topic's partitions: all of it, or what has expired."""
-        failed: list[Settlement] = []
         with self._lock:
             keep: deque[Waiting] = deque()
             unplaced = topic.unplaced
+            before = len(topic.waiting)
             for record in topic.waiting:
                 if expired_at is not None and record.deadline > expired_at:
                     keep.append(record)
                     continue
                 topic.charge(-record.charged)
-                lone = Lone(self._settling, topic.name)
-                record.ticket.settlement, record.ticket.index = lone, 0
-                lone.fail(error)
-                failed.append(lone)
+                self._fail_one(topic, record.ticket, error, unplaced)
             topic.waiting = keep
-            if failed:
+            has_failed = len(keep) < before
+            if has_failed:
                 topic.unplaced = None
                 self._to_place.pop(topic, None)
                 if keep:
@@ -485,9 +491,8 @@ class Queues:
                     self._unsettled.pop(unplaced, None)
                 self._all_settled.notify_all()
                 self._room.notify_all()
-        if failed and unplaced is not None:
+        if has_failed and unplaced is not None:
             unplaced.moved()
-        return failed
 
     def settled(self, batch: Batch) -> None:
         """The batch's tickets have their answer: its memory is free again."""

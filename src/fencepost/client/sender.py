@@ -144,7 +144,6 @@ class Sender:
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
         self._network.poll(self._patience(now, timeout))
         self.brokers.check_deadlines(self._agenda.now())
-        self.settling.note_early_failures()
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
         if self._stopping or self.settling.is_to_sweep:

@@ -227,3 +227,50 @@ def test_ids_are_the_same_when_they_come_back_from_json() -> None:
 def test_what_are_no_ids_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no saved ids"):
         ProducerIds.from_json(text)
+
+
+def _refuse(*_: object) -> int:
+    raise ValueError("no good")
+
+
+@pytest.mark.parametrize(
+    ("options", "partition"),
+    [({"value_serializer": _refuse}, None), ({"partitioner": _refuse}, None), ({}, 9)],
+    ids=["serializer", "partitioner", "no such partition"],
+)
+def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
+    options: dict[str, Any], partition: int | None
+) -> None:
+    """PIPE-2. Whoever waits until all is settled finds the transaction doomed, also while the send thread polls."""
+    producer = NamedProducer(cluster(t=1), **options)
+    sender, poll = producer.sender, producer.network.poll
+    seen: list[object] = []
+
+    def look(timeout: float | None) -> None:
+        assert sender.standing.transaction is not None
+        seen.append((sender.queues.is_empty, sender.standing.transaction.error is not None))
+        poll(timeout)
+
+    assert sender.enlisting.begin()
+    ticket = producer.send("t", b"v", partition=partition)
+    producer.network.poll = look  # type: ignore[method-assign]
+    producer.until(ticket.done)
+    producer.sender.run_once(0.01)
+    assert (True, False) not in seen
+    assert seen[-1] == (True, True)
+
+
+def test_a_topic_that_does_not_exist_dooms_the_transaction_before_its_records_count_as_settled() -> None:
+    on = cluster()
+    on.creates_topics = False
+    producer = NamedProducer(on, unknown_topic_timeout=1.0)
+    sender = producer.sender
+    assert sender.enlisting.begin()
+    ticket = producer.send("t", b"v")
+    settled: list[bool] = []
+    ticket.add_done_callback(lambda _: settled.append(sender.queues.is_empty))
+    producer.until(lambda: bool(settled))
+    assert settled == [False]
+    assert sender.queues.is_empty
+    assert sender.standing.transaction is not None
+    assert sender.standing.transaction.error is ticket.exception(0)

@@ -24,8 +24,8 @@ class Expiry:
             self._agenda.due(first, now)
             if first <= now:
                 error = Expired(self._reason("no answer about the topic"), persisted="no", topic=topic.name)
-                for settlement in self._queues.fail_waiting(topic, error, expired_at=now):
-                    self._settling.failed(settlement)
+                self._queues.fail_waiting(topic, error, expired_at=now)
+                self._settling.note_early_failures()
 
     def of_queued(self, queue: PartitionQueue, now: float) -> bool:
         """Fails what has waited too long without being sent; False if the queue is empty then."""

@@ -33,6 +33,7 @@ class Placing:
             count = self._metadata.partition_count(topic.name)
             if count:
                 self._queues.place(topic, count)
+                self._settling.note_early_failures()
             else:
                 self._wait_for(topic, now)
 
@@ -55,8 +56,8 @@ class Placing:
             self._expiry.of_waiting(topic, now)
             return
         self._metadata.forget(topic.name)  # the next send asks anew
-        for settlement in self._queues.fail_waiting(topic, error):
-            self._settling.failed(settlement)
+        self._queues.fail_waiting(topic, error)
+        self._settling.note_early_failures()
 
     def refresh_metadata(self, now: float) -> None:
         if not self._metadata.due(now):

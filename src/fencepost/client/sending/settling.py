@@ -88,8 +88,11 @@ class Settling:
                 log.exception("on_error raised")
 
     def note_early_failures(self) -> None:
+        """Of records that never had a batch; at once after they may have failed, for somebody may wait for them."""
         while self._queues.failures:
-            self.failed(self._queues.failures.popleft())
+            lone = self._queues.failures.popleft()
+            self.failed(lone)
+            self._queues.noted(lone)
 
     # --- a queue ---
 
@@ -112,8 +115,8 @@ class Settling:
 
     def _fail_unplaced(self, cause: FencepostError) -> None:
         for topic in self._queues.topics_to_place():
-            for settlement in self._queues.fail_waiting(topic, said_of(cause, "no", topic=topic.name)):
-                self.failed(settlement)
+            self._queues.fail_waiting(topic, said_of(cause, "no", topic=topic.name))
+        self.note_early_failures()
 
     def kept_out(self, address: Address | None, error: FencepostError) -> None:
         """Wrong credentials, or TLS without trust: what would wait for that broker fails now. The next record is
@@ -171,7 +174,6 @@ class Settling:
                     persisted: Persisted = "no" if is_implicit else sent.persisted
                     self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)))
             self._fail_unsent(queue, cause)
-        self.note_early_failures()
 
     def fence(self, code: ErrorCode) -> None:
         """Another one took over, and this one is at its end."""
