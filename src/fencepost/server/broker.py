@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import shutil
 import uuid
@@ -28,6 +27,7 @@ from fencepost.server.topics import Topic, Topics
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +72,14 @@ class Broker:
         return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
     async def start(self) -> None:
+        deleted = [str(name) for (name,) in self.store.query("SELECT folder FROM deleted_folders")]
         await self.store.execute(
             [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
         )
         await self.groups.start()
         self.transactions.start()
         self.spawn(Housekeeping(self).run(), "housekeeping")
-        self.spawn(self._sweep_folders(), "remove folders of deleted topics")
+        self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
 
     async def close(self) -> None:
         """Closes every log cleanly; afterwards a start has nothing to replay."""
@@ -147,21 +148,27 @@ class Broker:
                 partition.log.abandon()
                 partition.log = None
         self.groups.topic_deleted(topic.name)
-        self.spawn(self._remove_folder(topic), f"remove {topic.folder.name}")
+        self.spawn(self._remove_folder(topic.folder), f"remove {topic.folder.name}")
 
-    async def _remove_folder(self, topic: Topic) -> None:
-        await asyncio.get_running_loop().run_in_executor(
-            self.threads, lambda: shutil.rmtree(topic.folder, ignore_errors=True)
-        )
+    async def _remove_folder(self, folder: Path) -> None:
+        """Of a deleted topic. What cannot be removed now is tried again at the next start."""
 
-    async def _sweep_folders(self) -> None:
-        """A crash between deleting a topic and removing its folder leaves one behind: it goes now."""
-        expected = {topic.folder for topic in self.topics}
+        def remove() -> bool:
+            shutil.rmtree(folder, ignore_errors=True)
+            return not folder.exists()
 
-        def sweep() -> None:
-            with contextlib.suppress(OSError):
-                for folder in self.directory.logs.iterdir():
-                    if folder not in expected:
-                        shutil.rmtree(folder, ignore_errors=True)
+        if await asyncio.get_running_loop().run_in_executor(self.threads, remove):
+            await self.store.execute([("DELETE FROM deleted_folders WHERE folder = ?", (folder.name,))])
 
-        await asyncio.get_running_loop().run_in_executor(self.threads, sweep)
+    async def _sweep_folders(self, deleted: list[str]) -> None:
+        """A crash between deleting a topic and removing its folder leaves one behind: it goes now. Others stay: they
+        may be all that is left of a topic that an older metadata store has never heard of."""
+        expected = {topic.folder.name for topic in self.topics} | set(deleted)
+        for name in deleted:
+            folder = self.directory.logs / name
+            if folder.exists():
+                logger.info("removing %s: its topic is deleted", folder)
+            await self._remove_folder(folder)
+        for folder in self.directory.logs.iterdir():
+            if folder.is_dir() and folder.name not in expected:
+                logger.warning("%s belongs to no topic; it is left alone", folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -20,6 +21,9 @@ from fencepost.errors import DataDirectoryError
 
 _NAME_IN_FOLDER = 200
 """Characters of a topic's name that its folder shows; with the id it stays within what file systems take."""
+
+_TOPIC_FOLDER = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_IN_FOLDER}}}\.[a-zA-Z0-9_-]{{22}}")
+"""NAME.ID, with the id as `topic_id_text` writes it."""
 
 
 def topic_id_text(topic_id: uuid.UUID) -> str:
@@ -34,11 +38,30 @@ class DataDirectory:
         self.ephemeral = path is None
         self.path = Path(tempfile.mkdtemp(prefix="fencepost-")) if path is None else path.absolute()
         try:
+            self._check_that_it_is_ours()
             self.logs.mkdir(parents=True, exist_ok=True)
             self._lock: IO[str] = (self.path / "fencepost.lock").open("a+", encoding="ascii")
         except OSError as error:
             raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror or error}") from error
         self._take()
+
+    def _check_that_it_is_ours(self) -> None:
+        """Before anything is made here: a server that goes on with data it does not know would end in losing it."""
+        if not self.logs.is_dir():
+            return
+        if not self.store.exists() or not self.store.stat().st_size:
+            if any(self.logs.iterdir()):
+                raise DataDirectoryError(
+                    f"{self.logs} is not empty, but there is no {self.store.name} beside it to say which topics it "
+                    "holds: bring that file back from a backup, or give another --data; nothing was changed"
+                )
+            return
+        for folder in self.logs.iterdir():
+            if folder.is_dir() and not _TOPIC_FOLDER.fullmatch(folder.name):
+                raise DataDirectoryError(
+                    f"{folder} is no folder of a topic (NAME.ID): move it elsewhere, or give another --data; "
+                    "nothing was changed"
+                )
 
     def _take(self) -> None:
         try:

@@ -35,6 +35,8 @@ SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS topic_configs (
         topic TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (topic, name)
     ) WITHOUT ROWID""",
+    # Folders whose topic is deleted, until they are removed: what a crash leaves behind goes by name, never by guess.
+    "CREATE TABLE IF NOT EXISTS deleted_folders (folder TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 
 

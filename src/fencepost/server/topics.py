@@ -219,6 +219,7 @@ class Topics:
                 [
                     ("DELETE FROM topics WHERE name = ?", (topic.name,)),
                     ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
+                    ("INSERT OR IGNORE INTO deleted_folders (folder) VALUES (?)", (topic.folder.name,)),
                 ]
             )
             topic.deleted = True
