@@ -1,13 +1,19 @@
 """A task's journal: restarted elsewhere while the first one is only paused, and still one writer (OWN-10).
 
-    python examples/journal.py SERVERS TOPIC ATTEMPT [STEPS]
+    fencepost topic create counts --set fencepost.writer.group=journal-writers
+    python examples/journal.py 127.0.0.1:9092 counts [TOKEN [STEPS]]
 
-The task counts, and journals each step, so that whoever comes after it goes on where it was. A scheduler that believes
-it dead starts it again with the next attempt's number, which is the generation it claims the journal with: a higher
-attempt takes over at once, a lower one is refused. A first attempt that was only paused finds itself fenced when it
-wakes up: nothing that it had under way enters the journal, and it ends with exit code 3.
+The task counts, and journals each step, so that whoever comes after it goes on where it was. It claims the journal with
+the token of the attempt that it replaces, which that one printed (none for the very first): it takes over from that one
+at once, dead or alive, and is refused if anybody was there since. So of two restarts one wins, and an attempt that
+starts too late is refused even when nobody is at work any more. A generation could not promise that: it begins again at
+1 whenever the owner is gone. A scheduler keeps the newest token as it keeps the number of attempts.
 
-Try it in two terminals: start attempt 1, press Ctrl-Z, start attempt 2 in the other, then `fg` in the first.
+An attempt that was only paused finds itself fenced when it wakes up: nothing that it had under way enters the journal,
+and it ends with exit code 3. One that is refused ends with 4.
+
+Try it in two terminals: start it, press Ctrl-Z, start it in the other with the token that the first one printed, then
+`fg` in the first.
 """
 
 from __future__ import annotations
@@ -15,10 +21,12 @@ from __future__ import annotations
 import sys
 from itertools import count
 
-from fencepost import Fenced, Producer, Reader, Refused
+from fencepost import Fenced, FencepostError, Producer, Reader, Refused
 from fencepost.types import TopicPartition
 
 GROUP = "journal-writers"
+NOBODY = 0
+"""The token before the first one."""
 FENCED, REFUSED = 3, 4
 
 
@@ -31,26 +39,32 @@ def restored(servers: str, topic: str) -> int:
     return state
 
 
-def run(servers: str, topic: str, attempt: int, steps: int | None = None) -> int:
+def run(servers: str, topic: str, replaced: int = NOBODY, steps: int | None = None) -> int:
     try:
         with Producer(servers, linger=0) as producer:
-            claim = producer.own(GROUP, [f"{topic}-0"], generation=attempt)
+            # Generation 0 takes it from whoever holds it, and `after` says from whom that may be.
+            claim = producer.own(GROUP, [f"{topic}-0"], generation=0, after=replaced)
             state = restored(servers, topic)  # after the claim: what is there now is all there will be of others
-            print(f"attempt {attempt} goes on at {state}, token {claim.token}", flush=True)
+            print(f"goes on at {state}, token {claim.token}", flush=True)
             for step in count() if steps is None else range(steps):
                 state += 1
-                producer.send(topic, f"{state} {attempt}", partition=0)
+                producer.send(topic, f"{state} {claim.token}", partition=0)
                 if step % 100 == 99:
                     producer.flush()
-        print(f"attempt {attempt} is done at {state}", flush=True)
+        print(f"done at {state}", flush=True)
         return 0
     except Refused as refused:
-        print(f"attempt {attempt} is late: attempt {refused.current_generation} is at work", flush=True)
+        print(f"late: token {refused.token} was granted since", flush=True)
         return REFUSED
     except Fenced as fenced:
-        print(f"attempt {attempt} was replaced: {fenced}", flush=True)
+        print(f"replaced: {fenced}", flush=True)
         return FENCED
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None))
+    try:
+        sys.exit(run(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5])))
+    except FencepostError as error:
+        sys.exit(f"journal: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -63,25 +63,56 @@ def test_a_task_restarted_elsewhere_while_the_first_is_only_paused_has_one_write
     rounds = 10
     with ExitStack() as tasks:
 
-        def start(attempt: int) -> Heard:
-            task = tasks.enter_context(Heard("examples/journal.py", server.address, "journal", attempt))
-            task.hear(lambda line: "goes on" in line)
-            return task
+        def attempt(replaced: int) -> Heard:
+            return tasks.enter_context(Heard("examples/journal.py", server.address, "journal", replaced))
 
-        task = start(1)
-        for attempt in range(2, rounds + 2):
+        def start(replaced: int) -> tuple[Heard, int]:
+            task = attempt(replaced)
+            return task, token_of(task.hear(lambda line: "goes on" in line))
+
+        task, token = start(journal.NOBODY)
+        granted = [token]
+        for _ in range(rounds):
             a_moment(chance)
             task.signal(STOP)
-            successor = start(attempt)
+            successor, token = start(token)
             task.signal(WAKE)
             assert task.wait() == journal.FENCED, task
             task = successor
-        late = tasks.enter_context(Heard("examples/journal.py", server.address, "journal", 1))
-        assert late.wait() == journal.REFUSED, late
-    states, attempts = zip(*[map(int, record.value.split()) for record in written(server, "journal")], strict=True)
+            granted.append(token)
+        for older in (journal.NOBODY, granted[0], granted[-2]):
+            late = attempt(older)
+            assert late.wait() == journal.REFUSED, late
+        task.signal(signal.SIGINT)
+        assert task.wait() == 130, task
+        assert not any("Traceback" in line for line in task.lines), task
+    states, tokens = zip(*[map(int, record.value.split()) for record in written(server, "journal")], strict=True)
     assert list(states) == list(range(1, len(states) + 1)), "two tasks wrote at the same time"
-    assert list(attempts) == sorted(attempts), "a fenced task wrote after its successor"
-    assert set(attempts) == set(range(1, rounds + 2))
+    assert list(tokens) == sorted(tokens), "a fenced task wrote after its successor"
+    assert sorted(set(tokens)) == granted
+
+
+def token_of(line: str) -> int:
+    """Of a task that tells what it was granted."""
+    return int(line.rpartition("token ")[2])
+
+
+def test_an_attempt_that_comes_late_is_refused_even_when_nobody_is_at_work_any_more(
+    server: fencepost.Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """OWN-10, the fourth case: generations begin again at 1 when the owner is gone (OWN-3), tokens never do."""
+    create(server, "journal", writer=journal.GROUP)
+
+    def attempt(replaced: int) -> int:
+        return journal.run(server.address, "journal", replaced, 3)
+
+    assert attempt(3) == journal.REFUSED, "nobody was ever granted that token"
+    assert attempt(journal.NOBODY) == 0
+    first = token_of(next(line for line in capfd.readouterr().out.splitlines() if "goes on" in line))
+    assert attempt(first) == 0
+    for late in (journal.NOBODY, first):
+        assert attempt(late) == journal.REFUSED
+    assert [record.value.split()[0] for record in written(server, "journal")] == [b"%d" % n for n in range(1, 7)]
 
 
 # --- a replicated store ---
