@@ -287,6 +287,53 @@ def test_a_claim_fails_as_long_as_a_decision_of_the_owner_before_is_not_marked_i
     run(test)
 
 
+# --- waiting claims ---
+
+
+def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(run: Callable[[Test], None]) -> None:
+    """OWN-9: the table has it as the owner, so it is told so, behind the barrier and with a token that is stored."""
+
+    async def test(bed: Bed) -> None:
+        first, second = bed.connect(), bed.connect()
+        await bed.claim(first)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 0.05
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 50))
+        await turns()
+
+        def keep_the_loop_busy_until_both_are_due() -> None:
+            while loop.time() <= deadline + 0.01:
+                pass
+            loop.call_soon(bed.broker.owners.release, first, WRITERS, ["t-0"])
+
+        loop.call_soon(keep_the_loop_busy_until_both_are_due)
+        judged = await waiting
+        assert bed.broker.owners.table.owns(second, WRITERS, "t-0")
+        assert isinstance(judged, Granted)
+        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(judged.rows[0].token,)]
+
+    run(test)
+
+
+def test_a_claim_in_line_that_is_severed_before_it_hears_of_its_grant_leaves_no_trace(
+    run: Callable[[Test], None],
+) -> None:
+    """Tokens never fall: one that is older than what is stored is not stored behind it."""
+
+    async def test(bed: Bed) -> None:
+        first, second, third = bed.connect(), bed.connect(), bed.connect()
+        await bed.claim(first)
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 60_000))
+        await turns()
+        bed.broker.owners.release(first, WRITERS, ["t-0"])
+        await bed.claim(third)
+        await waiting
+        await bed.broker.store.execute([])
+        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(bed.broker.owners.table.last_token,)]
+
+    run(test)
+
+
 # --- what begins before a claim and would take effect after it ---
 
 
