@@ -150,14 +150,23 @@ class PartitionLog:
 
     @classmethod
     def open(
-        cls, directory: Path, config: LogConfig, *, files: Files, handles: Handles, now_ms: Milliseconds
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        files: Files,
+        handles: Handles,
+        now_ms: Milliseconds,
+        sync_failed: bool = False,
     ) -> PartitionLog:
         """The log in this directory, recovered; a missing directory is an empty log, and made by the first append.
-        Blocks. StorageError if the disk does not play along."""
+        Blocks. StorageError if the disk does not play along. Whoever opens a log again whose sync failed says so: the
+        disk that refused the sync may have refused to note that, too."""
         if handles.files is not files:
             raise ValueError("the handles belong to another file system")
         try:
-            return cls(str(directory), config, handles, recover(str(directory), config, handles, now_ms))
+            recovered = recover(str(directory), config, handles, now_ms, sync_failed=sync_failed)
+            return cls(str(directory), config, handles, recovered)
         except OSError as error:
             raise StorageError(f"cannot open the log {directory}: {error}") from error
 

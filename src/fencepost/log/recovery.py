@@ -80,12 +80,15 @@ def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds
     )
 
 
-def recover(directory: str, config: LogConfig, handles: Handles, now_ms: Milliseconds) -> Recovered:
-    """Reads the log in `directory`, mends it, and syncs what it had not been known to be synced. Blocks."""
+def recover(
+    directory: str, config: LogConfig, handles: Handles, now_ms: Milliseconds, *, sync_failed: bool = False
+) -> Recovered:
+    """Reads the log in `directory`, mends it, and syncs what it had not been known to be synced. Blocks. With
+    `sync_failed` the caller knows what the file of that name says otherwise."""
     files = handles.files
     if not files.exists(directory):
         return Recovered()
-    return _Recovery(directory, config, handles, now_ms).run(files.listdir(directory))
+    return _Recovery(directory, config, handles, now_ms).run(files.listdir(directory), sync_failed=sync_failed)
 
 
 class _Recovery:
@@ -100,7 +103,7 @@ class _Recovery:
         self._replayed_from: dict[Offset, int] = {}
         """Base offsets of the segments that were replayed, with the position where that began."""
 
-    def run(self, names: list[str]) -> Recovered:
+    def run(self, names: list[str], *, sync_failed: bool) -> Recovered:
         changed = swap.recover(self._files, self._directory, names)
         if changed:
             names = self._files.listdir(self._directory)
@@ -129,7 +132,7 @@ class _Recovery:
             # Unless compaction left nothing of them, segments missing from the beginning were deleted.
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
-        if SYNC_FAILED_NAME in names:
+        if sync_failed or SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True
         names_are_durable = snapshot is not None and (not bases or bases[-1] == snapshot.active_base)
@@ -288,7 +291,8 @@ class _Recovery:
                 for position in range(start, segment.size, _CHUNK):
                     write_all(files, fd, files.read(fd, min(_CHUNK, segment.size - position), position), position)
                 files.sync(fd)
-        files.remove(f"{self._directory}/{SYNC_FAILED_NAME}")
+        with suppress(FileNotFoundError):
+            files.remove(f"{self._directory}/{SYNC_FAILED_NAME}")
 
     def _path(self, offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{file_name(offset, suffix)}"

@@ -41,7 +41,18 @@ class Disk:
 
 
 class Partition:
-    __slots__ = ("_disk", "_failed_at", "_opening", "_snapshotting", "_waiters", "directory", "index", "log", "topic")
+    __slots__ = (
+        "_disk",
+        "_failed_at",
+        "_opening",
+        "_snapshotting",
+        "_sync_failed",
+        "_waiters",
+        "directory",
+        "index",
+        "log",
+        "topic",
+    )
 
     def __init__(self, topic: Topic, index: int, directory: Path, disk: Disk) -> None:
         self.topic = topic
@@ -52,6 +63,8 @@ class Partition:
         self._disk = disk
         self._opening: asyncio.Future[PartitionLog] | None = None
         self._failed_at = 0.0
+        self._sync_failed = False
+        """The last log failed at a sync, and has not been opened again since."""
         self._snapshotting = False
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -82,10 +95,12 @@ class Partition:
                     files=disk.files,
                     handles=disk.handles,
                     now_ms=disk.clock.now_ms(),
+                    sync_failed=self._sync_failed,
                 ),
             )
         finally:
             self._opening = None
+        self._sync_failed = False
         if self.topic.deleted:
             log.abandon()
         else:
@@ -106,6 +121,7 @@ class Partition:
                 self._failed_at = now
                 self.log.abandon()
                 self.log = None
+                self._sync_failed = True
                 return False
         return True
 

@@ -1,20 +1,26 @@
-"""A partition is opened once, by whoever asks first, and is there for everyone from that moment on."""
+"""A partition is opened once, by whoever asks first, and is there for everyone from that moment on; and again
+after a sync of its log has failed."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.clock import SystemClock
-from fencepost.server.partition import Disk, Partition
+from fencepost.server.partition import REOPEN_AFTER_SECONDS, Disk, Partition
 from fencepost.server.topics import Topic
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.files import FailingFiles
+from tests.support.logs import append, make_batch, read_all
 
 pytestmark = pytest.mark.unit
 
@@ -42,3 +48,36 @@ def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_
 
     with ThreadPoolExecutor(1) as threads:
         asyncio.run(ask(threads))
+
+
+def test_after_a_failed_sync_it_is_opened_as_one_that_failed_although_the_disk_could_not_note_that(
+    tmp_path: Path,
+) -> None:
+    """Otherwise what the kernel dropped would be read back from memory and called durable: the power goes after it."""
+    files = FailingFiles(tmp_path)
+    clock = HandWoundClock()
+
+    async def fail_and_come_back(threads: ThreadPoolExecutor) -> None:
+        disk = Disk(files, Handles(files), threads, clock)
+        topic = Topic("t", uuid.uuid4(), 1, {}, folder=tmp_path, disk=disk, producer_expiry_ms=1000)
+        partition = Partition(topic, 0, tmp_path / "t-0", disk)
+        log = await partition.open()
+        append(log, make_batch(b"synced"))
+        log.sync()
+        append(log, make_batch(b"in doubt"))
+        files.fail_next("sync", errno.EIO)
+        files.fail_next("open", errno.EIO)
+        with pytest.raises(StorageError):
+            log.sync()
+        clock.advance(REOPEN_AFTER_SECONDS)
+        assert not partition.usable()
+        log = await partition.open()
+        assert log.high_watermark == 2
+        log.abandon()
+        files.lose_power()
+        found = PartitionLog.open(tmp_path / "t-0", topic.log_config, files=files, handles=disk.handles, now_ms=0)
+        assert [record.value for record in read_all(found)] == [b"synced", b"in doubt"]
+        found.abandon()
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(fail_and_come_back(threads))
