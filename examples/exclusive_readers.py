@@ -1,6 +1,7 @@
 """Readers that share a topic's partitions: it is never the case that two of them hold the same one (OWN-10).
 
-    python examples/exclusive_readers.py SERVERS TOPIC [--partitions 0,1,2] [--session 5]
+    fencepost topic create work --partitions 3 --set fencepost.reader.group=exclusive-readers
+    python examples/exclusive_readers.py 127.0.0.1:9092 work [--partitions 0,1,2] [--session 5]
 
 Start it as often as you like. Each process waits for every partition it was told of (all of them by default), reads the
 ones it is granted from where the group left off, and stores its position as it goes. A process that dies or falls
@@ -14,14 +15,15 @@ place where results go check the token, which rises with every owner: here it is
 from __future__ import annotations
 
 import argparse
+import queue
 import sys
 import threading
 
-from fencepost import Admin, Fenced, Reader
+from fencepost import Admin, Fenced, FencepostError, Reader
 from fencepost.types import TopicPartition
 
 GROUP = "exclusive-readers"
-FENCED = 3
+FENCED, FAILED = 3, 1
 
 
 def read(servers: str, partition: TopicPartition, session: float, print_lock: threading.Lock) -> None:
@@ -49,13 +51,13 @@ def main() -> int:
     parser.add_argument("--partitions", help="only these, as numbers with commas")
     parser.add_argument("--session", type=float, default=5.0, help="silent for so many seconds: replaced")
     given = parser.parse_args()
-    if given.partitions:
-        wanted = [int(number) for number in given.partitions.split(",")]
-    else:
-        with Admin(given.servers) as admin:
-            wanted = [found.partition for found in admin.describe_topic(given.topic).partitions]
+    with Admin(given.servers) as admin:
+        there = {str(found.partition) for found in admin.describe_topic(given.topic).partitions}
+    wanted = set(given.partitions.split(",")) if given.partitions else there
+    if strange := wanted - there:
+        parser.error(f"{given.topic} has no partition {', '.join(sorted(strange))}")
     lock = threading.Lock()
-    lost = threading.Event()
+    ends: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def hold(number: int) -> None:
         try:
@@ -63,17 +65,21 @@ def main() -> int:
         except Fenced as fenced:
             with lock:
                 print("lost", f"{given.topic}-{number}", fenced, flush=True)
-        finally:
-            lost.set()
+            ends.put(FENCED)
+        except FencepostError as error:
+            with lock:
+                print("failed", f"{given.topic}-{number}", error, flush=True)
+            ends.put(FAILED)
 
-    for number in wanted:
+    for number in sorted(map(int, wanted)):
         threading.Thread(target=hold, args=(number,), daemon=True).start()
-    lost.wait()  # a reader that lost one partition was away: it ends, and may be started again
-    return FENCED
+    return ends.get()  # a reader that lost one partition was away: it ends, and may be started again
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except FencepostError as error:
+        sys.exit(f"exclusive readers: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -72,4 +72,9 @@ def main(source: str, target: str, topic: str, follow: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], follow="--follow" in sys.argv)
+    try:
+        main(sys.argv[1], sys.argv[2], sys.argv[3], follow="--follow" in sys.argv)
+    except fencepost.FencepostError as error:
+        sys.exit(f"mirror: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,10 +1,12 @@
 """A database's outbox, relayed in total order, each row once, by one process with a standby (OWN-10).
 
-    python examples/outbox_relay.py SERVERS TOPIC DATABASE [--until-empty]
+    fencepost topic create events --set fencepost.writer.group=outbox-relays
+    python examples/outbox_relay.py 127.0.0.1:9092 events application.db [--until-empty]
 
 An application writes its events into the table `outbox` in the transaction that changes its data; the relay sends them
-to partition 0 of TOPIC. Start as many relays as you like: one owns the partition, the others wait, and take over when
-it ends or falls silent. DATABASE is a file of SQLite, or an address like postgresql://user@host/name (needs psycopg).
+to partition 0 of a topic. Start as many relays as you like: one owns the partition, the others wait, and take over when
+it ends or falls silent. The database is a file of SQLite, or an address like postgresql://user@host/name (needs
+psycopg).
 
 There is no table of positions to keep in step: every record carries its row's position, and a relay that has just
 become the owner reads the last one from the log. That is right because of the order of things: once the claim is
@@ -21,8 +23,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from fencepost import Fenced, Producer, Reader
-from fencepost.client.admin import Admin
+from fencepost import Admin, Fenced, FencepostError, Producer, Reader
 from fencepost.types import TopicPartition
 
 GROUP = "outbox-relays"
@@ -155,5 +156,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         sys.exit(main())
+    except FencepostError as error:
+        sys.exit(f"outbox relay: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,6 +1,8 @@
 """A replicated store whose commit log is a partition: one master at any offset, whoever thinks it is (OWN-10).
 
-    python examples/replicated_store.py SERVERS TOPIC NAME [SESSION]
+    fencepost topic create store --set fencepost.writer.group=store-masters
+    python examples/replicated_store.py 127.0.0.1:9092 store anna [SESSION]
+    python examples/replicated_store.py 127.0.0.1:9092 store bert [SESSION]
 
 Every replica reads the log and applies it. The one that owns the log's partition is the master, and only it may write.
 Commands come on standard input, a line each: `add KEY NUMBER` (answered with the new value, or `not the master`), `get
@@ -59,7 +61,7 @@ def lead(
     print(f"{name} is the master", flush=True)
     while command := commands.get():
         match command.split():
-            case ["add", key, number]:
+            case ["add", key, number] if is_number(number):
                 value = store.values.get(key, 0) + int(number)
                 change = json.dumps({"key": key, "value": value, "by": name, "term": claim.token})
                 producer.send(topic, change, partition=0).result()  # answered only when it is in the log
@@ -69,6 +71,10 @@ def lead(
                 print(key, store.values.get(key, 0), flush=True)
             case _:
                 print("?", command, flush=True)
+
+
+def is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
 
 
 def replicate(
@@ -120,4 +126,9 @@ def listen(commands: queue.SimpleQueue[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]) if len(sys.argv) > 4 else 3.0)
+    try:
+        run(sys.argv[1], sys.argv[2], sys.argv[3], *map(float, sys.argv[4:5]))
+    except FencepostError as error:
+        sys.exit(f"store: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

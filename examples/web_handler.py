@@ -17,6 +17,7 @@ import sys
 from http import HTTPStatus
 
 import fencepost
+from fencepost.errors import RecordTooLarge
 
 
 async def answer(producer: fencepost.AsyncProducer, method: str, path: str, body: bytes) -> tuple[HTTPStatus, object]:
@@ -27,6 +28,10 @@ async def answer(producer: fencepost.AsyncProducer, method: str, path: str, body
         delivered = await producer.send(path.strip("/"), body)
     except fencepost.SendFailed as error:  # says whether it is in the log all the same
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": error.persisted}
+    except RecordTooLarge as error:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error), "persisted": "no"}
+    except fencepost.BufferFull as error:  # more comes in than the server takes: the client may try again later
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": "no"}
     return HTTPStatus.CREATED, {"partition": delivered.partition, "offset": delivered.offset}
 
 

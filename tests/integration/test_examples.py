@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 import fencepost
+from examples import web_handler
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.integration
 
@@ -175,9 +178,75 @@ def test_a_web_handler_answers_when_the_record_is_stored(
     assert ask("POST", "/web-orders", "two apples") == (201, {"partition": 0, "offset": 0})
     assert ask("POST", "/web-orders", "a pear") == (201, {"partition": 0, "offset": 1})
     assert ask("GET", "/web-orders", "")[0] == 404
+    status, told = ask("POST", "/web-orders", "x" * (2 << 20))
+    assert (status, told["persisted"]) == (413, "no")
     assert values(fencepost_server.address, "web-orders") == ["two apples", "a pear"]
     web.process.send_signal(signal.SIGINT)
     web.ends()
+
+
+def test_a_web_handler_whose_memory_is_full_says_so_and_may_be_asked_again() -> None:
+    class Full:
+        def send(self, topic: str, value: bytes) -> object:
+            raise fencepost.BufferFull("the memory is full")
+
+    status, told = asyncio.run(web_handler.answer(Full(), "POST", "/orders", b"a pear"))  # type: ignore[arg-type]
+    assert status == 503
+    assert told == {"error": "the memory is full", "persisted": "no"}
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("exclusive_readers.py", ["SERVERS", "missing"]),
+        ("exclusive_readers.py", ["SERVERS", "there", "--partitions", "9"]),
+        ("journal.py", ["SERVERS", "missing"]),
+        ("mirror.py", ["SERVERS", "SERVERS", "missing"]),
+        ("outbox_relay.py", ["SERVERS", "missing", "outbox.db"]),
+        ("replicated_store.py", ["SERVERS", "missing", "anna"]),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given[-1],
+)
+def test_what_cannot_be_done_is_said_in_one_line(file: str, arguments: list[str], other: str, tmp_path: Path) -> None:
+    with fencepost.Admin(other) as admin:
+        admin.create_topic("there", 1)
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / file, *[other if word == "SERVERS" else word for word in arguments]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode in (1, 2), done.stderr
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert "there is no topic 'missing'" in last or "there has no partition 9" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mirror_that_follows_is_ended_quietly(
+    start: Callable[..., Example], fencepost_server: fencepost.Server, other: str
+) -> None:
+    with fencepost.Producer(fencepost_server.address) as producer:
+        producer.send("followed", b"1")
+    mirror = start("mirror.py", fencepost_server.address, other, "followed", "--follow")
+    mirror.until(lambda: "1 mirrored" in mirror.said())
+    mirror.process.send_signal(signal.SIGINT)
+    assert mirror.process.wait(100) == 130, mirror.said()
+    assert mirror.said() == "1 mirrored\n"
+
+
+def test_a_replicated_store_says_what_it_does_not_understand(other: str) -> None:
+    with fencepost.Admin(other) as admin:
+        admin.create_topic("store", 1, configs={"fencepost.writer.group": "store-masters"})
+    with Heard("examples/replicated_store.py", other, "store", "anna") as anna:
+        anna.hear(lambda line: line == "anna is the master")
+        for line in ("add a x", "add a 3", "sell a", "add a -1"):
+            anna.say(line)
+        anna.hang_up()
+        assert anna.wait() == 0, anna
+        assert anna.lines[1:] == ["? add a x", "a 3", "? sell a", "a 2"]
 
 
 def test_forked_workers_send_everything_once(start: Callable[..., Example], fencepost_server: fencepost.Server) -> None:
