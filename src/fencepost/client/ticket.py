@@ -135,11 +135,7 @@ class Settlement:
         for callback, ticket in callbacks:
             _call(callback, ticket)
         for loop, waiting in futures.items():
-            # One wake-up of the loop for all that wait on this batch.
-            try:
-                loop.call_soon_threadsafe(_resolve_all, waiting)
-            except RuntimeError:  # that loop is closed: nobody is left to be told
-                log.debug("an event loop was closed before its records were settled")
+            _tell(loop, waiting)  # one wake-up of the loop for all that wait on this batch
 
 
 class Unplaced(Settlement):
@@ -167,7 +163,7 @@ class Unplaced(Settlement):
         for waiting in futures.values():
             for future, ticket in waiting:
                 if not ticket.settlement.resolve(future, ticket):
-                    future.get_loop().call_soon_threadsafe(_resolve_all, [(future, ticket)])
+                    _tell(future.get_loop(), [(future, ticket)])
 
 
 class Ticket(Place):
@@ -232,6 +228,13 @@ def _call(callback: Callback, ticket: Ticket) -> None:
         callback(ticket)
     except Exception:
         log.exception("a callback of a ticket raised")
+
+
+def _tell(loop: asyncio.AbstractEventLoop, waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:
+    try:
+        loop.call_soon_threadsafe(_resolve_all, waiting)
+    except RuntimeError:  # that loop is closed: nobody is left to be told
+        log.debug("an event loop was closed before its records were settled")
 
 
 def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:

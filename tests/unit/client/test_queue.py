@@ -239,6 +239,24 @@ def test_awaiting_a_failed_ticket_raises_its_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("topic", ["t", "nowhere"])
+def test_a_loop_that_was_closed_while_it_awaited_a_ticket_does_no_harm(topic: str) -> None:
+    on = cluster(t=1)
+    on.creates_topics = False
+    producer = SteppedProducer(on, unknown_topic_timeout=1.0)
+
+    async def main() -> Ticket:
+        ticket = producer.send(topic, b"v", partition=0)
+        waiting = asyncio.ensure_future(_await(ticket))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        return ticket
+
+    ticket = asyncio.run(main())
+    producer.settle()
+    assert (ticket.exception(0) is None) == (topic == "t")
+
+
 def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on)
