@@ -159,12 +159,13 @@ class ImplicitTransactions:
         self._ending = None
         self.open = None
         lost, self._lost = self._lost, None
+        if lost is None and outcome == "yes":
+            self._settles.transaction_ended(repeated=repeated)  # before anybody learns of it who would go on from here
         if outcome == "yes":
             for each in ending:
                 self._settles.settle(each)
-        if lost is None and outcome == "yes":
-            self._settles.transaction_ended(repeated=repeated)
-            return
+            if lost is None:
+                return
         cause = outcome if isinstance(outcome, FencepostError) else lost
         assert cause is not None
         if outcome != "yes":

@@ -24,6 +24,7 @@ from fencepost.client.reader import Reader
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings
+from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional
 from fencepost.core.claim import Demand, Held
 from fencepost.core.claim_steps import claim, release
@@ -126,7 +127,7 @@ class KafkaProducerRoad:
         self._settle()
         fresh = owner.identity is None
         if not fresh:
-            owner.identity = sender.standing.identity.current  # an aborted transaction gets it a new epoch
+            owner.identity = wait_for_identity(sender, self._patience)  # the next one may be on its way
         rows = owner.claim(demand)
         if fresh:
             identity = owner.identity
@@ -140,7 +141,7 @@ class KafkaProducerRoad:
 
     def release(self, group: str, names: Sequence[str]) -> None:
         self._settle()
-        self.owner.identity = self._sender.standing.identity.current
+        self.owner.identity = wait_for_identity(self._sender, self._patience)
         self.owner.release(group, names)
 
     def interrupt(self) -> None:
@@ -148,8 +149,10 @@ class KafkaProducerRoad:
 
     def close(self) -> None:
         """What it owned is free, so that the next one need not know the generation."""
-        self.owner.identity = self._sender.standing.identity.current
+        if self.owner.identity is None:
+            return
         with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
+            self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=True)
             self.owner.release_all()
 
     def _settle(self) -> None:

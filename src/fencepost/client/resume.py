@@ -101,7 +101,7 @@ class Resumption:
             else:
                 self._fencing = Enlisted()
 
-        identity.renew()
+        self._common.standing.renew()
         identity.asked()
         self._common.errands.send_out(fence, answered)
 

@@ -12,14 +12,16 @@ A commit whose answer never came raises, and what became of it is for readers to
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from fencepost.client.sender import Sender
 from fencepost.client.transactional import NO_MEMBER, Member, Steps
 from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.errors import Fenced, FencepostError, SendFailed, TimedOut
+from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
 log = logging.getLogger("fencepost.producer")
@@ -44,11 +46,19 @@ class Transaction:
         if self._who is not None:
             raise FencepostError("the transaction is open already")
         sender = self._sender
-        sender.queues.wait_until_settled(None)
-        who = wait_for_identity(sender, self._patience)
-        while not sender.errands.call(sender.enlisting.begin):
-            sender.queues.wait_until_settled(None)
-        self._who, self._doubts = who, self._steps.doubts
+        begun: list[Identity | None] = []
+        try:
+            while not begun or begun[-1] is None:
+                sender.queues.wait_until_settled(None)
+                wait_for_identity(sender, self._patience)
+                sender.errands.call(lambda: begun.append(sender.enlisting.begin()))
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, perhaps when it has begun already
+            with suppress(FencepostError):
+                sender.errands.call(lambda: sender.enlisting.drop() if begun and begun[-1] is not None else None)
+            raise
+        self._who, self._doubts = begun[-1], self._steps.doubts
         return self
 
     def __exit__(
@@ -120,13 +130,15 @@ class Transaction:
         return sender.queues.broken or Fenced(str(error), persisted="unknown", code=error.code)
 
 
-def wait_for_identity(sender: Sender, patience: float) -> Identity:
+def wait_for_identity(sender: Sender, patience: float, *, while_closing: bool = False) -> Identity:
     """The name's pid and epoch: from here on whoever had the name before is fenced."""
-    if not sender.standing.is_settled.wait(patience):
-        last = sender.brokers.last_error
-        raise TimedOut(f"no pid for the producer's name within {patience:g} s" + (f": {last}" if last else ""))
-    if (broken := sender.queues.broken) is not None:
-        raise broken
-    who = sender.standing.identity.current
-    assert who is not None
-    return who
+    deadline = time.monotonic() + patience
+    while True:
+        if not sender.standing.is_settled.wait(max(0.0, deadline - time.monotonic())):
+            last = sender.brokers.last_error
+            raise TimedOut(f"no pid for the producer's name within {patience:g} s" + (f": {last}" if last else ""))
+        if (broken := sender.queues.broken) is not None and not (while_closing and isinstance(broken, Closed)):
+            raise broken
+        # Asked of the send thread: from here one might see it half changed, or while the next one is being asked for.
+        if (who := sender.errands.call(lambda: sender.standing.who)) is not None:
+            return who

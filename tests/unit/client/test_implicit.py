@@ -62,12 +62,14 @@ class Seen:
 
     def __init__(self) -> None:
         self.delivered: list[int] = []
+        self.order: list[str] = []
         self.failed: list[tuple[int, Persisted]] = []
         self.stopped: FencepostError | None = None
         self.ended: list[bool] = []
 
     def settle(self, acknowledged: Acknowledged) -> None:
         self.delivered.append(acknowledged.base_offset)
+        self.order.append("delivered")
 
     def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
         self.failed.append((len(batches), persisted))
@@ -77,6 +79,7 @@ class Seen:
 
     def transaction_ended(self, *, repeated: bool) -> None:
         self.ended.append(repeated)
+        self.order.append("ended")
 
 
 class Case:
@@ -135,6 +138,7 @@ def test_what_is_acknowledged_is_delivered_by_the_commit(case: Case) -> None:
     assert case.steps.ends == [True]
     assert case.seen.delivered == [5, 7]
     assert case.seen.ended == [False]
+    assert case.seen.order == ["ended", "delivered", "delivered"], "who hears of it may begin the next one at once"
     assert not case.admits(), "the next one begins with the next partition"
     assert case.implicit.open is not None
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fencepost.client.ids import ProducerIds, SavedPartition
-from fencepost.client.transaction import Transaction
+from fencepost.client.options import ProducerOptions
+from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
+from fencepost.client.sender import Sender
+from fencepost.client.settings import ClientSettings
+from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.pid import Identity
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
+from fencepost.errors import Closed, ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.kernel import read_header
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Refused, ScriptedCluster
@@ -171,6 +175,118 @@ def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: 
     caller.start()
     producer.until(lambda: not caller.is_alive())
     assert coordinator.ended == [Identity(PID, Epoch(0)), Identity(PID, Epoch(doubts))]
+
+
+def test_a_transaction_that_begins_while_the_next_epoch_is_asked_for_is_written_and_committed_under_that() -> None:
+    """IDEM-5: under the one before, it would be fenced by its own producer."""
+    producer = NamedProducer(cluster(t=1))
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    sender.standing.renew()
+    assert sender.enlisting.begin() is None
+
+    def work() -> None:
+        with Transaction(sender, coordinator, 10):
+            producer.send("t", b"v")
+
+    caller = threading.Thread(target=work)
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert coordinator.ended == [Identity(PID, Epoch(1))]
+
+
+def test_a_transaction_whose_beginning_was_interrupted_is_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = NamedProducer(cluster(t=1))
+    sender, call = producer.sender, producer.sender.errands.call
+    outcomes: list[object] = []
+
+    def interrupted(what: Callable[[], Any]) -> Any:
+        result = call(what)
+        if sender.standing.transaction is not None:
+            raise KeyboardInterrupt
+        return result
+
+    def work() -> None:
+        try:
+            Transaction(sender, producer.coordinator, 10).__enter__()
+        except KeyboardInterrupt as error:
+            outcomes.append(error)
+
+    monkeypatch.setattr(sender.errands, "call", interrupted)
+    caller = threading.Thread(target=work)
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert outcomes
+    assert sender.standing.transaction is None
+
+
+def test_transactions_do_not_nest_whoever_begins_them() -> None:
+    producer = NamedProducer(cluster(t=1))
+    assert producer.sender.enlisting.begin() == Identity(PID, Epoch(0))
+    with pytest.raises(FencepostError, match="do not nest"):
+        producer.sender.enlisting.begin()
+
+
+def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
+    """IDEM-4: it takes each partition over with a new epoch of its name, which would end the open one."""
+    on, coordinator = cluster(t=1), Coordinator()
+    settings, ids = ClientSettings(tuple(on.addresses.values())), ProducerIds("scripted", "n", PID, Epoch(0), {})
+    sender = Sender(settings, ProducerOptions(name="n"), on.network(), on.clock, steps=coordinator, ids=ids)
+    with pytest.raises(ConfigError, match="saved ids"):
+        sender.enlisting.begin()
+
+
+def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> None:
+    producer = NamedProducer(cluster(t=1))
+    sender = producer.sender
+    sender.standing.identity.finished(ErrorCode.PRODUCER_FENCED)  # the first half of it
+    outcomes: list[object] = []
+
+    def work() -> None:
+        try:
+            wait_for_identity(sender, 10)
+        except Fenced as error:
+            outcomes.append(error)
+
+    caller = threading.Thread(target=work)
+    asked = threading.Event()
+    sender.errands._wake = asked.set
+    caller.start()
+    assert asked.wait(10)
+    sender.settling.fence(ErrorCode.PRODUCER_FENCED)
+    producer.until(lambda: not caller.is_alive())
+    assert outcomes == [sender.queues.broken]
+    sender.standing.renew()
+    assert sender.standing.is_settled.is_set(), "there is nothing more to wait for"
+
+
+class OwnerDouble:
+    """Notes as whom it was asked to give back."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = Identity(PID, Epoch(0))
+        self.released: list[Identity | None] = []
+
+    def release(self, group: str, names: list[str]) -> None:
+        self.released.append(self.identity)
+
+    def release_all(self) -> None:
+        self.released.append(self.identity)
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_an_owner_on_kafka_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool) -> None:
+    """OWN-9: under the one before, the claim would take itself for fenced."""
+    producer = NamedProducer(cluster(t=1))
+    sender, owner = producer.sender, OwnerDouble()
+    road = KafkaProducerRoad(sender, cast("KafkaOwner", owner), ProducerOptions())
+    sender.standing.renew()
+    if is_closing:
+        sender.queues.refuse_from_now(Closed("the producer is closed"))
+    caller = threading.Thread(target=road.close if is_closing else lambda: road.release("g", ["t-0"]))
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert owner.released == [Identity(PID, Epoch(1))]
 
 
 def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_the_producer() -> None:

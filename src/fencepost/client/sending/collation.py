@@ -221,7 +221,7 @@ class Collation:
                 self._settling.fail_partition(queue, flight)
                 return Step.WAIT
             assert flight.identity is not None
-            successor = self._standing.identity.successor(flight.identity)
+            successor = self._standing.successor(flight.identity)
             if successor is None:
                 return Step.WAIT
             log.info("%s goes on with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)

@@ -8,9 +8,9 @@ from fencepost.client.resume import Resumption
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
 from fencepost.core.enlist import Enlisted
-from fencepost.core.pid import NAME_TAKEN
+from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.core.pid import State as PidState
-from fencepost.errors import FencepostError, SendFailed
+from fencepost.errors import ConfigError, FencepostError, SendFailed
 from fencepost.types import TopicPartition
 
 
@@ -22,14 +22,22 @@ class Enlisting:
         self._settling = settling
         self._resumption = resumption
 
-    def begin(self) -> bool:
-        """Everything before is settled; what is sent from now on is part of it. False: others have sent meanwhile, in
-        an implicit one that has to end first."""
-        if self._standing.transaction is not None:
-            return False
-        self._standing.transaction = Enlisted()
-        self._standing.is_repeatable = False
-        return True
+    def begin(self) -> Identity | None:
+        """Everything before is settled; what is sent from now on is part of it, under this identity. None: others have
+        sent meanwhile, in an implicit one that has to end first, or the next epoch is being asked for."""
+        standing = self._standing
+        if self._resumption is not None:
+            raise ConfigError(
+                "a producer that goes on from saved ids takes partitions over as they come, which would end a "
+                "transaction: make one by the name alone, Producer(…, name='…')"
+            )
+        if standing.transaction is not None and not standing.is_implicit:
+            raise FencepostError("there is an open transaction already: they do not nest")
+        if standing.transaction is not None or standing.who is None:
+            return None
+        standing.transaction = Enlisted()
+        standing.is_repeatable = False
+        return standing.who
 
     def end(self, *, repeated: bool = False) -> None:
         """It is committed, or there is nothing to commit. `repeated`: what was asked for it may still be on its way."""

@@ -8,7 +8,7 @@ from fencepost.client.implicit import ImplicitTransactions
 from fencepost.client.transactional import Steps
 from fencepost.core.enlist import Enlisted
 from fencepost.core.inflight import KAFKA_LIMIT
-from fencepost.core.pid import ProducerIdentity
+from fencepost.core.pid import Identity, ProducerIdentity, State
 
 
 class Standing:
@@ -30,10 +30,23 @@ class Standing:
         """Batches of a partition in flight: as many as the server remembers."""
 
     @property
+    def who(self) -> Identity | None:
+        """None: it is being asked for, or there is none to be had."""
+        return self.identity.current if self.identity.state is State.READY else None
+
+    @property
     def is_implicit(self) -> bool:
         return self.implicit is not None and self.transaction is not None and self.transaction is self.implicit.open
 
     def renew(self) -> None:
         """The name's next epoch is asked for, and whoever needs it waits for it."""
-        self.is_settled.clear()
-        self.identity.renew()
+        if self.identity.state is State.READY:
+            self.is_settled.clear()
+            self.identity.renew()
+
+    def successor(self, of: Identity) -> Identity | None:
+        """As whom a partition that was stamped `of` goes on after a bump; None: not known yet, or it is over."""
+        successor = self.identity.successor(of)
+        if self.identity.state is State.NONE:
+            self.is_settled.clear()
+        return successor
