@@ -2,9 +2,10 @@
 
 A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing
 it has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any
-more. The *answer* to the claimant waits for two things: its tokens are committed, and a sync that covers everything
-the old owner had been granted an append for. What the new owner reads after that answer is thus all there will ever
-be of the old one.
+more. The *answer* to the claimant waits for three things: its tokens are committed; all that the old owner had been
+granted an append for is synced and readable; and what was left open on the resources is aborted. What the new owner
+reads after that answer is thus all there will ever be of the old one. If one of the three cannot be had, the claim
+fails, and nobody owns what it named.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.ownership import Granted, Judgement, Ownership, Wanted
-from fencepost.errors import FencepostError
+from fencepost.errors import FencepostError, StorageError
 from fencepost.server.store import Statement
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, partition_named
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.connection import Connection
+    from fencepost.server.partition import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ class Owners:
             durable += self._broker.transactions.make_way(connection, claimed)
             # Also where nobody was severed: the owner before may have hung up a moment ago.
             durable.append(self._broker.syncer.barrier())
+            durable += [self._bring_to_light(partition) for partition in self._unread(judged)]
             durable.append(self._broker.store.execute(self._token_rows(group, judged)))
         try:
             # Shielded: others wait for the same sync, and a claimant that hangs up must not cancel it for them.
@@ -107,6 +110,34 @@ class Owners:
             self.release(connection, group, [row.name for row in judged.fresh])
             raise
         return judged
+
+    def _unread(self, judged: Granted[Connection]) -> list[Partition]:
+        """Partitions that are granted and hold what cannot be read yet. A closed one hides nothing: whoever reads it
+        opens it first, and sees all there is."""
+        named = (partition_named(row.name) for row in judged.fresh)
+        topics = ((name, self._broker.topics.get(name.topic)) for name in named if name is not None)
+        found = (topic.partition(name.partition) for name, topic in topics if topic is not None)
+        return [
+            partition
+            for partition in found
+            if partition is not None and (log := partition.log) is not None and log.high_watermark < log.end_offset
+        ]
+
+    async def _bring_to_light(self, partition: Partition) -> None:
+        """Done when all that was appended to the partition until now can be read. A barrier does not say that: it also
+        ends when a sync has failed, and what that leaves behind appears when the log is opened anew."""
+        log = partition.log
+        if log is not None and log.failed is None:
+            await self._broker.syncer.join([partition])
+        if partition.topic.deleted or (log is not None and log is partition.log and log.failed is None):
+            return
+        partition.usable()  # lets go of a log that has failed, so that it is opened anew
+        try:
+            log = await partition.open()
+        except OSError as error:
+            raise StorageError(f"{partition.name} cannot be opened: {error}") from error
+        if log.failed is not None:
+            raise StorageError(f"it is not known what a failed sync has left in {partition.name}") from log.failed
 
     def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
         return [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]

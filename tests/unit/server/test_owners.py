@@ -4,6 +4,7 @@ between any two steps of what the owner before had begun."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import pytest
 
 from fencepost.core.offsets import Committed
-from fencepost.core.ownership import Granted, Wanted
+from fencepost.core.ownership import RESET, Granted, Wanted
 from fencepost.core.pid import Identity
 from fencepost.core.transactions import NOBODY, State, Transaction
 from fencepost.errors import ErrorCode, ServerError, StorageError
@@ -22,10 +23,12 @@ from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
 from fencepost.server.listener import Listener
-from fencepost.server.partition import Partition
+from fencepost.server.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.router import Fields, Request
 from fencepost.server.settings import ServerConfig
 from fencepost.server.store import Statement
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -64,7 +67,11 @@ class Stored:
 
 class Bed:
     def __init__(self, data: Path) -> None:
-        self.broker = Broker(ServerConfig(data=data, sync="os"))
+        (data / "logs").mkdir()
+        self.files = FailingFiles(data)
+        self.clock = HandWoundClock()
+        self.clock.advance(60)
+        self.broker = Broker(ServerConfig(data=data, sync="always"), clock=self.clock, files=self.files)
         self._listener = Listener(self.broker)
         self.store = Stored(self.broker)
 
@@ -72,7 +79,7 @@ class Bed:
         return Connection(self._listener)
 
     async def claim(self, connection: Connection, group: str = WRITERS) -> None:
-        judged = await self.broker.owners.claim(connection, group, [Wanted("t-0")])
+        judged = await self.broker.owners.claim(connection, group, [Wanted("t-0", RESET)])
         assert isinstance(judged, Granted)
 
     async def producer(self, connection: Connection) -> Identity:
@@ -95,12 +102,17 @@ class Bed:
         )
 
     async def write(self, values: Sequence[bytes]) -> None:
-        """Appended and readable."""
+        """Appended, and synced if the disk lets them."""
         partition = self.broker.partition("t", 0)
-        log = await partition.open()
+        await partition.open()
         data = memoryview(bytearray(batch(values)))
-        partition.append(data, read_header(data), self.broker.clock.now_ms())
-        partition.advance(log.end_offset)
+        partition.append(data, read_header(data), self.clock.now_ms())
+        await self.broker.syncer.join([partition])
+
+    def readable(self) -> int:
+        log = self.broker.partition("t", 0).log
+        assert log is not None
+        return log.high_watermark
 
     def state(self) -> State:
         found = self.broker.transactions.get("name")
@@ -446,5 +458,49 @@ def test_of_several_topics_those_are_left_alone_whose_turn_comes_when_the_connec
         assert topic is not None
         assert topic.partition_count == 1
         assert topic.writer_group == WRITERS
+
+    run(test)
+
+
+# --- a disk that fails ---
+
+
+def test_a_record_whose_sync_failed_is_readable_before_the_next_owner_is_answered(run: Callable[[Test], None]) -> None:
+    """OWN-9: it comes to light when the log is opened anew, and that must not be later."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        await bed.write([b"kept"])
+        bed.files.fail_next("sync", errno.EIO)
+        await bed.write([b"doubtful"])
+        assert bed.readable() == 1
+        await bed.claim(new)
+        assert bed.readable() == 2
+
+    run(test)
+
+
+def test_a_claim_fails_as_long_as_nobody_knows_what_a_failed_sync_has_left_in_the_log(
+    run: Callable[[Test], None],
+) -> None:
+    """OWN-9, where the log failed twice within the time in which it is opened anew only once."""
+
+    async def test(bed: Bed) -> None:
+        connections = [bed.connect() for _ in range(3)]
+        await bed.claim(connections[0])
+        for number in range(2):
+            bed.files.fail_next("sync", errno.EIO)
+            await bed.write([b"doubtful"])
+            if number == 0:
+                await bed.claim(connections[1])
+        assert bed.readable() == 1
+        with pytest.raises(StorageError) as refused:
+            await bed.claim(connections[2])
+        assert refused.value.retriable
+        assert not bed.broker.owners.table.owns(connections[2], WRITERS, "t-0")
+        bed.clock.advance(REOPEN_AFTER_SECONDS)
+        await bed.claim(connections[2])
+        assert bed.readable() == 2
 
     run(test)
