@@ -43,7 +43,8 @@ class Row(NamedTuple):
 
 
 _BROKER: Final = Peer(KAFKA, "Apache Kafka")
-_CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
+_WRITER: Final = Peer(CONFLUENT, "confluent-kafka to Kafka")
+_READER: Final = Peer(CONFLUENT, "confluent-kafka from Kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
 _PLAIN: Final = ("none", "no key", "100 B")
@@ -59,10 +60,10 @@ ROWS: Final = (
     Row("take-over, idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
     Row("take-over, writing owner, p99", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p99")),
     Row("take-over, flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
-    Row("`send` to Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
-    Row("`send` to fencepost, 100 B", SENDING, name("fencepost", OS), _CLIENT, "clients", _PLAIN),
-    Row("`send_arrow` to Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
-    Row("Arrow from Kafka, 100 B", READING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", ("none", "100 B")),
+    Row("`send` to Kafka, 100 B", SENDING, name("fencepost", KAFKA), _WRITER, "clients", _PLAIN),
+    Row("`send` to fencepost, 100 B", SENDING, name("fencepost", OS), _WRITER, "clients", _PLAIN),
+    Row("`send_arrow` to Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _WRITER, "clients", _PLAIN),
+    Row("Arrow from Kafka, 100 B", READING, name("fencepost_arrow", KAFKA), _READER, "clients", ("none", "100 B")),
     Row("Spark, topic to topic, exactly once", spark.THROUGH, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
     Row("Spark, copy, exactly once", spark.COPY, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
     Row("Spark, 10 rows, beyond an empty batch", spark.SMALL, spark.OURS_ON_KAFKA, None, "spark"),
