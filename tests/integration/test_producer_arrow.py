@@ -46,7 +46,6 @@ def test_every_column_is_taken(server: TestedServer, client: RawClient, name: st
             "headers": headers,
             "partition": pa.array([2, 1, None], pa.int32()),
             "timestamp": pa.array([NOW, NOW + 1, NOW + 2], pa.timestamp("ms")),
-            "something else": [1.0, 2.0, 3.0],
         }
     )
     with Producer(server.address) as producer:
@@ -85,6 +84,10 @@ def test_what_is_wrong_is_said_before_a_row_is_accepted(server: TestedServer, cl
         producer.send(name, b"known", partition=0).result(30)
         with pytest.raises(TypeError, match="value"):
             producer.send_arrow(name, pa.table({"value": [1.5]}))
+        elsewhere = pa.table({"topic": ["other"], "value": [b"lost"], "offset": [7]})
+        for table in (elsewhere, elsewhere.slice(1), elsewhere.to_batches()[0]):
+            with pytest.raises(ValueError, match=r"not 'topic', 'offset': leave out the rest, \.select\(\['value'\]\)"):
+                producer.send_arrow(name, table)
         with pytest.raises(RecordTooLarge):
             producer.send_arrow(name, pa.table({"value": [b"fine", b"x" * (1 << 20)]}))
         for partition in (2, -1):

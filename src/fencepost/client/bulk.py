@@ -23,6 +23,7 @@ from fencepost.types import Milliseconds
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 _RECORD_OVERHEAD = 36
 _NAME_IT = "a record without a key needs its partition named, to be the same once more"
 
@@ -99,6 +100,7 @@ def send_table(
 
     if options.serializes:
         raise ConfigError("send_arrow takes columns of bytes or text, and a producer with serializers takes objects")
+    _check_columns(table.schema.names)
     chunks = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
     chunks = [chunk for chunk in chunks if chunk.num_rows]
     sources = [column_source(chunk) for chunk in chunks]
@@ -153,6 +155,16 @@ def _send_ahead(send_row: Callable[..., Ticket], topic: str, chunk: pa.RecordBat
     if ticket.done() and (error := ticket.exception(0)) is not None:
         raise error
     return ticket
+
+
+def _check_columns(names: list[str]) -> None:
+    """What is not sent is refused: a `topic` that is passed over would send its rows to the wrong one."""
+    strange = [repr(name) for name in names if name not in _COLUMNS]
+    if strange:
+        kept = [name for name in _COLUMNS if name in names]
+        raise ValueError(
+            f"send_arrow knows {', '.join(_COLUMNS)}, not {', '.join(strange)}: leave out the rest, .select({kept})"
+        )
 
 
 def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
