@@ -67,6 +67,7 @@ def test_a_refused_connection_says_what_to_do() -> None:
     with pytest.raises(Unreachable, match=rf"nothing listens at {address}: start a server .*fencepost serve") as caught:
         Channel(address).versions()
     assert caught.value.retriable
+    assert "FENCEPOST_SERVERS" not in str(caught.value), "of the command line, which a program has no use for"
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from fencepost.errors import ConfigError, FencepostError
+from fencepost.errors import ConfigError, FencepostError, Unreachable
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -86,6 +86,8 @@ def _misuse(error: click.UsageError) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if type(error) is Unreachable:  # its kinds are about how the server at that address speaks
+        return f"{error} (--servers, FENCEPOST_SERVERS)"
     return str(error) or type(error).__name__
 
 

@@ -299,7 +299,8 @@ _PRODUCER_HAS_NONE: Final = {
 
 def producer_settings(config: Config) -> tuple[ClientSettings, dict[str, Any]]:
     """Settings of the client, and the keywords for `Producer`."""
-    given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, _PRODUCER_HAS_NONE)
+    readers = dict.fromkeys((*_READER, *_READER_HAS_NONE), "it is for readers")
+    given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, {**readers, **_PRODUCER_HAS_NONE})
     return _client_settings(config, given, DEFAULT_SERVERS), _fields_of(_PRODUCER, given)
 
 
@@ -346,7 +347,8 @@ _READER_HAS_NONE: Final = {
 def reader_settings(config: Config) -> tuple[ClientSettings, dict[str, Any]]:
     """Settings of the client, and the keywords for `Reader`. With a group it starts where the group left off, as
     consumers do, and without one where `auto.offset.reset` says."""
-    given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, _READER_HAS_NONE)
+    producers = dict.fromkeys((*_PRODUCER, *_PRODUCER_HAS_NONE), "it is for producers")
+    given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**producers, **_READER_HAS_NONE})
     keywords = _fields_of(_READER, given)
     if "group" in keywords:
         if keywords.get("start") == "latest":
@@ -366,9 +368,9 @@ def _take(config: Config, known: Mapping[str, Setting], absent: Mapping[str, str
     given: dict[str, Any] = {}
     said_by: dict[str, str] = {}
     for name, value in config.items():
-        if absent is not None and name in absent:
-            raise ConfigError(f"{name} does not exist here ({absent[name]}): leave it out")
         if name not in known:
+            if absent is not None and name in absent:
+                raise ConfigError(f"{name} does not exist here ({absent[name]}): leave it out")
             raise ConfigError(f"unknown setting {name!r}{nearest(name, known)}")
         field, parse = known[name]
         parsed = parse(name, value)

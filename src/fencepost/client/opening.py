@@ -126,7 +126,7 @@ def open_socket(address: Address, security: Security, timeout: float) -> socket.
     except ConnectionRefusedError:
         raise Unreachable(
             f"nothing listens at {address}: start a server there with "
-            f"`fencepost serve --listen {address}`, or name another one (--servers, FENCEPOST_SERVERS)"
+            f"`fencepost serve --listen {address}`, or name another one"
         ) from None
     except socket.gaierror as error:
         raise Unreachable(f"the host of {address} is not known ({error.strerror}): check the address") from None

@@ -116,3 +116,4 @@ def test_a_command_that_fails_is_one_line_and_code_1() -> None:
     result = run("ping", "--servers", "127.0.0.1:1")
     assert result.exit_code == FAILED
     assert "nothing listens at 127.0.0.1:1" in line_of(result)
+    assert line_of(result).rstrip().endswith("or name another one (--servers, FENCEPOST_SERVERS)")

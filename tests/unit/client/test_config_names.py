@@ -224,13 +224,14 @@ def test_a_producer_by_librdkafkas_names() -> None:
         ({"acks": "2"}, "acks=2 is not possible: all, -1, 1, 0"),
         ({"acks": "1"}, "an idempotent producer needs acks='all'"),
         ({"retries": 3}, "retries does not exist here (a record is tried until delivery.timeout.ms is over)"),
+        ({"session.timeout.ms": 1}, "session.timeout.ms does not exist here (it is for readers): leave it out"),
+        ({"group.id": "g"}, "group.id does not exist here (it is for readers): leave it out"),
         ({"compression.type": "brotli"}, "compression='brotli': known are none, gzip"),
         ({"enable.idempotence": "yes"}, "enable.idempotence must be true or false, not 'yes'"),
         ({"batch.size": True}, "batch.size must be a positive number of bytes, not True"),
         ({"linger.ms": "nan"}, "linger.ms must be a number of milliseconds, not 'nan'"),
         ({"partitioner": "consistent"}, "partitioner=consistent is not possible here: murmur2"),
         ({"linger.ms": 1, "queue.buffering.max.ms": 2}, "linger.ms and queue.buffering.max.ms mean the same"),
-        ({"group.id": "g"}, "unknown setting 'group.id'"),
     ],
 )
 def test_a_producers_setting_that_cannot_be_kept_is_refused(config: dict[str, object], complaint: str) -> None:
@@ -280,6 +281,7 @@ def test_a_reader_without_a_group_starts_where_it_is_told() -> None:
         ({"group.id": "g", "auto.offset.reset": "latest"}, "auto.offset.reset=latest with a group.id is not possible"),
         ({"enable.auto.commit": "true"}, "a reader stores offsets when `commit` is called"),
         ({"session.timeout.ms": 1}, "session.timeout.ms does not exist here (a reader joins no group): leave it out"),
+        ({"linger.ms": 1}, "linger.ms does not exist here (it is for producers): leave it out"),
         ({"isolation.levle": "read_committed"}, "did you mean 'isolation.level'?"),
     ],
 )
