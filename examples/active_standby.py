@@ -41,5 +41,7 @@ def main(servers: str, topic: str, name: str) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
+    except fencepost.FencepostError as error:
+        sys.exit(f"{sys.argv[3]}: {error}")
     except KeyboardInterrupt:
         print(f"{sys.argv[3]}: stopped")

@@ -6,7 +6,7 @@ Reads SOURCE from the saved position, writes what it makes of each record to TAR
 input position and the producer's ids in FILE, with one atomic rename. Killed at any moment and started again, it begins
 at the last save: it reads again and sends again what came after it, and the producer leaves out what TARGET has
 already. For that, what goes to a partition of TARGET must be the same again in the same order: it is made of the record
-alone, and each partition of TARGET is fed from one partition of SOURCE.
+alone, and each partition of TARGET, which has as many, is fed from one partition of SOURCE.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from fencepost import Admin, Producer, ProducerIds, Reader
+from fencepost import Admin, FencepostError, Producer, ProducerIds, Reader
 
 Position: TypeAlias = dict[int, int]
 """Partition → the next offset to read."""
@@ -52,9 +52,7 @@ def run(servers: str, source: str, target: str, path: Path) -> Iterator[str]:
     name = f"saved-ids-{source}-{target}"
     with Producer(servers, ids=ids) if ids is not None else Producer(servers, name=name) as producer:
         if ids is None:
-            save(
-                path, position, producer.ids
-            )  # before the first record: a life that was never saved is not gone on from
+            save(path, position, producer.ids)  # before the first record: one goes on only from a life that was saved
         yield "began"
         with Reader(servers, source, start=position, stop="latest") as reader:
             for count, record in enumerate(reader, start=1):
@@ -72,5 +70,8 @@ def run(servers: str, source: str, target: str, path: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for step in run(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])):
-        print(step)
+    try:
+        for step in run(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])):
+            print(step)
+    except FencepostError as error:
+        sys.exit(f"saved ids: {error}")

@@ -33,7 +33,9 @@ class Refused(FencepostError):
     def __init__(self, group: str, rows: Sequence[Held]) -> None:
         first = rows[0]
         more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-        super().__init__(f"{first.name} in group {group!r} is at generation {first.generation}{more}")
+        super().__init__(
+            f"{first.name} in group {group!r} is at generation {first.generation}, token {first.token}{more}"
+        )
         self.group = group
         self.rows = tuple(rows)
         """Of the resources that were refused: their present generation and newest token."""
