@@ -25,7 +25,6 @@ protocol; one with members may not.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -51,6 +50,7 @@ from fencepost.core.consumer_group_messages import (
     _check_regex,
     check_form,
 )
+from fencepost.core.topic_pattern import matching
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 
@@ -273,9 +273,7 @@ class ConsumerGroup:
         for member in self.members.values():
             names |= member.topic_names
         patterns = {member.topic_regex for member in self.members.values() if member.topic_regex}
-        self._matched = {
-            pattern: frozenset(name for name in topics.by_name if re.fullmatch(pattern, name)) for pattern in patterns
-        }
+        self._matched = {pattern: matching(pattern, topics.by_name) for pattern in patterns}
         names = names.union(*self._matched.values())
         known = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
         self._topics_version = topics.version

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.assignors import ASSIGNORS, Partitions
+from fencepost.core.topic_pattern import BadPattern, matching, topic_pattern
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 
@@ -161,7 +161,7 @@ class ConsumerMember:
     def subscribes(self, topic: str) -> bool:
         if topic in self.topic_names:
             return True
-        return bool(self.topic_regex) and re.fullmatch(self.topic_regex or "", topic) is not None
+        return bool(self.topic_regex and matching(self.topic_regex, (topic,)))
 
 
 def check_form(request: Heartbeat) -> HeartbeatResult | None:
@@ -194,6 +194,6 @@ def check_form(request: Heartbeat) -> HeartbeatResult | None:
 
 def _check_regex(pattern: str) -> None:
     try:
-        re.compile(pattern)
-    except re.error as error:
+        topic_pattern(pattern)
+    except BadPattern as error:
         raise ServerError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {error}") from error

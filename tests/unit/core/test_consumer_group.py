@@ -154,8 +154,11 @@ class TestExpressions:
         settle(client)
         assert client.owned == parts("u", 0, 1)
 
-    def test_a_broken_one_is_refused(self, server: ConsumerGroupUnderTest) -> None:
-        assert Client(server, "a", topic_regex="t(").beat().error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    @pytest.mark.parametrize("expression", ["t(", r"(t)\1", "(?=t)t"])
+    def test_a_broken_one_or_one_that_could_take_forever_is_refused(
+        self, server: ConsumerGroupUnderTest, expression: str
+    ) -> None:
+        assert Client(server, "a", topic_regex=expression).beat().error is ErrorCode.INVALID_REGULAR_EXPRESSION
         assert server.group.is_empty
 
 

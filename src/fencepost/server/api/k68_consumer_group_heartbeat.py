@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
 
 Versions 0 and 1. With v0 a member may leave its id to the server; v1 adds subscriptions by regular expression, matched
-against whole topic names. Expressions are Python's here, RE2's in Kafka: what Python cannot read is
-INVALID_REGULAR_EXPRESSION, and some classes of RE2's own ([[:alpha:]], \\pN) are not understood.
+against whole topic names. Expressions are RE2's in Kafka, and most of that here (`core.topic_pattern`): what is left
+out, such as [[:alpha:]], \\pN and \\b, is INVALID_REGULAR_EXPRESSION.
 
 The rules are in `core.consumer_group`.
 """
