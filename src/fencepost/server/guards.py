@@ -6,11 +6,11 @@ between the two the connection may have lost what it owned (OWN-9).
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fencepost.errors import ErrorCode, Malformed, ServerError
-from fencepost.types import TopicPartition
+from fencepost.types import TopicPartition, partition_named
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -45,24 +45,31 @@ def check_read(broker: Broker, connection: Connection, topic: Topic, partition: 
         raise _refusal("read", topic.reader_group, topic, partition)
 
 
-def is_written_as(broker: Broker, partition: TopicPartition, resources: Set[Resource], *, guarded_only: bool) -> bool:
-    """Is the right to write to it among these? That of a guarded topic is its group's; of others, if they count at all,
-    any group's that owns a resource of this name."""
-    topic = broker.topics.get(partition.topic)
-    return _is_among(resources, partition, topic.writer_group if topic else "", guarded_only=guarded_only)
+class Rights(NamedTuple):
+    """What those who own some resources may do."""
+
+    written: frozenset[TopicPartition]
+    read: frozenset[TopicPartition]
+    """And how far, committed."""
 
 
-def is_read_as(broker: Broker, partition: TopicPartition, resources: Set[Resource], *, guarded_only: bool) -> bool:
-    """As `is_written_as`, for the right to read it and to commit how far."""
-    topic = broker.topics.get(partition.topic)
-    return _is_among(resources, partition, topic.reader_group if topic else "", guarded_only=guarded_only)
-
-
-def _is_among(resources: Set[Resource], partition: TopicPartition, guard: str, *, guarded_only: bool) -> bool:
-    name = str(partition)
-    if guard or guarded_only:
-        return (guard, name) in resources
-    return any(name == owned for _, owned in resources)
+def rights_of(broker: Broker, resources: Iterable[Resource], *, guarded_only: bool = False) -> Rights:
+    """The right to a guarded topic is its group's alone. Where there is no guard, any group's resource of that name
+    counts, if such topics count at all."""
+    written: set[TopicPartition] = set()
+    read: set[TopicPartition] = set()
+    for group, name in resources:
+        partition = partition_named(name)
+        if partition is None or str(partition) != name:
+            continue
+        topic = broker.topics.get(partition.topic)
+        for guard, those in (
+            (topic.writer_group if topic else "", written),
+            (topic.reader_group if topic else "", read),
+        ):
+            if guard == group or not (guard or guarded_only):
+                those.add(partition)
+    return Rights(frozenset(written), frozenset(read))
 
 
 def _owns(broker: Broker, connection: Connection, group: str, topic: Topic, partition: int) -> bool:

@@ -29,7 +29,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.core.offsets import Committed
@@ -40,11 +39,11 @@ from fencepost.server import group_rows, transaction_rows
 from fencepost.server.guards import (
     Delayed,
     Resource,
+    Rights,
     check_read,
     check_write,
-    is_read_as,
-    is_written_as,
     refuse_severed,
+    rights_of,
 )
 from fencepost.server.markers import Markers
 from fencepost.server.store import Statement
@@ -88,13 +87,16 @@ class Entry:
         self.doomed = False
         """One of those who wrote it has lost what it wrote to: it will be aborted, whatever its producer asks for."""
 
-    def touches(self, broker: Broker, resources: Set[Resource], *, guarded_only: bool = False) -> bool:
-        """Does it write to one of these, or say how far one was read?"""
-        written = chain(self.transaction.partitions, self.adding)
-        read = chain.from_iterable(self.staged.values())
-        return any(is_written_as(broker, each, resources, guarded_only=guarded_only) for each in written) or any(
-            is_read_as(broker, each, resources, guarded_only=guarded_only) for each in read
+    def touches(self, rights: Rights) -> bool:
+        """Does it write, or say how far was read, what these are the rights to?"""
+        if not self.connections:
+            return False  # nobody is in it: most of ten thousand are at rest
+        untouched = (
+            rights.written.isdisjoint(self.transaction.partitions)
+            and rights.written.isdisjoint(self.adding)
+            and all(rights.read.isdisjoint(offsets) for offsets in self.staged.values())
         )
+        return not untouched
 
     def forget_participants(self) -> None:
         """Nothing is open any more: who was in it, and what they have lost since, does not concern the next one."""
@@ -464,8 +466,9 @@ class Transactions:
     def leave(self, connection: Connection, lost: Set[Resource]) -> None:
         """The connection does not own these any more: what it has open on them cannot be committed from now on, and
         begins to be aborted."""
+        rights = rights_of(self._broker, lost)
         for entry in self._by_name.values():
-            if connection in entry.connections and entry.touches(self._broker, lost):
+            if connection in entry.connections and entry.touches(rights):
                 entry.doomed = True
                 self._begin(self._end_doomed(entry)).add_done_callback(_log_left_open)
 
@@ -473,11 +476,13 @@ class Transactions:
         """The claimant owns these from now on: of what others have open on them nothing can be committed any more, and
         when all that is returned is done, it is ended. Where a topic is guarded, others are all but the claimant, known
         or not; elsewhere those who have lost what they owned."""
+        rights = rights_of(self._broker, claimed)
+        guarded = rights_of(self._broker, claimed, guarded_only=True)
         ending: list[asyncio.Task[None]] = []
         for entry in self._by_name.values():
-            if entry.connections != {claimant} and entry.touches(self._broker, claimed, guarded_only=True):
+            if entry.touches(guarded) and entry.connections != {claimant}:
                 entry.doomed = True
-            if entry.doomed and entry.touches(self._broker, claimed):
+            if entry.doomed and entry.touches(rights):
                 ending.append(self._begin(self._end_doomed(entry)))
         return ending
 
