@@ -223,6 +223,26 @@ def test_a_request_that_waited_for_its_turn_adds_nothing_that_was_given_back_mea
     run(test)
 
 
+@pytest.mark.parametrize(("group", "resource"), [(READERS, "t-0"), ("others", "t-0"), (WRITERS, "t-00")])
+def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
+    run: Callable[[Test], None], group: str, resource: str
+) -> None:
+    """OWN-9: the fence of a guarded topic is its group's and the very resource's, taken over or given back."""
+
+    async def test(bed: Bed) -> None:
+        owner, another = bed.connect(), bed.connect()
+        await bed.claim(owner)
+        who = await bed.producer(owner)
+        await bed.add(owner, who)
+        for connection in (owner, another):
+            await bed.broker.owners.claim(connection, group, [Wanted(resource)])
+            bed.broker.owners.release(connection, group, [resource])
+        await bed.commit(owner, who)
+        assert bed.state() is State.COMPLETE_COMMIT
+
+    run(test)
+
+
 def test_a_transaction_that_the_store_does_not_let_be_aborted_is_never_committed_and_holds_up_every_claim(
     run: Callable[[Test], None],
 ) -> None:
