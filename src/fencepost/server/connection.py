@@ -46,7 +46,8 @@ _AT_A_STRETCH: Final = 512 * 1024
 _FRAME_SECONDS: Final = 60.0
 """While others wait for memory, a frame has to come at a pace that has it whole within this time: else a client that
 sends a byte now and then could keep the memory of its frame, which may be all there is. A minute is generous: a line
-that takes longer for a request of 1 MiB carries less than 18 kB in a second."""
+that takes longer for a request of 1 MiB carries less than 18 kB in a second. A client has as long to read the answers
+that its next requests wait for."""
 _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
 
@@ -87,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits = False
         """Whether that request only waits for something, and may be dropped when its client is gone."""
         self._write_paused = False
+        self._write_paused_at = 0.0
         self._unread = 0
         """Bytes of answers that this client has not taken yet, as counted by the broker."""
         self._read_paused = False
@@ -169,6 +171,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._write_paused_at = self._listener.broker.clock.monotonic()
         if self._transport is not None:
             self._unread = self._transport.get_write_buffer_size()
             self._listener.broker.unread_bytes += self._unread
@@ -275,8 +278,11 @@ class Connection(asyncio.BufferedProtocol):
         return not self._line and not self._inbox
 
     def is_late(self, now: float, grace: float) -> bool:
-        """Whether it keeps memory for a frame that does not come: not a byte of it for `grace` seconds, or, that much
-        after it began, less of it than it takes."""
+        """Whether it keeps memory for longer than it should: for whole requests, while it does not read the answers to
+        those before; or for a frame of which not a byte came for `grace` seconds, or, so long after it began, less than
+        it takes."""
+        if self._inbox and self._write_paused and now - self._write_paused_at > _FRAME_SECONDS:
+            return True
         if self._frame is None:
             return False
         expected = len(self._frame) * (now - self._frame_began - grace) / _FRAME_SECONDS

@@ -93,8 +93,8 @@ class Listener:
             self.close_the_silent()
 
     def close_the_silent(self) -> None:
-        """Closes connections that are idle for long, and half-sent requests that hardly come while others need the
-        memory."""
+        """Closes connections that are idle for long, and, while others need the memory, those that keep it for requests
+        that hardly come, or that wait for their own client."""
         config, now = self.broker.config, self.broker.clock.monotonic()
         for connection in list(self.connections):
             silent = now - connection.last_progress
@@ -102,5 +102,5 @@ class Listener:
                 logger.info("closing %s after %.0f s of silence", connection.peer, silent)
                 connection.close()
             elif self.memory.contended and connection.is_late(now, config.stalled_frame_ms / 1000):
-                logger.warning("closing %s: others wait for the memory of a request that hardly comes", connection.peer)
+                logger.warning("closing %s: it is too slow while others wait for memory", connection.peer)
                 connection.close()

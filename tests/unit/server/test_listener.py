@@ -1,4 +1,4 @@
-"""Who is closed so that others can go on: half-sent requests that hardly come, while their memory is needed."""
+"""Who is closed so that others can go on: whoever keeps memory for requests that hardly come, or does not read."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ class Peer:
     def announces(self, size: int) -> None:
         self.sends(Struct(">i").pack(size))
 
+    def stops_reading(self) -> None:
+        self._connection.pause_writing()
+
     @property
     def waits_for_memory(self) -> bool:
         return self._connection.waiting_for_memory
@@ -51,6 +54,9 @@ class Peer:
 
     def get_extra_info(self, name: str) -> Any:
         return None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def set_write_buffer_limits(self, high: int) -> None: ...
     def pause_reading(self) -> None: ...
@@ -138,3 +144,19 @@ def test_whoever_waited_for_memory_has_as_much_time_as_others(listener: Listener
     clock.advance(1.0)
     listener.close_the_silent()
     assert (second.is_closed, third.waits_for_memory) == (True, False)
+
+
+def test_requests_that_wait_for_their_client_to_read_are_closed_while_others_wait_for_their_memory(
+    listener: Listener, clock: HandWoundClock
+) -> None:
+    deaf, other = Peer(listener), Peer(listener)
+    deaf.stops_reading()
+    deaf.announces(MEMORY)
+    deaf.sends(b"x" * MEMORY)
+    other.announces(100)
+    clock.advance(_FRAME_SECONDS)
+    listener.close_the_silent()
+    assert (deaf.is_closed, other.waits_for_memory) == (False, True)
+    clock.advance(1.0)
+    listener.close_the_silent()
+    assert (deaf.is_closed, other.waits_for_memory) == (True, False)
