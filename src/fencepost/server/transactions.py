@@ -89,8 +89,6 @@ class Entry:
 
     def touches(self, rights: Rights) -> bool:
         """Does it write, or say how far was read, what these are the rights to?"""
-        if not self.connections:
-            return False  # nobody is in it: most of ten thousand are at rest
         untouched = (
             rights.written.isdisjoint(self.transaction.partitions)
             and rights.written.isdisjoint(self.adding)
@@ -466,9 +464,12 @@ class Transactions:
     def leave(self, connection: Connection, lost: Set[Resource]) -> None:
         """The connection does not own these any more: what it has open on them cannot be committed from now on, and
         begins to be aborted."""
+        opened = [entry for entry in self._by_name.values() if connection in entry.connections]
+        if not opened:
+            return  # as a rule; what was lost may be ten thousand names
         rights = rights_of(self._broker, lost)
-        for entry in self._by_name.values():
-            if connection in entry.connections and entry.touches(rights):
+        for entry in opened:
+            if entry.touches(rights):
                 entry.doomed = True
                 self._begin(self._end_doomed(entry)).add_done_callback(_log_left_open)
 
@@ -476,10 +477,13 @@ class Transactions:
         """The claimant owns these from now on: of what others have open on them nothing can be committed any more, and
         when all that is returned is done, it is ended. Where a topic is guarded, others are all but the claimant, known
         or not; elsewhere those who have lost what they owned."""
+        opened = [entry for entry in self._by_name.values() if entry.connections]
+        if not opened:
+            return []
         rights = rights_of(self._broker, claimed)
         guarded = rights_of(self._broker, claimed, guarded_only=True)
         ending: list[asyncio.Task[None]] = []
-        for entry in self._by_name.values():
+        for entry in opened:
             if entry.touches(guarded) and entry.connections != {claimant}:
                 entry.doomed = True
             if entry.doomed and entry.touches(rights):
