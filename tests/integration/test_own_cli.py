@@ -132,3 +132,63 @@ def test_a_claim_without_generation_or_wait_is_refused_at_the_call(fencepost_ser
         hold(fencepost_server.address, "g", ["x"])
     with pytest.raises(TypeError, match="list of names"):
         hold(fencepost_server.address, "g", "x", generation=1)
+
+
+def test_an_outdated_token_is_called_that_and_the_newest_is_named(
+    fencepost_server: fencepost.Server, name: str
+) -> None:
+    with hold(fencepost_server.address, "jobs", [name], generation=0) as held:
+        newest = held.token
+    done = subprocess.run(
+        command("own", "jobs", name, "--after", "0", "--", "echo", "run"),
+        env=environment(fencepost_server),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"fencepost: somebody was there since token 0: the newest of {name} in jobs is {newest}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--wait", "-1", "-1.0 is not in the range x>0"), ("--session", "-1", "-1.0 is not in the range x>=0"),
+     ("--after", "-1", "-1 is not in the range x>=0"), ("--json", "--json", "No such option")],
+)  # fmt: skip
+def test_values_that_cannot_be_are_refused_in_the_words_of_the_command_line(option: str, value: str, said: str) -> None:
+    done = subprocess.run(
+        command("own", "jobs", "it", option, value, "--", "true"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["no-such-command"], 127, "no-such-command: no such command"),
+        (["/"], 126, "/ cannot be run: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_said_as_a_shell_says_it(
+    fencepost_server: fencepost.Server, name: str, words: list[str], code: int, said: str
+) -> None:
+    done = subprocess.run(
+        command("own", "jobs", name, "--", *words),
+        env=environment(fencepost_server),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, f"fencepost: {said}\n")
+
+
+def test_a_holder_learns_of_it_when_the_connection_ends_not_at_its_next_sign_of_life(
+    fencepost_server: fencepost.Server, name: str
+) -> None:
+    an_hour = 3600.0  # so the next sign of life is a quarter of that away
+    with (
+        hold(fencepost_server.address, "g", [name], generation=1, session=an_hour) as first,
+        hold(fencepost_server.address, "g", [name], generation=1),
+    ):
+        assert first.lost.wait(60)

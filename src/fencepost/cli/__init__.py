@@ -37,11 +37,11 @@ def main() -> None:
       seq 1000 | fencepost produce orders      lines into it, each of them once
       fencepost consume orders                 and out again
 
-    Every command but `serve` works with Apache Kafka too: --servers HOST:PORT,… or FENCEPOST_SERVERS.
+    Every command but `serve` and `own` works with Apache Kafka too: --servers HOST:PORT,… or FENCEPOST_SERVERS.
 
     \b
     Exit codes: 0 done, 1 failed (one line on stderr says why), 2 called wrongly,
-    75 fenced: somebody else took over (own), 130 interrupted.
+    75 lost what it owned: somebody else took over, or the server is gone (own), 130 interrupted.
     """
 
 

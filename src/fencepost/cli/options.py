@@ -70,6 +70,12 @@ class Target:
 
 def client_command(function: F) -> F:
     """Gives a command the common options; it receives a Target first."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+    return client_command_without_json(as_json(function))
+
+
+def client_command_without_json(function: F) -> F:
+    """For a command that has nothing to answer."""
 
     @click.option(
         "--servers", metavar="HOST:PORT,…", help="Servers to ask [default: FENCEPOST_SERVERS or 127.0.0.1:9092]."
@@ -83,9 +89,10 @@ def client_command(function: F) -> F:
     @click.option(
         "-X", "options", multiple=True, metavar="NAME=VALUE", help="A setting by its Kafka name; may be repeated."
     )
-    @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
     @functools.wraps(function)
-    def command(servers: str | None, config: Path | None, options: tuple[str, ...], as_json: bool, **rest: Any) -> Any:
+    def command(
+        servers: str | None, config: Path | None, options: tuple[str, ...], as_json: bool = False, **rest: Any
+    ) -> Any:
         return function(Target(servers, config, options, as_json), **rest)
 
     return command  # type: ignore[return-value]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import threading
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import Target, client_command, client_command_without_json
 from fencepost.cli.output import Column, when
+from fencepost.errors import FencepostError
+
+if TYPE_CHECKING:
+    from fencepost.client.hold import Hold
+    from fencepost.client.settings import ClientSettings
+    from fencepost.core.claim import Refused
 
 FENCED: Final = 75
-"""Exit code when somebody else took over (EX_TEMPFAIL: trying again may make sense)."""
-_SECONDS_TO_END: Final = 10.0
-
+"""Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may
+make sense)."""
+_SECONDS_TO_ASK: Final = 5.0
 
 _COMMAND: Final = "fencepost.cli.own.command"
 
@@ -41,13 +45,14 @@ class WithCommand(click.Command):
 @click.option(
     "--generation", type=click.IntRange(min=0), help="Take over from an owner that is not above this; 0 resets."
 )
-@click.option(
-    "--wait", type=float, metavar="SECONDS", help="Wait until everything is free; the default, without limit."
-)
-@click.option("--after", type=int, metavar="TOKEN", help="Only if nobody was there since this token.")
-@click.option("--session", type=float, default=10.0, show_default=True, metavar="SECONDS",
-              help="Lose it after this long without a sign of life.")  # fmt: skip
-@client_command
+@click.option("--wait", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="Wait until everything is free; the default, without limit.")  # fmt: skip
+@click.option("--after", type=click.IntRange(min=0), metavar="TOKEN", help="Only if nobody was there since this token.")
+@click.option("--session", type=click.FloatRange(min=0), default=10.0, show_default=True,
+              metavar="SECONDS", help="Lose it after this long without a sign of life.")  # fmt: skip
+@click.option("--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+              help="Time between SIGTERM and SIGKILL when the command is ended.")  # fmt: skip
+@client_command_without_json
 def own(
     target: Target,
     group: str,
@@ -56,12 +61,14 @@ def own(
     wait: float | None,
     after: int | None,
     session: float,
+    grace: float,
 ) -> None:
     """Run COMMAND while owning every RESOURCE in GROUP.
 
-    It is ended when somebody takes over. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment; a token
-    only ever rises, so another system can refuse what carries an older one. The exit code is the command's, or 75 if it
-    was fenced.
+    It is ended, with everything that it has started, when somebody takes over, and when this is ended itself: first the
+    command, then what it owns is free. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment; a token
+    only ever rises, so another system can refuse what carries an older one. The exit code is the command's, or 75 if
+    what it owned was lost. Needs a fencepost server: Apache Kafka has nobody who would watch.
 
     \b
     Examples:
@@ -73,11 +80,12 @@ def own(
         raise click.UsageError("say what to run behind `--`")
     if generation is not None and wait is not None:
         raise click.UsageError("--generation takes over at once, --wait never does: give one of them")
+    from fencepost.cli.supervised import Supervised
     from fencepost.client.hold import hold
-    from fencepost.core.claim import demand
+    from fencepost.core.claim import LONGEST_WAIT, Refused, demand
 
-    forever = 2_000_000.0
-    wait = None if generation is not None else forever if wait is None else wait
+    wait = None if generation is not None else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
+    session = min(session, LONGEST_WAIT)
     try:
         demand(group, resources, generation=generation, wait=wait, after=after, session=session)
     except ValueError as error:
@@ -87,60 +95,52 @@ def own(
             f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
             err=True,
         )
-    with hold(
-        target.settings(),
-        group,
-        resources,
-        generation=generation,
-        wait=wait,
-        after=after,
-        session=session,
-    ) as held:
+    settings = target.settings()
+    try:
+        held = hold(settings, group, resources, generation=generation, wait=wait, after=after, session=session)
+    except Refused as refused:
+        if after is not None and any(row.token > after for row in refused.rows):
+            raise _outdated(refused, after) from None
+        raise
+    with held:
         environment = {**os.environ, "FENCEPOST_TOKEN": str(held.token), "FENCEPOST_GENERATION": str(held.generation)}
-        code = _run(command, environment, held.lost)
-    if held.lost.is_set():
-        raise Overtaken(f"somebody else owns {', '.join(resources)} in {group} now")
+        run = Supervised(command, environment, grace=grace)
+        code = run.run(held.lost)
+    if run.stopped_by is not None:
+        click.echo(f"fencepost: {run.stopped_by.name}: the command is ended, and what it owned is free", err=True)
+        code = 128 + run.stopped_by
+    elif held.lost.is_set():
+        raise Lost(_what_became_of(settings, held))
     click.get_current_context().exit(code)
 
 
-class Overtaken(click.ClickException):
+class Lost(click.ClickException):
     exit_code = FENCED
 
 
-class NotThere(click.ClickException):
-    exit_code = 127  # as a shell says it
+def _outdated(refused: Refused, after: int) -> click.ClickException:
+    """`--after` names a token that is not the newest any more."""
+    name, _, token = next(row for row in refused.rows if row.token > after)
+    return click.ClickException(
+        f"somebody was there since token {after}: the newest of {name} in {refused.group} is {token}"
+    )
 
 
-def _run(command: list[str], environment: dict[str, str], lost: threading.Event) -> int:
-    """Runs the command; terminates it when what was owned is lost."""
-    try:
-        child = subprocess.Popen(command, env=environment)
-    except FileNotFoundError:
-        raise NotThere(f"{command[0]}: no such command") from None
-    ended = threading.Event()
+def _what_became_of(settings: ClientSettings, held: Hold) -> str:
+    """The connection has ended, which is all that the holder knows; the server knows why."""
+    from fencepost.client.admin import Admin
 
-    def end_when_lost() -> None:
-        while not ended.is_set():
-            if lost.wait(0.2):
-                child.terminate()
-                try:
-                    child.wait(_SECONDS_TO_END)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                return
-
-    watcher = threading.Thread(target=end_when_lost, daemon=True)
-    watcher.start()
-    try:
-        while True:
-            try:
-                code = child.wait()
-                return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
-            except KeyboardInterrupt:
-                child.send_signal(signal.SIGINT)
-    finally:
-        ended.set()
-        watcher.join()
+    names = ", ".join(held.rows)
+    patience = min(settings.request_timeout, _SECONDS_TO_ASK)
+    with Admin(replace(settings, request_timeout=patience, connect_timeout=patience)) as admin:
+        try:
+            owners = admin.owners(held.group).owners
+        except FencepostError as error:
+            return f"{names} in {held.group} is lost with the connection to the server: {error}"
+    taken = [row.resource for row in owners if row.resource in held.rows]
+    if taken:
+        return f"somebody else owns {', '.join(taken)} in {held.group} now"
+    return f"{names} in {held.group} is lost: the server has ended the connection; nobody owns it now"
 
 
 @click.command()

@@ -10,6 +10,7 @@ Threads may share a channel: a lock lets one question through at a time.
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
 import threading
@@ -96,6 +97,15 @@ class Channel:
             started = time.perf_counter()
             self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, None), INTRODUCTION)
             return time.perf_counter() - started
+
+    def wait_for_end(self, seconds: float, woken: socket.socket) -> None:
+        """Returns when the other side has ended the idle connection, `woken` has something to read, or the time is
+        over. Which of them, the next request says. For the one thread that uses the channel."""
+        with selectors.DefaultSelector() as waiting:
+            for each in (self._socket, woken):
+                if each is not None:
+                    waiting.register(each, selectors.EVENT_READ)
+            waiting.select(seconds)
 
     def close(self) -> None:
         with self._lock:

@@ -10,6 +10,8 @@ what it does in between reaches other systems only if those check the token.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -38,6 +40,7 @@ class Hold(Closing):
         self.lost = threading.Event()
         """Set when the connection ended: severed by another owner, or the server is gone."""
         self._stop = threading.Event()
+        self._woken, self._wake = socket.socketpair()
         beat = session / _BEATS_PER_SESSION if session else _BEAT_WITHOUT_SESSION
         self._watcher = threading.Thread(target=self._watch, args=(beat,), name="fencepost-hold", daemon=True)
         self._watcher.start()
@@ -59,18 +62,27 @@ class Hold(Closing):
     def close(self) -> None:
         """Gives everything back."""
         self._stop.set()
+        with contextlib.suppress(OSError):  # closed before
+            self._wake.shutdown(socket.SHUT_RDWR)  # which reaches the watcher although a forked child has a copy
         self._watcher.join()
+        self._wake.close()
+        self._woken.close()
         self._channel.close()
 
     def after_fork(self) -> None:
         """In the child: what is held is held by the parent, and not for longer than that lives."""
         self.lost = threading.Event()  # the lock of the old one may be held by a thread that is not here
         self.lost.set()
+        self._wake.close()
+        self._woken.close()
         self._channel.forget_socket()
 
     def _watch(self, beat: float) -> None:
-        """Keeps the session alive, and notices the end of the connection at the next beat."""
-        while not self._stop.wait(beat):
+        """Keeps the session alive, and notices the end of the connection at once."""
+        while True:
+            self._channel.wait_for_end(beat, self._woken)
+            if self._stop.is_set():
+                return
             try:
                 # Claims nothing: what is held is held by this very connection, and ends with it.
                 self._channel.request(Key.OWN, own_fields(self.group, []), reconnect=False)
