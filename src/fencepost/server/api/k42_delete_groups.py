@@ -1,6 +1,7 @@
 """DeleteGroups (42): groups without members, with their offsets. Versions 0 to 2; v2 is flexible.
 
-A group with offsets in an open transaction is no more deleted than one with members (NON_EMPTY_GROUP).
+A group with offsets in an open transaction is no more deleted than one with members (NON_EMPTY_GROUP). Kafka deletes
+it, and what the transaction had for it, although the transaction's commit is confirmed later.
 """
 
 from __future__ import annotations
