@@ -160,13 +160,16 @@ class KafkaBroker:
         jvm: Sequence[str] = JVM,
         protocols: Sequence[str] = (),
         scram: Sequence[str] = (),
+        features: Mapping[str, int] | None = None,
         cluster_id: str | None = None,
     ) -> None:
         """`protocols` are those of further listeners (SSL, SASL_SSL …), whose addresses are in `listening`; `scram` are
-        users in the form that Kafka's storage tool takes; `cluster_id` is one that several nodes share."""
+        users in the form that Kafka's storage tool takes; `features` are levels lower than its newest, as in a cluster
+        that came from an older version; `cluster_id` is one that several nodes share."""
         self.folder = folder
         self.listening = {protocol: f"{HOST}:{free_port()}" for protocol in protocols}
         self._scram = [argument for user in scram for argument in ("--add-scram", user)]
+        self._features = [f"--feature={name}={level}" for name, level in (features or {}).items()]
         self._jvm = jvm
         self.port = free_port()
         self.address = f"{HOST}:{self.port}"
@@ -197,7 +200,7 @@ class KafkaBroker:
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
         formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run(
-            [*formatting, "-t", self._cluster_id, "-c", properties, *self._scram],
+            [*formatting, "-t", self._cluster_id, "-c", properties, *self._scram, *self._features],
             capture_output=True,
             text=True,
             check=False,

@@ -25,7 +25,7 @@ from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import wait_for_identity
-from fencepost.client.transactional import Transactional
+from fencepost.client.transactional import Transactional, abort_open
 from fencepost.core.claim import Demand, Held
 from fencepost.core.claim_steps import claim, release
 from fencepost.core.owner_records import Claimant
@@ -50,6 +50,8 @@ class KafkaOwner:
         self.writing = Transactional(routes, self.write_id, patience)
         self.identity: Identity | None = None
         """The epoch under which it writes; None: it has claimed nothing yet."""
+        self._aborted: Identity | None = None
+        """The epoch under which nothing is open, since it is to be replaced."""
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
 
@@ -90,6 +92,9 @@ class KafkaOwner:
 
     def renew(self) -> Identity:
         """The write id's next epoch, if it is ours still: what is on its way under the one before comes too late."""
+        if self.identity is not None and self.identity != self._aborted:
+            abort_open(self.writing, self.identity)
+            self._aborted = self.identity  # not again: once the next epoch is given, that would be refused
         self.identity = self.writing.init(self._timeout_ms, self.identity)
         return self.identity
 

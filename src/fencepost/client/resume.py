@@ -4,7 +4,7 @@ Per partition, when the first record for it comes:
 
     fence    A write of an older epoch must not come after the look into the log. A bare InitProducerId does not
              prevent that on Kafka, where a partition learns of an epoch by being written to. So the partition is added
-             to a transaction that is aborted at once: its marker carries the new epoch into the partition's log.
+             to a transaction that is aborted at once: its marker carries this life's epoch into the partition's log.
     read     From behind the saved offset to the end: batches of the saved pid, and of the pid that the name has now,
              are what this producer's earlier lives have sent since the save, in order.
     skip     The first records that are sent are those again. They are compared, answered for, and not sent.
@@ -89,9 +89,7 @@ class Resumption:
 
         def fence() -> Identity:
             self._steps.add_partitions(who, partitions)
-            return self._steps.init(
-                int(self._common.options.transaction_timeout * 1000), who
-            )  # ends what was just begun
+            return self._naming.next_epoch(self._steps, who)  # ends what was just begun
 
         def answered(outcome: Identity | FencepostError) -> None:
             self._naming.name_answered(outcome)

@@ -3,8 +3,8 @@
     enter    what was sent before is settled, and the name is fenced: whoever had it before writes no more
     in it    partitions are added by the send thread, each before its first batch; offsets by the caller's
     commit   nothing more is accepted; everything settled; EndTxn
-    abort    what is queued is dropped; the name's next epoch, which ends the transaction on the server, and refuses
-             whatever of it is still on its way
+    abort    what is queued is dropped; EndTxn, and the name's next epoch, which refuses whatever of it is still on its
+             way
 
 A commit whose answer never came raises, and what became of it is for readers to see.
 """

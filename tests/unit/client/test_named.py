@@ -16,7 +16,7 @@ from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.pid import Identity
-from fencepost.errors import Closed, ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
+from fencepost.errors import Closed, ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Refused, ScriptedCluster
@@ -40,10 +40,18 @@ class Coordinator:
         self.answer = threading.Event()
         self.refusal: FencepostError | None = None
         self.ended: list[Identity] = []
+        self.aborted: list[Identity] = []
+        self.abort_refusal: FencepostError | None = None
+        self.lost_answers = 0
         self.doubtful = 0
 
     def init(self, timeout_ms: int, who: Identity | None = None) -> Identity:
         self.expected.append(who)
+        if who is not None and len(self.aborted) < self.epoch + 1:
+            raise AssertionError("the one before is to be aborted first")
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise TimedOut("the answer was lost")
         self.epoch += 1
         return Identity(PID, Epoch(self.epoch))
 
@@ -60,7 +68,11 @@ class Coordinator:
         raise AssertionError("not in these tests")
 
     def end(self, who: Identity, *, commit: bool) -> None:
-        assert commit  # an abort is the next epoch
+        if not commit:
+            self.aborted.append(who)
+            if self.abort_refusal is not None:
+                raise self.abort_refusal
+            return
         self.ended.append(who)
         self.doubts += self.doubtful
 
@@ -131,6 +143,39 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     producer.until(producer.send("t", b"x").done)
     header = read_header(on.logs["t"][0].batches[-1])
     assert (header.epoch, header.base_sequence) == (1, 0)
+
+
+def test_an_abort_is_said_to_the_coordinator_before_the_next_epoch_is_asked_for_and_only_once() -> None:
+    """IDEM-5: an older Kafka fences who asks for it in the middle of a transaction, and any who aborts under an epoch
+    that was replaced."""
+    producer = NamedProducer(cluster(t=1))
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    assert sender.enlisting.begin()
+    producer.until(producer.send("t", b"v").done)
+    coordinator.lost_answers = 2
+    sender.enlisting.drop()
+    producer.until(sender.standing.is_settled.is_set)
+    first = Identity(PID, Epoch(0))
+    assert coordinator.aborted == [first]
+    assert coordinator.expected == [None, first, first, first]
+    assert sender.standing.who == Identity(PID, Epoch(1))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED])
+def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: ErrorCode) -> None:
+    """IDEM-5: to ask for the next epoch after a fence would abort the successor's transaction."""
+    producer = NamedProducer(cluster(t=1))
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    coordinator.abort_refusal = ServerError(code, "n")
+    assert sender.enlisting.begin()
+    producer.until(producer.send("t", b"v").done)
+    sender.enlisting.drop()
+    producer.until(sender.standing.is_settled.is_set)
+    is_fenced = code is ErrorCode.PRODUCER_FENCED
+    assert isinstance(sender.queues.broken, Fenced) == is_fenced
+    assert len(coordinator.expected) == (1 if is_fenced else 2)
 
 
 def test_a_partition_added_late_is_refused_by_our_own_next_epoch_and_that_fences_nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fencepost.client.transactional import Transactional
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.types import Epoch, Pid
+from fencepost.types import Epoch, Pid, TopicPartition
 from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler
 
@@ -55,3 +56,24 @@ def test_an_end_that_is_refused_is_not_asked_again(cluster: FakeCluster) -> None
     with cluster.admin() as admin, pytest.raises(ServerError):
         Transactional(admin._routes, "writer").end(WHO, commit=True)
     assert len(cluster.requests(Key.END_TXN)) == 1
+
+
+def test_a_partition_is_not_added_after_the_transaction_was_aborted_meanwhile(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin another one, under an epoch that is about to be replaced."""
+
+    def busy(_request: Any, _version: int) -> Mapping[str, Any]:
+        rows = [{"partition_index": 0, "partition_error_code": ErrorCode.CONCURRENT_TRANSACTIONS}]
+        topic = {"name": "t", "results_by_partition": rows}
+        return {"results_by_topic_v3_and_below": [topic]}
+
+    cluster.on(Key.ADD_PARTITIONS_TO_TXN, busy)
+    cluster.on(Key.END_TXN, ends_with(ErrorCode.NONE))
+    with cluster.admin() as admin:
+        steps = Transactional(admin._routes, "writer")
+        monkeypatch.setattr(time, "sleep", lambda _: steps.end(WHO, commit=False))  # while it waits to ask again
+        with pytest.raises(ServerError) as raised:
+            steps.add_partitions(WHO, [TopicPartition("t", 0)])
+    assert raised.value.code is ErrorCode.INVALID_TXN_STATE
+    assert len(cluster.requests(Key.ADD_PARTITIONS_TO_TXN)) == 1

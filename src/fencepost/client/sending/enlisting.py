@@ -45,7 +45,7 @@ class Enlisting:
         self._queues.resume()
 
     def drop(self) -> None:
-        """What is queued or under way fails; the next epoch, asked for at once, aborts what the server has of it."""
+        """What is queued or under way fails; what the server has of it is aborted, and the next epoch asked for."""
         transaction = self._standing.transaction
         cause = SendFailed("the transaction was aborted", persisted="no")
         if transaction is not None:

@@ -7,7 +7,7 @@ from typing import Any
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
-from fencepost.client.transactional import Steps
+from fencepost.client.transactional import Steps, abort_open
 from fencepost.core.dedup import REMEMBERED
 from fencepost.core.inflight import KAFKA_LIMIT
 from fencepost.core.pid import NAME_TAKEN, Identity
@@ -73,9 +73,15 @@ class Naming:
     def _fence_by_name(self, steps: Steps) -> None:
         """The name's next epoch. The first time it is taken from whoever has it; later only if it is still ours."""
         before = self._standing.identity.current
-        timeout_ms = int(self._options.transaction_timeout * 1000)
         self._standing.identity.asked()
-        self._errands.send_out(lambda: steps.init(timeout_ms, before), self.name_answered)
+        self._errands.send_out(lambda: self.next_epoch(steps, before), self.name_answered)
+
+    def next_epoch(self, steps: Steps, before: Identity | None) -> Identity:
+        """On an errand's thread."""
+        if before is not None and self._standing.may_be_open:
+            abort_open(steps, before)
+            self._standing.may_be_open = False  # not again: once the next epoch is given, that would be refused
+        return steps.init(int(self._options.transaction_timeout * 1000), before)
 
     def name_answered(self, outcome: Identity | FencepostError) -> None:
         if self._standing.identity.state is PidState.FINISHED:

@@ -22,6 +22,8 @@ class Standing:
         """The transactional id: the given one, or an owner's write id."""
         self.transaction: Enlisted | None = None
         """The open transaction."""
+        self.may_be_open = False
+        """The coordinator may have one under the epoch that is to be replaced: it is aborted first."""
         self.implicit: ImplicitTransactions | None = None
         """Of an owner on Apache Kafka; the open transaction is then mostly one of these."""
         self.is_repeatable = True
@@ -43,6 +45,7 @@ class Standing:
         if self.identity.state is State.READY:
             self.is_settled.clear()
             self.identity.renew()
+            self.may_be_open = True
 
     def successor(self, of: Identity) -> Identity | None:
         """As whom a partition that was stamped `of` goes on after a bump; None: not known yet, or it is over."""
