@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from fencepost.errors import ErrorCode
+from fencepost.kernel.header import DELETE_HORIZON
 from tests.integration.conftest import TestedServer
 from tests.support.batches import CONTROL, GZIP, ZSTD, batch, record, with_wrong_checksum
 from tests.support.raw import API_VERSIONS, PRODUCE, RawClient, new_topic
@@ -173,6 +174,14 @@ def test_a_control_batch_is_refused_from_a_producer(client: RawClient, topic: st
     marker = record(b"\0\0\0\0\0\0", b"\0\0\0\1")
     assert client.produce(topic, batch([b""], attributes=CONTROL, records=marker)).error is INVALID_RECORD
     assert client.end_offset(topic) == 0
+
+
+def test_a_delete_horizon_is_refused_from_a_producer(ours: TestedServer, name: str) -> None:
+    """Only on ours: by it a tombstone would be removed before others had the time to see it."""
+    with ours.connect() as client:
+        client.create_topic(name)
+        assert client.produce(name, batch([b"a"], attributes=DELETE_HORIZON)).error is INVALID_RECORD
+        assert client.end_offset(name) == 0
 
 
 def test_a_batch_cut_off_in_the_middle_is_refused(server: TestedServer, client: RawClient, topic: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fencepost
+from fencepost.client.transaction import Transaction
 from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Delayed
@@ -144,5 +147,47 @@ def test_what_is_not_open_says_so(server: TestedServer, name: str) -> None:
             async with fencepost.AsyncReader(server.address, f"{name}-absent"):
                 pass
         assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(main())
+
+
+def test_a_task_that_is_cancelled_while_it_opens_something_leaves_nothing_open(
+    server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that nobody ends would take in what is sent later, and never be committed."""
+
+    async def cancelled(opening: AbstractAsyncContextManager[Any], entered: threading.Event) -> None:
+        async def enter() -> None:
+            async with opening:
+                raise AssertionError("not reached")
+
+        task = asyncio.ensure_future(enter())
+        await asyncio.to_thread(entered.wait, 30)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    go_on, entered = threading.Event(), threading.Event()
+    enter = Transaction.__enter__
+
+    def slowly(transaction: Transaction) -> Transaction:
+        entered.set()
+        assert go_on.wait(30)
+        return enter(transaction)
+
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address, name=topic) as producer:
+            with monkeypatch.context() as patch:
+                patch.setattr(Transaction, "__enter__", slowly)
+                await cancelled(producer.transaction(), entered)
+            async with producer.transaction():
+                producer.send(topic, b"in one that is committed")
+        assert await values(server, topic) == [b"in one that is committed"]
+        reader = fencepost.AsyncReader(server.address, topic, stop="latest")
+        async with reader:
+            await reader.close()
+            with pytest.raises(Closed):
+                await anext(reader)
 
     run(main())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import fencepost
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
+from fencepost.errors import Closed, ConfigError, CorruptBatch, ErrorCode, ServerError, TimedOut
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Fate
 from fencepost.types import TopicPartition
@@ -188,3 +192,78 @@ def test_aborted_transactions_are_not_shown_unless_asked_for(server: TestedServe
         assert [value.decode() for value in table["value"].to_pylist()] == expected
     with Reader(server.address, topic, stop="latest", read_committed=False) as reader:
         assert shown(reader) == everything
+
+
+class Once:
+    """Calls what it stands for, but raises the first time."""
+
+    def __init__(self, what: Callable[..., Any], error: BaseException) -> None:
+        self._what = what
+        self._errors = [error]
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._errors:
+            raise self._errors.pop()
+        return self._what(*arguments)
+
+
+@pytest.mark.parametrize("how", ["loop", "poll", "arrow"])
+def test_what_could_not_be_decoded_or_was_interrupted_is_not_passed_over(
+    server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    write(server, topic, numbers(0, 50))
+
+    def read(reader: Reader) -> int:
+        if how == "loop":
+            return len(list(reader))
+        if how == "poll":
+            return len(reader.poll(30) or [])
+        return sum(table.num_rows for table in reader.arrow())
+
+    with Reader(server.address, topic, stop="latest") as reader:
+        for what in ("_decode", "_table"):
+            monkeypatch.setattr(reader, what, Once(getattr(reader, what), KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            read(reader)
+        assert reader.positions[TopicPartition(topic, 0)] == 0
+        assert read(reader) == 50
+        assert reader.positions[TopicPartition(topic, 0)] == 50
+
+
+def test_a_loop_that_an_exception_has_ended_is_taken_up_where_it_was(
+    server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second loop that found nothing and ended would look as if everything had been read."""
+    write(server, topic, numbers(0, 30))
+    with Reader(server.address, topic, stop=60, partition_bytes=200) as reader:
+        assert [record.offset for record in islice(reader, 10)] == list(range(10))
+        first = [record.offset for record in islice(reader, 20)]
+        assert first == list(range(10, 30))
+        monkeypatch.setattr(reader, "_next", Once(reader._next, TimedOut("nobody answers")))
+        write(server, topic, numbers(30, 60))
+        with pytest.raises(TimedOut):
+            list(reader)
+        assert shown(reader) == numbers(30, 60)
+
+
+def test_poll_goes_on_where_a_loop_was_left(server: TestedServer, topic: str) -> None:
+    write(server, topic, numbers(0, 30))
+    with Reader(server.address, topic, stop="latest") as reader:
+        assert len(list(islice(reader, 10))) == 10
+        offsets: list[int] = []
+        while (records := reader.poll(30)) is not None:
+            offsets += [record.offset for record in records]
+        assert offsets == list(range(10, 30))
+
+
+def test_a_damaged_bit_does_not_make_records_be_passed_over(tmp_path: Path, name: str) -> None:
+    """The bit that says they are no records lies under the checksum."""
+    with fencepost.Server(data=tmp_path) as server:
+        with Producer(server.address) as producer:
+            producer.send(name, b"kept").result(30)
+        (segment,) = tmp_path.glob("logs/*/0/*.log")
+        stored = bytearray(segment.read_bytes())
+        stored[22] ^= 0x20  # a control batch
+        segment.write_bytes(stored)
+        with Reader(server.address, name, stop="latest") as reader, pytest.raises(CorruptBatch):
+            list(reader)

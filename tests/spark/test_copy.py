@@ -252,15 +252,19 @@ def await_gone(admin: Admin, topic: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_source_made_anew_under_a_copy_that_follows_stops_it(ours: str, name: str) -> None:
+@pytest.mark.parametrize("which", ["target", "source"])
+def test_a_topic_made_anew_under_a_copy_that_follows_stops_it(ours: str, name: str, which: str) -> None:
     create(ours, name)
     fill(ours, name, 100)
     rounds = local(ours, name, ours, f"{name}-copy").rounds(follow=True, pause=0.01)
     assert next(rounds).records == 100
+    anew = name if which == "source" else f"{name}-copy"
     with Admin(ours) as admin:
-        admin.delete_topic(name)
-    create(ours, name)
-    with pytest.raises(DataLost, match="made anew"):
+        admin.delete_topic(anew)
+    create(ours, anew)
+    if which == "target":
+        fill(ours, name, 10)
+    with pytest.raises((DataLost, SinkNameInUse), match="made anew"):
         next(rounds)
 
 

@@ -78,6 +78,18 @@ async def _or_interrupt(claiming: asyncio.Future[Claim], interrupt: Callable[[],
         raise
 
 
+async def _or_undo(work: Awaitable[T], undo: Callable[[T], object]) -> T:
+    """What a thread does for a task that is cancelled meanwhile is undone: nobody else would."""
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        if working.exception() is None:
+            await asyncio.to_thread(undo, working.result())
+        raise
+
+
 class AsyncProducer:
     """
     >>> async with AsyncProducer("127.0.0.1:9092") as producer:
@@ -97,7 +109,7 @@ class AsyncProducer:
         self._producer: Producer | None = None
 
     async def __aenter__(self) -> Self:
-        self._producer = await asyncio.to_thread(self._make)
+        self._producer = await _or_undo(asyncio.to_thread(self._make), Producer.close)
         return self
 
     async def __aexit__(
@@ -152,7 +164,7 @@ class AsyncProducer:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """As `Producer.transaction`: `async with producer.transaction(): …`."""
         transaction = self._its.transaction()
-        await asyncio.to_thread(transaction.__enter__)
+        await _or_undo(asyncio.to_thread(transaction.__enter__), lambda _: transaction.abort())
         try:
             yield transaction
         except BaseException as error:
@@ -189,10 +201,11 @@ class AsyncReader:
         self._taking: asyncio.Future[Chunk | None] | None = None
         """A chunk that is being taken, or was and is not handed out yet."""
         self._records: Iterator[ReadRecord] = iter(())
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         try:
-            self._reader = await self._run(self._make)
+            self._reader = await _or_undo(self._run(self._make), Reader.close)
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
@@ -204,15 +217,23 @@ class AsyncReader:
         await self.close()
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         taking, self._taking = self._taking, None
         if taking is not None:
             await asyncio.wait([taking])
             taking.exception()  # nobody waits for it any more
-        await self._run(self._its.close)  # behind what the thread is at: a reader is used by one thread at a time
+        if self._reader is not None:
+            await self._run(
+                self._reader.close
+            )  # behind what the thread is at: a reader is used by one thread at a time
         self._thread.shutdown(wait=False)
 
     @property
     def _its(self) -> Reader:
+        if self._reader is not None and self._closed:
+            raise Closed("the reader is closed")
         if self._reader is None:
             raise Closed("the reader is not open: async with AsyncReader(…) as reader")
         return self._reader
@@ -246,7 +267,8 @@ class AsyncReader:
             taken = await self._take(reader._decode)
             if taken is None:
                 raise StopAsyncIteration
-            self._records = reader._hand_out(*taken)
+            chunk, records = taken
+            self._records = reader._hand_out(chunk, iter(records))
         return record
 
     async def arrow(self) -> AsyncIterator[pa.RecordBatch]:

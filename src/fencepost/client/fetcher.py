@@ -36,7 +36,7 @@ from fencepost.errors import (
     TimedOut,
     Unreachable,
 )
-from fencepost.kernel import read_header
+from fencepost.kernel import check_batch, read_header
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
 from fencepost.types import Offset, TopicPartition
@@ -351,11 +351,16 @@ class Fetcher:
                         continue
                     position = header.next_offset
                     if header.is_control:
+                        check_batch(
+                            batch
+                        )  # what is passed over nobody looks at again: a damaged bit must not decide it
                         if header.is_transactional and is_abort(batch):
                             hidden.ends(header.pid, header.base_offset)
                     elif not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional):
                         batches.append(batch)
                         size += header.size
+                    else:
+                        check_batch(batch)
         except FencepostError as error:
             self._fail(error)
             return

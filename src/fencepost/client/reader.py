@@ -86,7 +86,10 @@ class Reader(Closing):
         self._headers = headers
         self._closed = False
         self._given: ReadRecord | None = None
-        self._one_by_one = self._records()
+        self._taken: Chunk | None = None
+        """Fetched, and not decoded yet: what fails there, or is interrupted, is not passed over."""
+        self._loop: tuple[Chunk, Iterator[ReadRecord]] | None = None
+        """What a loop has begun to hand out, and what is left of it."""
         if start == "committed" and group is None:
             raise ConfigError("start='committed' needs a group")
         wanted: list[str | TopicPartition]
@@ -173,15 +176,19 @@ class Reader(Closing):
     def __iter__(self) -> Iterator[ReadRecord]:
         """Record by record; ends where every partition has reached its stop, and otherwise follows for ever.
 
-        A loop that was left can be taken up again where it was left.
+        A loop that was left, or that an exception has ended, can be taken up again where it was left.
         """
-        return self._one_by_one
+        while True:
+            if self._loop is None:
+                chunk = self._next(None)
+                if chunk is None:
+                    return
+                self._loop, self._taken = (chunk, iter(self._decode(chunk))), None
+            chunk, records = self._loop
+            yield from self._hand_out(chunk, records)
+            self._loop = None
 
-    def _records(self) -> Iterator[ReadRecord]:
-        while (chunk := self._next(None)) is not None:
-            yield from self._hand_out(chunk, self._decode(chunk))
-
-    def _hand_out(self, chunk: Chunk, records: list[ReadRecord]) -> Iterator[ReadRecord]:
+    def _hand_out(self, chunk: Chunk, records: Iterator[ReadRecord]) -> Iterator[ReadRecord]:
         for record in records:
             self._given = record  # instead of moving the position for each: `positions` looks here
             yield record
@@ -190,11 +197,16 @@ class Reader(Closing):
 
     def _is_at(self, chunk: Chunk) -> None:
         """Behind the chunk; but not behind the stop, where the log may go on with what was not asked for."""
+        self._taken = None
         at = chunk.next if chunk.stop is None else min(chunk.next, chunk.stop)
         self._positions[chunk.partition] = Offset(at)
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
         """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
+        if self._loop is not None:
+            rest, self._loop = list(self._hand_out(*self._loop)), None
+            if rest:
+                return rest
         chunk = self._next(timeout)
         if chunk is None:
             return None
@@ -235,6 +247,8 @@ class Reader(Closing):
         if self._closed:
             raise Closed("the reader is closed, or owns something in the process that this one was forked from")
         self._untouched = False
+        if self._taken is not None:
+            return self._taken
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (chunk := self._fetcher.take()) is None:
             if self._fetcher.is_done:
@@ -243,6 +257,7 @@ class Reader(Closing):
             if left is not None and left <= 0:
                 raise TimedOut(f"nothing new within {timeout:g} s")
             self._fetcher.run_once(left)
+        self._taken = chunk
         # Ask for more before this is decoded: the line and the server work meanwhile.
         self._fetcher.run_once(0.0)
         return chunk

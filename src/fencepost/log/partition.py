@@ -362,12 +362,13 @@ class PartitionLog:
 
     def replace_segments(self, segments: tuple[Segment, ...], cleaned_offset: Offset) -> None:
         """Compaction has made others of some segments: the log uses those from now on."""
+        # The records of aborted transactions are gone from what was compacted, so nobody has to leave them out. But a
+        # reader may still have them in hand: only those are forgotten that were gone the time before. Before others
+        # read the new segments: without its marker, an aborted transaction would hide what its pid wrote later.
+        self.producers.aborted.forget(self.cleaned_offset)
         replaced = set(self._segments).difference(segments)
         self._segments = segments
         self._let_go(replaced)
-        # The records of aborted transactions are gone from what was compacted, so nobody has to leave them out. But a
-        # reader may still have them in hand: only those are forgotten that were gone the time before.
-        self.producers.aborted.forget(self.cleaned_offset)
         self.cleaned_offset = cleaned_offset
         self._snapshot_due = True
 

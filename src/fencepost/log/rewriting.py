@@ -36,6 +36,7 @@ from fencepost.types import Milliseconds
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _CRC: Final = Struct(">I")
 _CRC_AT: Final = 17
+_HALF: Final = 2**63
 
 
 def delete_horizon(header: BatchHeader) -> Milliseconds | None:
@@ -118,10 +119,10 @@ def rebuild(
 
 
 def _shifted(record: memoryview, shift: int) -> bytes:
-    """The record with `shift` added to its timestamp delta."""
+    """The record with `shift` added to its timestamp delta, in 64 bits as readers add it."""
     _, body = _varint(record, 0)
     delta, behind = _varint(record, body + 1)
-    new_delta = _encode_varint(delta + shift)
+    new_delta = _encode_varint((delta + shift + _HALF) % (2 * _HALF) - _HALF)
     rest = record[behind:]
     return _encode_varint(1 + len(new_delta) + len(rest)) + bytes(record[body : body + 1]) + new_delta + bytes(rest)
 

@@ -97,8 +97,6 @@ class Copy:
         self.admin = Admin(source)
         self._cluster = self.admin.cluster().cluster_id
         self.name = name or _name_of(f"copy.{self._cluster}.{topic}.{target_topic}")
-        self.query = ""
-        """What is copied where; known once the target is there."""
         self._adopt = adopt
         self.runner = Runner(
             target,
@@ -123,8 +121,7 @@ class Copy:
         admin = self.runner.admin
         if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic):
             raise ConfigError("source and target are the same topic")
-        described = self.admin.describe_topic(self.topic)
-        partitions = len(described.partitions)
+        partitions = len(self.admin.describe_topic(self.topic).partitions)
         known = self.admin.topic_configs(self.topic)
         configs = {
             entry.name: entry.value
@@ -144,9 +141,11 @@ class Copy:
                 "copy goes from partition to partition"
             )
         self.max_bytes = target.max_bytes
-        # With their ids: a position in a topic that was made anew means nothing.
-        made = admin.describe_topic(self.target_topic).topic_id
-        self.query = f"copy of {self.topic} ({described.topic_id}) of {self._cluster} to {self.target_topic} ({made})"
+
+    def _what(self) -> str:
+        """What is copied where. With the topics' ids: a position in one that was made anew means nothing."""
+        source, target = self.admin.describe_topic(self.topic), self.runner.admin.describe_topic(self.target_topic)
+        return f"copy of {self.topic} ({source.topic_id}) of {self._cluster} to {self.target_topic} ({target.topic_id})"
 
     def latest(self) -> dict[int, int]:
         """The source's last stable offsets."""
@@ -175,13 +174,14 @@ class Copy:
     def _round(self, upto: Mapping[int, int]) -> Round:
         began = time.monotonic()
         work = _CopyRound(self, upto)
+        query = self._what()  # every time: a copy that follows outlives topics
         try:
-            outcome = self.runner.carry_out(work, self.query, None)
+            outcome = self.runner.carry_out(work, query, None)
         except SinkNameInUse as error:
             if error.found is None:
                 raise
             raise SinkNameInUse(
-                f"the name {self.name!r} belongs to a {error.found.query}; this is a {self.query}. Was a topic made "
+                f"the name {self.name!r} belongs to a {error.found.query}; this is a {query}. Was a topic made "
                 "anew? Copy under another name, or with adopt=True (--adopt), which takes the name over and begins at "
                 "the beginning",
                 error.found,

@@ -21,7 +21,7 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.kernel import BatchHeader, read_header, split_batches
+from fencepost.kernel import BatchHeader, check_batch, read_header, split_batches
 from fencepost.kernel.control import is_abort
 from fencepost.wire.hot import FetchedPartition
 
@@ -168,11 +168,13 @@ def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -
             if header.base_offset >= stop:
                 return found, stop
             position = header.next_offset
-            if header.is_control:
-                if header.is_transactional and is_abort(batch):
+            hides = not header.is_control and hidden.hides(
+                header.pid, header.last_offset, transactional=header.is_transactional
+            )
+            if header.is_control or hides or not header.count:
+                check_batch(batch)  # what is passed over nobody looks at again: a damaged bit must not decide it
+                if header.is_control and header.is_transactional and is_abort(batch):
                     hidden.ends(header.pid, header.base_offset)
-            elif (
-                not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional) and header.count
-            ):
+            else:
                 found.append(Fetched(header, batch))
     return found, position

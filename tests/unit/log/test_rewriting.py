@@ -111,3 +111,13 @@ def test_records_cut_off_are_refused() -> None:
     for cut in range(1, 20):
         with pytest.raises(CorruptBatch):
             split(batch[:-cut], 0, header._replace(batch_length=header.batch_length - cut))
+
+
+@pytest.mark.parametrize("timestamp", [-(2**63), -1, 2**63 - 1])
+def test_times_at_the_ends_of_64_bits_stay_what_they_were(timestamp: int) -> None:
+    """Their distance to the horizon has more than 64 bits; readers add it in 64."""
+    batch = encoded([(b"k", None, timestamp, [])], 0)
+    header = check_batch(batch)
+    rebuilt = rebuild(header, split(batch, 0, header), timestamp, horizon=NOW)
+    check_batch(rebuilt)
+    assert [record.timestamp for record in decode_batch(rebuilt)] == [timestamp]

@@ -21,7 +21,7 @@ from fencepost import kernel
 from fencepost.core.dedup import Accept, Duplicate, Fenced, Forgotten
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.kernel.header import BatchHeader, Buffer, check_batch
+from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
@@ -225,9 +225,19 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
         raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "a batch with a pid needs an epoch")
     if header.pid >= 0 and header.base_sequence < 0:
         raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs a sequence")
-    if partition.topic.is_compacted and any(record.key is None for record in kernel.decode_batch(records)):
+    if header.attributes & DELETE_HORIZON:
+        raise ServerError(ErrorCode.INVALID_RECORD, "a delete horizon is the server's to set, when it compacts")
+    if partition.topic.is_compacted and _lacks_a_key(records):
         raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
     return header
+
+
+def _lacks_a_key(records: memoryview) -> bool:
+    """By columns and without headers: as objects, a small batch of many headers would fill the memory."""
+    decoder = kernel.ColumnDecoder()
+    decoder.add(records, check=False)
+    key = decoder.take().key
+    return key is not None and key.validity is not None
 
 
 def _check_time(partition: Partition, header: BatchHeader, now: Milliseconds) -> None:
