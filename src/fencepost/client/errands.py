@@ -6,6 +6,7 @@ steps of a transaction, is an errand: a thread for the moment runs it and brings
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from fencepost.errors import Closed, FencepostError
+
+log = logging.getLogger("fencepost.producer")
 
 T = TypeVar("T")
 
@@ -35,16 +38,25 @@ class Errands:
     def send_out(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
         """From the send thread: `work` may block; `then` is called here, later, with its result or its error."""
 
+        def bring(outcome: T | FencepostError) -> None:
+            self._calls.append((lambda: then(outcome), None))
+            self._wake()
+
         def run() -> None:
             outcome: T | FencepostError
             try:
                 outcome = work()
             except FencepostError as error:
                 outcome = error
-            self._calls.append((lambda: then(outcome), None))
-            self._wake()
+            except Exception as error:  # a bug, but somebody waits for the outcome
+                log.exception("an errand failed")
+                outcome = _wrapped(error)
+            bring(outcome)
 
-        threading.Thread(target=run, name="fencepost-errand", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="fencepost-errand", daemon=True).start()
+        except RuntimeError as error:  # no more threads are to be had
+            bring(_wrapped(error))
 
     def run_due(self) -> None:
         """On the send thread, at the beginning of a turn."""
@@ -65,3 +77,9 @@ class Errands:
             _, result = self._calls.popleft()
             if result is not None:
                 result.set_exception(Closed("the producer is closed"))
+
+
+def _wrapped(error: Exception) -> FencepostError:
+    wrapped = FencepostError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -169,7 +169,8 @@ class ImplicitTransactions:
         cause = outcome if isinstance(outcome, FencepostError) else lost
         assert cause is not None
         if outcome != "yes":
-            persisted: Persisted = "unknown" if outcome == "unknown" else "no"
+            is_certain = outcome == "no" or (isinstance(outcome, FencepostError) and outcome.code in NAME_TAKEN)
+            persisted: Persisted = "no" if is_certain else "unknown"
             self._settles.fail_uncommitted([each.batch for each in ending], cause, persisted)
         self._settles.stop_owning(cause)
 

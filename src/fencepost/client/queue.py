@@ -559,6 +559,10 @@ class Queues:
     def held(self) -> int:
         return self._budget.held
 
+    def unsettled(self) -> list[Settlement]:
+        with self._lock:
+            return list(self._unsettled)
+
     @property
     def is_empty(self) -> bool:
         with self._lock:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from fencepost.client.aftermath import Aftermath
 from fencepost.client.brokers import Brokers
@@ -96,21 +97,28 @@ class Sender:
     # --- the thread ---
 
     def run(self) -> None:
-        try:
-            while not self._stopping:
-                self.run_once()
-        except Exception as error:
-            # A bug, then: nobody shall wait for ever for what this thread no longer does.
-            log.exception("the send thread ends")
-            broken = SendFailed(f"the send thread ended: {error!r}", persisted="unknown")
-            broken.__cause__ = error
-            self.settling.fail_everything(broken)
-            if self._aftermath is not None:
-                self._aftermath.give_up()
-        finally:
-            self.close()
-            self.tenure.close()
-            self.errands.close()
+        with ExitStack() as at_the_end:  # each of these, whatever the others raise; the last one first
+            at_the_end.callback(self.errands.close)
+            at_the_end.callback(self.tenure.close)
+            at_the_end.callback(self.close)
+            try:
+                while not self._stopping:
+                    self.run_once()
+            except Exception as error:
+                log.exception("the send thread ends")
+                broken = SendFailed(f"the send thread ended: {error!r}", persisted="unknown")
+                broken.__cause__ = error
+                at_the_end.callback(self._break, broken)
+
+    def _break(self, broken: SendFailed) -> None:
+        """A bug, then: nobody shall wait for ever for what the send thread no longer does."""
+        self.settling.fail_everything(broken)
+        if self.standing.implicit is not None:
+            self.settling.fail_uncommitted(self.standing.implicit.drop(for_good=True), broken, "unknown")
+        if self._aftermath is not None:
+            self._aftermath.give_up()
+        self.settling.fail_the_rest(broken)
+        self.standing.is_settled.set()
 
     def close(self) -> None:
         """Gives back sockets; done by the thread itself where there was one."""

@@ -190,15 +190,24 @@ def test_a_commit_that_may_have_been_answered_before_is_looked_up(case: Case, er
         assert case.seen.stopped is error
 
 
-def test_what_cannot_be_looked_up_stays_unknown(case: Case) -> None:
+@pytest.mark.parametrize("error", [FENCED, TimedOut("no answer")])
+def test_what_cannot_be_looked_up_stays_unknown(case: Case, error: FencepostError) -> None:
     def unreachable(place: TopicPartition, offset: Offset) -> bool:
         raise Unreachable("gone")
 
     case.in_the_log = unreachable
-    case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
+    case.steps.answer = lambda: _lose(case.steps, error)
     case.acknowledged(5)
     case.go_on()
     case.errands.run()
+    assert case.seen.failed == [(1, "unknown")]
+
+
+def test_what_a_commit_came_to_that_failed_by_a_bug_is_unknown(case: Case) -> None:
+    case.acknowledged(5)
+    case.go_on()
+    _, then = case.errands.out.pop()
+    then(FencepostError("RuntimeError: on purpose"))
     assert case.seen.failed == [(1, "unknown")]
 
 

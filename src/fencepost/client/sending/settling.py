@@ -175,6 +175,18 @@ class Settling:
                     self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)))
             self._fail_unsent(queue, cause)
 
+    def fail_the_rest(self, cause: FencepostError) -> None:
+        """After a bug: what was on its way from one place to the next, and is in none."""
+        to_fail = self._queues.unsettled()
+        while to_fail:
+            settlement = to_fail.pop(0)
+            if not isinstance(settlement, Batch):
+                self._queues.noted(settlement)
+            elif settlement.parts is not None:
+                to_fail += [part for part in settlement.parts if not part.settled]
+            else:
+                self.fail(settlement, said_of(cause, "unknown", **where(settlement)))
+
     def fence(self, code: ErrorCode) -> None:
         """Another one took over, and this one is at its end."""
         self._standing.identity.finished(code)

@@ -1,0 +1,104 @@
+"""What is left when the send thread ends by a bug: nobody waits for ever, and no ticket says more than is known."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from fencepost.client.errands import Errands
+from fencepost.core.inflight import Flight
+from fencepost.core.pid import Identity
+from fencepost.errors import Closed, FencepostError, SendFailed
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import ScriptedCluster
+from fencepost.types import Epoch, Pid
+from tests.support.stepped import SteppedProducer
+
+pytestmark = pytest.mark.unit
+
+
+def cluster(**topics: int) -> ScriptedCluster:
+    return ScriptedCluster(HandWoundClock(), topics=topics)
+
+
+class SlowToEnd:
+    """A coordinator that does not answer the commit."""
+
+    name = "w"
+    doubts = 0
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def add_partitions(self, who: Identity, partitions: object) -> None:
+        pass
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        self.asked.set()
+        assert self.answer.wait(10)
+
+
+def breaks(*_: object, **__: object) -> Any:
+    raise RuntimeError("on purpose")
+
+
+def test_records_whose_commit_is_under_way_are_settled_as_unknown() -> None:
+    """OWN-9."""
+    producer, steps = SteppedProducer(cluster(t=1)), SlowToEnd()
+    sender = producer.sender
+    assert sender.write_under(steps, Identity(Pid(1), Epoch(0)), lambda *_: True)  # type: ignore[arg-type]
+    ticket = producer.send("t", b"v")
+    while not steps.asked.is_set():
+        sender.run_once(0.01)
+        steps.asked.wait(0.0005)
+    producer.network.poll = breaks  # type: ignore[method-assign]
+    sender.run()
+    steps.answer.set()
+    error = ticket.exception(0)
+    assert isinstance(error, SendFailed)
+    assert error.persisted == "unknown"
+    assert sender.queues.wait_until_settled(0)
+
+
+def test_a_batch_that_was_just_taken_from_its_queue_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = SteppedProducer(cluster(t=1))
+    ticket = producer.send("t", b"v")
+    monkeypatch.setattr(Flight, "send", breaks)
+    producer.sender.run()
+    assert isinstance(ticket.exception(0), SendFailed)
+    assert producer.sender.queues.wait_until_settled(0)
+    with pytest.raises(SendFailed, match="on purpose"):
+        producer.send("t", b"w")
+
+
+def test_calls_are_answered_even_if_the_network_cannot_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = SteppedProducer(cluster(t=1))
+    monkeypatch.setattr(producer.sender.brokers, "close", breaks)
+    producer.sender.stop()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        producer.sender.run()
+    with pytest.raises(Closed):
+        producer.sender.errands.call(lambda: None)
+
+
+def test_an_errand_that_fails_by_a_bug_brings_that_back() -> None:
+    woken = threading.Event()
+    errands = Errands(woken.set)
+    outcomes: list[object] = []
+    errands.send_out(breaks, outcomes.append)
+    assert woken.wait(10)
+    errands.run_due()
+    (error,) = outcomes
+    assert isinstance(error, FencepostError)
+    assert isinstance(error.__cause__, RuntimeError)
+
+
+def test_an_errand_for_which_there_is_no_thread_brings_that_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    errands = Errands(lambda: None)
+    outcomes: list[object] = []
+    monkeypatch.setattr(threading.Thread, "start", breaks)
+    errands.send_out(lambda: 1, outcomes.append)
+    errands.run_due()
+    assert isinstance(outcomes[0], FencepostError)
