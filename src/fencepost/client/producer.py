@@ -296,18 +296,24 @@ class Producer:
             self._transaction.abort()
         self._closed = True
         self._sender.queues.refuse_from_now(Closed("the producer is closed"))
-        if self._thread is not None:
-            try:
-                if self._sender.queues.wait_until_settled(timeout) and self._owns_by is not None:
-                    self._owns_by.close()
-            finally:
-                self._sender.stop()
-                self._thread.join()
-        else:
-            self._sender.close()
-        self._sender.abandon()
-        self._routes.close()
+        try:
+            if self._sender.queues.wait_until_settled(timeout) and self._owns_by is not None:
+                self._owns_by.close()
+        finally:
+            self._end()
         self._raise_undelivered()
+
+    def _end(self) -> None:
+        """Nothing is waited for any more: what is left fails, also if Ctrl-C comes once more."""
+        try:
+            if self._thread is not None:
+                self._sender.stop()
+                self._thread.join()  # which fails what is left
+            else:
+                self._sender.close()
+                self._sender.abandon()
+        finally:
+            self._routes.close()
 
     def _raise_undelivered(self) -> None:
         count, causes = self._sender.settling.failures.take()

@@ -98,6 +98,7 @@ class Sender:
 
     def run(self) -> None:
         with ExitStack() as at_the_end:  # each of these, whatever the others raise; the last one first
+            at_the_end.callback(self.abandon)
             at_the_end.callback(self.errands.close)
             at_the_end.callback(self.tenure.close)
             at_the_end.callback(self.close)

@@ -1,0 +1,52 @@
+"""The end of a producer that is interrupted: what is left is settled all the same."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fencepost.client.clock import Clock
+from fencepost.client.network import Network
+from fencepost.client.producer import Producer
+from fencepost.errors import SendFailed
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import ScriptedCluster
+
+pytestmark = pytest.mark.unit
+
+
+class OutOfReach(Producer):
+    """Nothing ever comes of what it asks for."""
+
+    def _make_network(self) -> tuple[Network, Clock]:
+        on = ScriptedCluster(HandWoundClock(), topics={})
+        network, woken = on.network(), threading.Event()
+
+        def poll(timeout: float | None) -> None:
+            woken.wait(10)
+            woken.clear()
+
+        network.poll, network.wake = poll, woken.set  # type: ignore[method-assign]
+        return network, on.clock
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_tickets_are_settled_if_ctrl_c_comes_while_it_closes(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    producer = OutOfReach()
+    ticket = producer.send("t", b"v")
+    assert producer._thread is not None
+    join = producer._thread.join
+    monkeypatch.setattr(producer._sender.queues, "wait_until_settled", interrupt)
+    if again:
+        monkeypatch.setattr(producer._thread, "join", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    error = ticket.exception(10)
+    assert isinstance(error, SendFailed)
+    assert error.persisted == "no"
+    join(10)
+    producer.close()
