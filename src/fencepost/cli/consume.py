@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fencepost.cli.options import Target, client_command
+from fencepost.cli.output import is_terminal
 from fencepost.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topic")
-@click.option("-f", "--format", "template", metavar="TEMPLATE", default="%v", show_default=True,
-              help="%v value, %k key, %t topic, %p partition, %o offset, %T time, %h headers.")  # fmt: skip
+@click.option("-f", "--format", "template", metavar="TEMPLATE",
+              help="%v value, %k key, %t topic, %p partition, %o offset, %T time, %h headers [default: %v]; "
+                   "or raw: the values and nothing else, not even an end of line.")  # fmt: skip
 @click.option("-s", "--start", default="earliest", show_default=True, metavar="PLACE",
               help="earliest, latest, committed (with --group), an offset, or a time (2026-11-15T08:00).")  # fmt: skip
 @click.option("--stop", metavar="PLACE", help="Where to end; without it the present end, or never with --follow.")
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 def consume(
     target: Target,
     topic: str,
-    template: str,
+    template: str | None,
     start: str,
     stop: str | None,
     partitions: tuple[int, ...],
@@ -46,7 +50,8 @@ def consume(
 ) -> None:
     """Print the records of TOPIC, one per line.
 
-    --json prints one object per record.
+    Bytes come out as they are; at a terminal what is no text is escaped. --json prints one object per record, which
+    `fencepost produce --format json` reads back to the same bytes.
 
     \b
     Examples:
@@ -58,24 +63,27 @@ def consume(
     from fencepost.client.reader import Reader
     from fencepost.types import TopicPartition
 
-    show = _as_json if target.as_json else lambda record: _by_template(template, record)
+    if target.as_json and template is not None:
+        raise click.UsageError("--json and --format exclude each other")
+    escape = is_terminal(sys.stdout)
+    show = _as_json if target.as_json else _raw if template == "raw" else _by_template(template or "%v", escape=escape)
     wanted: Any = [TopicPartition(topic, index) for index in partitions] or topic
     end: Any = _place(stop) if stop is not None else None if follow else "latest"
-    out, seen = sys.stdout, 0
+    begin, out, seen = _place(start), sys.stdout.buffer, 0
     with (
         Reader(
             target.settings(),
             wanted,
-            start=_place(start),
+            start=begin,
             stop=end,
             group=group,
             read_committed=not uncommitted,
         ) as reader,
-        progress("read", total=count, quiet=out.isatty()) as advance,  # the records themselves show it at a terminal
+        progress("read", total=count, quiet=escape) as advance,  # the records themselves show it at a terminal
     ):
         try:
             for record in reader:
-                line = show(record) + "\n"
+                line = show(record)
                 out.write(line)
                 seen += 1
                 advance(1, len(line))
@@ -84,9 +92,20 @@ def consume(
                 if seen == count:
                     break
         finally:
-            out.flush()
+            out.flush()  # if nobody reads any more it raises, and the group's position stays where it is
             if group is not None:
                 reader.commit()
+    if not seen and isinstance(begin, int):
+        _say_if_beyond(target, topic, partitions, begin)
+
+
+def _say_if_beyond(target: Target, topic: str, partitions: tuple[int, ...], offset: int) -> None:
+    """Nothing came: if there is no such offset yet, that is why."""
+    with target.admin() as admin:
+        ends = admin.latest(topic)
+    if all(offset > end for index, end in ends.items() if not partitions or index in partitions):
+        shown = ", ".join(f"{end} in partition {index}" for index, end in ends.items())
+        click.echo(f"fencepost: {topic} has nothing from offset {offset} on yet: it ends at {shown}", err=True)
 
 
 def _place(text: str) -> Any:
@@ -102,29 +121,51 @@ def _place(text: str) -> Any:
         ) from None
 
 
-def _text(data: bytes | None) -> str:
-    return "" if data is None else data.decode("utf-8", "backslashreplace")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal would obey instead of showing it; tabs and ends of lines are harmless."""
 
 
-def _by_template(template: str, record: ReadRecord) -> str:
-    fields = {
-        "v": _text(record.value),
-        "k": _text(record.key),
-        "t": record.topic,
-        "p": str(record.partition),
-        "o": str(record.offset),
-        "T": datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds"),
-        "h": ",".join(f"{name}={_text(value)}" for name, value in record.headers),
-        "%": "%",
-    }
-    first, *parts = template.split("%") if "%%" not in template else _split_escaped(template)
-    out = [first]
-    for part in parts:
-        if not part or part[0] not in fields:
-            known = " ".join(f"%{letter}" for letter in fields)
-            raise click.UsageError(f"%{part[:1]} is not known in --format, only {known}")
-        out.append(fields[part[0]] + part[1:])
-    return "".join(out)
+def _escaped(data: bytes) -> bytes:
+    text = data.decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()
+
+
+def _raw(record: ReadRecord) -> bytes:
+    return record.value or b""
+
+
+def _by_template(template: str, *, escape: bool) -> Callable[[ReadRecord], bytes]:
+    first, *rest = template.split("%") if "%%" not in template else _split_escaped(template)
+    parts = [(part[:1], part[1:].encode()) for part in rest]
+    for letter, _ in parts:
+        if letter not in _FIELDS:
+            known = " ".join(f"%{letter}" for letter in _FIELDS)
+            raise click.UsageError(f"%{letter} is not known in --format, only {known}")
+
+    def show(record: ReadRecord) -> bytes:
+        out = [first.encode()]
+        for letter, text in parts:
+            field = _FIELDS[letter](record)
+            out += (_escaped(field) if escape else field, text)
+        return b"".join((*out, b"\n"))
+
+    return show
+
+
+def _time(record: ReadRecord) -> bytes:
+    return datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds").encode()
+
+
+_FIELDS: Final[dict[str, Callable[[ReadRecord], bytes]]] = {
+    "v": _raw,
+    "k": lambda record: record.key or b"",
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": _time,
+    "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
+    "%": lambda _record: b"%",
+}
 
 
 def _split_escaped(template: str) -> list[str]:
@@ -140,9 +181,9 @@ def _split_escaped(template: str) -> list[str]:
     return pieces
 
 
-def _as_json(record: ReadRecord) -> str:
+def _as_json(record: ReadRecord) -> bytes:
     """Bytes that are no text come as {"base64": "…"}."""
-    return json.dumps(
+    text = json.dumps(
         {
             "topic": record.topic,
             "partition": record.partition,
@@ -154,6 +195,7 @@ def _as_json(record: ReadRecord) -> str:
         },
         ensure_ascii=False,
     )
+    return text.encode() + b"\n"
 
 
 def _json_bytes(data: bytes | None) -> Any:

@@ -44,6 +44,17 @@ class OneLineErrors(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(command.name or "", command.get_short_help_str(limit)) for command in commands])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # Whoever reads has seen enough (`| head`). What is left in the buffer must not complain at the very end.
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            ctx.exit(0)
+
     def main(
         self,
         args: Sequence[str] | None = None,

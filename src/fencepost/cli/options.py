@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from fencepost.cli.output import Column, show_json, show_table
+from fencepost.cli.output import Column, is_terminal, show_json, show_table
 from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
@@ -37,16 +38,21 @@ class Target:
 
     def settings(self) -> ClientSettings:
         """`--servers` before `-X` before `--config` before FENCEPOST_SERVERS before the default."""
-        import os
+        from fencepost.client.settings import ClientSettings
 
+        return ClientSettings.from_config(self._named(), default_servers=_default_servers())
+
+    def producer_settings(self) -> tuple[ClientSettings, dict[str, Any]]:
+        """As `settings`, and what is for producers, as keywords."""
+        from fencepost.client.config_names import producer_settings
+
+        return producer_settings(self._named(), default_servers=_default_servers())
+
+    def _named(self) -> dict[str, object]:
         from fencepost.client.config_names import override
-        from fencepost.client.settings import DEFAULT_SERVERS, ClientSettings
 
         named = override(read_config(self.config) if self.config else {}, pairs(self.options, "-X"))
-        if self.servers is not None:
-            named = override(named, {"bootstrap.servers": self.servers})
-        default = os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
-        return ClientSettings.from_config(named, default_servers=default)
+        return named if self.servers is None else override(named, {"bootstrap.servers": self.servers})
 
     def admin(self) -> Admin:
         from fencepost.client.admin import Admin
@@ -66,6 +72,12 @@ class Target:
             show_json(value)
         else:
             click.echo(sentence)
+
+
+def _default_servers() -> str:
+    from fencepost.client.settings import DEFAULT_SERVERS
+
+    return os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
 
 
 def client_command(function: F) -> F:
@@ -100,7 +112,7 @@ def client_command_without_json(function: F) -> F:
 
 def confirm(question: str, yes: bool) -> None:
     """Before something that cannot be undone: asks at a terminal, goes on elsewhere and with `--yes`."""
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+    if not yes and is_terminal(sys.stdin) and not click.confirm(question, err=True):
         raise FencepostError("nothing was changed")
 
 

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -21,12 +21,17 @@ class Column(NamedTuple):
     """Numbers line up on the right."""
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Not if it is closed either (`<&-` in a shell), where Python has None in its place."""
+    return stream is not None and stream.isatty()
+
+
 def show_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Prints the rows, or the sentence `empty` when there are none."""
     cells = [[cell(value) for value in row] for row in rows]
     if not cells:
         click.echo(empty)
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         _show_rich(columns, cells)
     else:
         _show_plain(columns, cells)

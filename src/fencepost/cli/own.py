@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fencepost.cli.options import Target, client_command, client_command_without_json
-from fencepost.cli.output import Column, when
+from fencepost.cli.output import Column, is_terminal, when
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def own(
         demand(group, resources, generation=generation, wait=wait, after=after, session=session)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if generation is None and sys.stderr.isatty():
+    if generation is None and is_terminal(sys.stderr):
         click.echo(
             f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
             err=True,

@@ -2,25 +2,94 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from fencepost.cli.options import Target, client_command
 from fencepost.cli.progress import progress
+from fencepost.errors import ErrorCode, FencepostError, RecordTooLarge, SendFailed
+
+if TYPE_CHECKING:
+    from fencepost.client.ticket import Ticket
+
+_LARGEST: Final = {"partition": 2**31 - 1, "timestamp": 2**63 - 1}
+
+
+class Place(NamedTuple):
+    """Where a record comes from."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}, line {self.line}"
 
 
 class Line(NamedTuple):
+    place: Place
     value: bytes | None
     key: bytes | None = None
     headers: list[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp: int | None = None
+
+
+class WrongLine(Exception):
+    """One that is no record."""
+
+    def __init__(self, place: Place, why: object) -> None:
+        super().__init__(str(why))
+        self.place = place
+
+
+class Sent:
+    """What became of the records, as far as it is known: which is the first that failed, and how many did."""
+
+    def __init__(self) -> None:
+        self.count = self.bytes = 0
+        self.failed: list[SendFailed] = []
+        """One for each batch; told by the producer."""
+        self._unsettled: deque[tuple[Place, Ticket]] = deque()
+
+    def add(self, line: Line, ticket: Ticket) -> int:
+        length = len(line.value or b"") + len(line.key or b"")
+        self.count += 1
+        self.bytes += length
+        self._unsettled.append((line.place, ticket))
+        while self._unsettled[0][1].done() and self._unsettled[0][1].exception() is None:
+            self._unsettled.popleft()
+            if not self._unsettled:
+                break
+        return length
+
+    def first_failed(self) -> tuple[Place, FencepostError] | None:
+        """Once everything is settled."""
+        for place, ticket in self._unsettled:
+            if (error := ticket.exception()) is not None:
+                return place, error
+        return None
+
+    def stored(self) -> str:
+        lost, doubt = (
+            sum(error.count for error in self.failed if error.persisted == answer) for answer in ("no", "unknown")
+        )
+        stored = self.count - lost - doubt
+        if not stored:
+            said = "nothing is stored"
+        elif self.failed:  # what came behind them may be, in other partitions
+            said = f"{stored:,} of {_records(self.count)} sent {'is' if stored == 1 else 'are'} stored"
+        else:
+            said = f"{_records(stored)} before it {'is' if stored == 1 else 'are'} stored"
+        return said + (f", and {doubt:,} may be" if doubt else "")
 
 
 @click.command()
@@ -33,8 +102,8 @@ class Line(NamedTuple):
               help="A record per line; a JSON object per line; each file one record.")  # fmt: skip
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="All into this one; by key otherwise.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On every record; repeatable.")
-@click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
-              show_default=True, help="Codec of the batches.")  # fmt: skip
+@click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+              help="Codec of the batches [default: none].")  # fmt: skip
 @click.option("--null", metavar="TEXT", help="A value that is just TEXT is a null (a tombstone on compacted topics).")
 @client_command
 def produce(
@@ -51,7 +120,8 @@ def produce(
     """Send lines to TOPIC: of FILES, or of standard input.
 
     Every line is stored once, in order per partition, also when an answer is lost and the batch is sent again. It ends
-    when everything is acknowledged; if something is not, it says how much and exits with 1.
+    when everything is acknowledged. If a line is no record, or is not taken, it stops there, says which and how many
+    before it are stored, and exits with 1. -X takes the settings of a producer too: max.request.size, linger.ms, acks …
 
     \b
     Examples:
@@ -62,86 +132,150 @@ def produce(
     """
     from fencepost.client.producer import Producer
 
+    if key_separator == "":
+        raise click.UsageError("--key-separator cannot be empty: without it a line is a value")
     common = [_header(text) for text in headers]
-    sent = size = 0
-    with Producer(target.settings(), compression=compression) as producer, progress("sent", files) as advance:
-        for line in _lines(files, style, key_separator, null):
-            producer.send(
-                topic,
-                line.value,
-                key=line.key,
-                headers=[*common, *(line.headers or ())] or None,
-                partition=line.partition if line.partition is not None else partition,
-                timestamp=line.timestamp,
-            )
-            sent += 1
-            length = len(line.value or b"") + len(line.key or b"")
-            size += length
-            advance(1, length + 1)
+    settings, options = target.producer_settings()
+    if compression is not None:
+        options["compression"] = compression
+    sent, stopped = Sent(), ""
+    with (
+        Producer(settings, **options, on_error=sent.failed.append) as producer,
+        progress("sent", files) as advance,
+    ):
+        place = Place("")
+        try:
+            for line in _lines(files, style, key_separator, null):
+                place = line.place
+                ticket = producer.send(
+                    topic,
+                    line.value,
+                    key=line.key,
+                    headers=[*common, *(line.headers or ())] or None,
+                    partition=line.partition if line.partition is not None else partition,
+                    timestamp=line.timestamp,
+                )
+                advance(1, sent.add(line, ticket) + 1)
+                if sent.failed:
+                    break
+        except WrongLine as error:
+            stopped = f"{error.place}: {error}"
+        except FencepostError as error:  # that this record is not taken: earlier ones that failed are looked at below
+            stopped = f"{place}: {_explained(error, topic)}"
         producer.flush()
-    records = "1 record" if sent == 1 else f"{sent:,} records"
-    target.done(f"{records} ({size:,} bytes) in {topic}", {"topic": topic, "records": sent, "bytes": size})
+    if (first := sent.first_failed()) is not None:
+        stopped = f"{first[0]}: {_explained(first[1], topic)}"
+    if stopped:
+        raise FencepostError(f"{stopped}; {sent.stored()}")
+    result = {"topic": topic, "records": sent.count, "bytes": sent.bytes}
+    target.done(f"{_records(sent.count)} ({sent.bytes:,} bytes) in {topic}", result)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
+
+
+def _explained(error: FencepostError, topic: str) -> str:
+    """In the words of the command line."""
+    if isinstance(error, RecordTooLarge):
+        return f"{error}; -X max.request.size=N allows more, if the topic's max.message.bytes does"
+    if error.code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+        from fencepost.server.topics import check_topic_name
+
+        try:
+            check_topic_name(topic)
+        except FencepostError as reason:
+            return str(reason)
+    return str(error)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.UsageError(f"a header is NAME=VALUE, not {text!r}")
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str | None) -> Iterator[Line]:
+    if not files and sys.stdin is None:
+        raise click.UsageError("standard input is closed: name files, or give it something to read")
+    stdin = "standard input"
     if style == "whole":
         if not files:
-            yield Line(sys.stdin.buffer.read())
+            yield Line(Place(stdin), sys.stdin.buffer.read())
         for file in files:
-            yield Line(file.read_bytes(), key=file.name.encode() if separator is not None else None)
+            key = file.name.encode() if separator is not None else None
+            yield Line(Place(str(file)), file.read_bytes(), key=key)
         return
     with ExitStack() as opened:
-        streams: list[IO[bytes]] = [opened.enter_context(file.open("rb")) for file in files] or [sys.stdin.buffer]
-        for stream in streams:
+        streams: list[tuple[str, IO[bytes]]] = [(str(file), opened.enter_context(file.open("rb"))) for file in files]
+        for name, stream in streams or [(stdin, sys.stdin.buffer)]:
             for number, raw in enumerate(stream, 1):
+                place = Place(name, number)
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 if style == "json":
                     if text.strip():
-                        yield _from_json(text, f"{stream.name}, line {number}")
+                        yield _from_json(text, place)
                 else:
-                    yield _from_text(text, separator, null, number)
+                    yield _from_text(text, separator, null, place)
 
 
-def _from_text(text: bytes, separator: str | None, null: str | None, number: int) -> Line:
+def _from_text(text: bytes, separator: str | None, null: str | None, place: Place) -> Line:
     key: bytes | None = None
     value: bytes | None = text
     if separator is not None:
-        found, mark, rest = text.partition(separator.encode())
+        found, mark, rest = text.partition(os.fsencode(separator))
         if not mark:
-            raise click.ClickException(f"line {number} has no {separator!r} between key and value")
+            raise WrongLine(place, f"no {separator!r} between key and value")
         key, value = found, rest
-    if null is not None and value == null.encode():
+    if null is not None and value == os.fsencode(null):
         value = None
-    return Line(value, key)
+    return Line(place, value, key)
 
 
-def _from_json(text: bytes, where: str) -> Line:
+def _from_json(text: bytes, place: Place) -> Line:
     try:
         row = json.loads(text)
         if not isinstance(row, dict) or "value" not in row:
             raise ValueError("an object with at least `value` is expected")
-        headers = row.get("headers") or {}
-        pairs = headers.items() if isinstance(headers, dict) else [(name, value) for name, value in headers]
         return Line(
+            place,
             _bytes(row["value"]),
             _bytes(row.get("key")),
-            [(str(name), _bytes(value)) for name, value in pairs],
-            row.get("partition"),
-            row.get("timestamp"),
+            [(name, _bytes(value)) for name, value in _header_pairs(row.get("headers"))],
+            _whole_number(row, "partition"),
+            _whole_number(row, "timestamp"),
         )
-    except (ValueError, TypeError) as error:
-        raise click.ClickException(f"{where}: {error}") from error
+    except ValueError as error:
+        raise WrongLine(place, error) from error
+
+
+def _header_pairs(headers: Any) -> list[tuple[str, Any]]:
+    """An object, or a list of pairs, since a name may be there more than once."""
+    if headers is None:
+        return []
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        raise ValueError("`headers` is an object, or a list of [name, value]")
+    return [(name, value) for name, value in pairs]
+
+
+def _whole_number(row: dict[str, Any], name: str) -> int | None:
+    value = row.get(name)
+    if value is None or (type(value) is int and 0 <= value <= _LARGEST[name]):
+        return value
+    raise ValueError(f"`{name}` is a whole number from 0 on, not {json.dumps(value)}")
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text as it is; anything else that JSON can say, as JSON."""
+    """Text as it is; {"base64": "…"} as the bytes that it stands for, which is how `consume --json` writes what is no
+    text; anything else that JSON can say, as JSON."""
     if value is None:
         return None
-    return value.encode() if isinstance(value, str) else json.dumps(value, separators=(",", ":")).encode()
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+        return base64.b64decode(value["base64"], validate=True)
+    return json.dumps(value, separators=(",", ":")).encode()

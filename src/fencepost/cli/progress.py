@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from fencepost.cli.output import is_terminal
+
 _EVERY: Final = 1000
 """Records between two looks at the bar: it must not cost what it measures."""
 
@@ -18,7 +20,7 @@ def progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """Gives a function to call with (records, bytes) done. The bar knows how much there is from the size of the files
     or from `total`, a number of records; without either it only counts."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not is_terminal(sys.stderr):
         yield lambda _records, _bytes: None
         return
     from rich.console import Console

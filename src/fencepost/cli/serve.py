@@ -92,6 +92,8 @@ def serve(
         auto_create_topics=auto_create,
         default_partitions=partitions,
     ).with_options(pairs(options, "-X"))
+    if ephemeral and config.data is not None:
+        raise click.UsageError("-X data and --ephemeral exclude each other")
     try:
         run(config, on_ready=lambda address, directory: _announce(config, address, directory, as_json))
     except OSError as error:

@@ -297,11 +297,13 @@ _PRODUCER_HAS_NONE: Final = {
 }
 
 
-def producer_settings(config: Config) -> tuple[ClientSettings, dict[str, Any]]:
+def producer_settings(
+    config: Config, *, default_servers: str = DEFAULT_SERVERS
+) -> tuple[ClientSettings, dict[str, Any]]:
     """Settings of the client, and the keywords for `Producer`."""
     readers = dict.fromkeys((*_READER, *_READER_HAS_NONE), "it is for consumers")
     given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, {**readers, **_PRODUCER_HAS_NONE})
-    return _client_settings(config, given, DEFAULT_SERVERS), _fields_of(_PRODUCER, given)
+    return _client_settings(config, given, default_servers), _fields_of(_PRODUCER, given)
 
 
 # --- readers ---

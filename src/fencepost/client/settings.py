@@ -77,7 +77,6 @@ class ClientSettings:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or the list of all names when nothing is close."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(names))}"
+    """`; did you mean …?`, if there is one that is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -14,6 +14,10 @@ from fencepost.types import Milliseconds
 Sync: TypeAlias = Literal["always", "os"]
 
 _DAY: Milliseconds = 24 * 60 * 60 * 1000
+_MAY_BE_ZERO = frozenset({"node_id", "drain_ms", "group_initial_rebalance_delay_ms", "offset_metadata_max_bytes"})
+"""Of the numbers; all others are 1 or more."""
+_LARGEST = {"default_partitions": 100_000, "request_memory": 2**62, "answer_memory": 2**62}
+"""Of the others: 2³¹−1, or a hundred years for a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,15 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.sync not in ("always", "os"):
             raise ConfigError(f"sync is 'always' or 'os', not {self.sync!r}")
-        if self.default_partitions < 1:
-            raise ConfigError(f"default_partitions must be at least 1, not {self.default_partitions}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                _check_number(field.name, value)
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                f"group_min_session_timeout_ms={self.group_min_session_timeout_ms} is above "
+                f"group_max_session_timeout_ms={self.group_max_session_timeout_ms}"
+            )
         host, _ = parse_address(self.listen)
         if not self.insecure and not is_loopback(host):
             raise ConfigError(
@@ -87,6 +98,13 @@ class ServerConfig:
                 raise ConfigError(f"no setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
             changes[name] = _parse_setting(given, text, getattr(self, name))
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _check_number(name: str, value: int) -> None:
+    lowest = 0 if name in _MAY_BE_ZERO else 1
+    largest = _LARGEST.get(name, 36_525 * _DAY if name.endswith("_ms") else 2**31 - 1)
+    if not lowest <= value <= largest:
+        raise ConfigError(f"{name} is {lowest} to {largest}, not {value}")
 
 
 def _parse_setting(name: str, text: str, current: object) -> object:

@@ -68,6 +68,19 @@ def test_an_ephemeral_server_has_no_data_directory_and_says_so(served: list[Serv
     assert "(temporary)" in result.stdout
 
 
+def test_a_directory_to_keep_is_refused_for_one_that_keeps_nothing(served: list[ServerConfig], tmp_path: Path) -> None:
+    refused = serve("--ephemeral", "-X", f"data={tmp_path}")
+    assert refused.exit_code == 2
+    assert "-X data and --ephemeral exclude each other" in refused.stderr
+    assert served == []
+
+
+def test_a_number_that_cannot_be_is_called_wrongly(served: list[ServerConfig]) -> None:
+    refused = serve("-X", "open_files=0")
+    assert (refused.exit_code, refused.stderr) == (2, "fencepost: open_files is 1 to 2147483647, not 0\n")
+    assert served == []
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:9092", "[::]:9092", "192.0.2.1:9092", "log.example:9092"])
 def test_listening_beyond_loopback_is_refused_unless_it_is_called_insecure(
     served: list[ServerConfig], listen: str

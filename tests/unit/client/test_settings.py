@@ -52,8 +52,8 @@ def test_a_misspelt_name_is_an_error_that_names_the_nearest() -> None:
         ClientSettings.from_config({"bootstrap.server": "a:1"})
 
 
-def test_a_name_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"'zzz'; known are bootstrap\.servers, client\.id"):
+def test_a_name_like_no_other_is_answered_without_a_guess() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown setting 'zzz'$"):
         ClientSettings.from_config({"zzz": "1"})
 
 
