@@ -13,14 +13,16 @@ sent next and what an answer means; sending, time and settling are the caller's.
   with, until an acknowledgement or a look into the log says what is there.
 * When a batch is given up, or the server's H(P) is not what it should be, the numbering has a hole. The rest then gets
   new numbers from 0 under the next epoch, which shuts out whatever of the old epoch is still on its way. Nothing gets
-  new numbers while a batch is in doubt: the log is read back first.
+  new numbers while a batch is in doubt: the log is read back first. And a batch that this side no longer waited for may
+  reach the log after that reading, and before the next epoch does: it is given up, since it might be there twice.
 
 `next_step` is these rules as one function:
 
     in flight, all well                    → SEND, while there is room
     in flight, something failed            → WAIT for the remaining answers
     hole, something in doubt               → LOOK_BACK   (the caller reads the log, then calls `looked_back`)
-    hole, nothing in doubt                 → BUMP        (the caller fetches a successor, then calls `renumber`)
+    hole, nothing in doubt                 → BUMP        (the caller takes out what may be late, fetches a successor,
+                                                          then calls `renumber`)
     something to send again                → RESEND, one at a time, not before the backoff is over
     nothing to send again                  → SEND
 
@@ -262,8 +264,15 @@ class Flight(Generic[BatchT]):
         if self._idempotent:
             self._hole = True
 
-    def looked_back(self, found: Mapping[Stamp, Offset]) -> list[tuple[Sent[BatchT], Offset]]:
-        """What the log holds of those in doubt: these are acknowledged by it, the others are known not to be there."""
+    def in_doubt(self) -> list[Sent[BatchT]]:
+        """What a look into the log that begins now can answer for."""
+        return [sent for sent in self._sent if sent.in_doubt and not sent.in_flight]
+
+    def looked_back(
+        self, found: Mapping[Stamp, Offset], asked: list[Sent[BatchT]]
+    ) -> list[tuple[Sent[BatchT], Offset]]:
+        """What the log holds: that is acknowledged by it. The others that were `asked` for are known not to be there;
+        of what came into doubt after the reading had begun, it says nothing."""
         settled = []
         for sent in list(self._sent):
             if sent.in_flight:
@@ -273,16 +282,24 @@ class Flight(Generic[BatchT]):
                 self._sent.remove(sent)
                 self._note(sent, offset)
                 settled.append((sent, offset))
-            sent.in_doubt = False
+            if sent in asked:
+                sent.in_doubt = False
         return settled
 
     def look_back_failed(self, now: float, backoff: float) -> None:
         self._not_before = max(self._not_before, now + backoff)
 
+    def take_late(self) -> list[Sent[BatchT]]:
+        """What cannot get new numbers, and is failed by the caller: nobody knows whether it will be there."""
+        late = [sent for sent in self._sent if sent.may_still_arrive]
+        for sent in late:
+            self._sent.remove(sent)
+        return late
+
     def renumber(self, identity: Identity) -> None:
         """New numbers from 0 for what is left, under another (pid, epoch); only when `next_step` said BUMP."""
         assert not self._in_flight
-        assert not any(sent.in_doubt for sent in self._sent)
+        assert not any(sent.in_doubt or sent.may_still_arrive for sent in self._sent)
         assert identity != self.identity
         self.identity = identity
         self.next_sequence = FIRST

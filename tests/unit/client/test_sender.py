@@ -298,6 +298,25 @@ def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> 
     assert check_batch(on.logs["t"][0].batches[-1]).epoch == 1  # which shuts it out from here on
 
 
+def test_what_may_still_arrive_is_not_sent_again_under_the_next_epoch() -> None:
+    """IDEM-6: the server may get to it before it hears of that epoch, and have it twice."""
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
+    on.deal(Fate.IGNORE, Api.PRODUCE)
+    first = producer.send_alone("t", b"first", partition=0)
+    producer.run_for(0.5)
+    second = producer.send_alone("t", b"second", partition=0)
+    producer.step_until(first.done)
+    on.deal(Fate.ANSWER)
+    after = producer.send("t", b"after", partition=0)
+    producer.settle()
+    assert expired(first) == "unknown"
+    error = second.exception(0)
+    assert isinstance(error, SendFailed)
+    assert error.persisted == "unknown"
+    assert after.result().offset == 1
+
+
 def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)

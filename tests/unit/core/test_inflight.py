@@ -127,7 +127,7 @@ def test_nothing_is_renumbered_while_a_batch_is_in_doubt() -> None:
     lane.resend()
     lane.refused(m1, ErrorCode.UNKNOWN_PRODUCER_ID, 1.0, BACKOFF)
     assert lane.next_step(1.0) is Step.LOOK_BACK
-    assert lane.looked_back({m1.stamp: Offset(1)}) == [(m1, 1)]
+    assert lane.looked_back({m1.stamp: Offset(1)}, lane.in_doubt()) == [(m1, 1)]
     assert batches(lane) == ["M2"]
     assert not m2.in_doubt
     assert lane.next_step(1.0) is Step.BUMP
@@ -143,6 +143,38 @@ def test_what_is_in_doubt_is_looked_for_behind_what_was_acknowledged_before_it_w
     lane.wants_look_back()
     assert lane.last_acknowledged == 2
     assert lane.look_back_from == 0
+
+
+def test_a_reading_of_the_log_says_nothing_of_what_came_into_doubt_after_it_began() -> None:
+    """PROD-8. The oldest was given up meanwhile, and the next epoch goes on."""
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    lane.lost(m1, 0.0, BACKOFF)
+    asked = lane.in_doubt()
+    lane.give_up(m1)
+    lane.renumber(NEXT)
+    m2 = lane.send("M2", 1)
+    lane.lost(m2, 0.0, BACKOFF)
+    assert lane.looked_back({}, asked) == []
+    assert m2.in_doubt
+
+
+def test_what_may_still_arrive_gets_no_new_numbers() -> None:
+    """IDEM-6: it may reach the log after it was read, and before the next epoch does. What follows goes on."""
+    lane = proven()
+    m1, m2, m3 = lane.send("M1", 1), lane.send("M2", 1), lane.send("M3", 1)
+    lane.lost(m1, 0.0, BACKOFF, overdue=True)
+    lane.lost(m2, 0.0, BACKOFF, overdue=True)
+    lane.never_left(m3)
+    lane.wants_look_back()
+    assert lane.looked_back({}, lane.in_doubt()) == []
+    assert lane.give_up(m1) == "unknown"
+    assert lane.next_step(1.0) is Step.BUMP
+    assert lane.take_late() == [m2]
+    assert m2.persisted == "unknown"
+    lane.renumber(NEXT)
+    assert batches(lane) == ["M3"]
+    assert m3.stamp == Stamp(*NEXT, Sequence(0))
 
 
 def test_a_log_that_cannot_be_read_is_read_again_later() -> None:
@@ -296,7 +328,7 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
             sent = lane.resend()
             wire.append((sent, sent.stamp))
         elif step is Step.LOOK_BACK:
-            for sent, offset in lane.looked_back(partition.stamps):
+            for sent, offset in lane.looked_back(partition.stamps, lane.in_doubt()):
                 note(sent, offset)
         elif step is Step.BUMP:
             assert lane.identity is not None

@@ -12,6 +12,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from fencepost.client.connection import Connection
+from fencepost.client.failures import where
 from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
 from fencepost.client.resume import Resumption
 from fencepost.client.sending.common import Common
@@ -22,12 +23,15 @@ from fencepost.client.sending.settling import Settling
 from fencepost.core.inflight import Flight, Sent, Step
 from fencepost.core.pid import State as PidState
 from fencepost.core.window import LITTLE
+from fencepost.errors import SendFailed
 from fencepost.kernel import read_header, stamp_producer
 
 log = logging.getLogger("fencepost.producer")
 
 GATHER: Final = 0.005
 """Seconds that records are gathered, at most, while an earlier batch of their partition is under way."""
+
+_LATE: Final = "no answer came, and the server may still get to it: sent again, it might be there twice"
 
 REQUESTS_IN_FLIGHT: Final = 16
 """Per broker. What a broker has not read yet lies in its socket, in front of every other topic's next request."""
@@ -220,6 +224,8 @@ class Collation:
             if self._standing.transaction is not None:
                 self._settling.fail_partition(queue, flight)
                 return Step.WAIT
+            for late in flight.take_late():
+                self._settling.fail(late.batch, SendFailed(_LATE, persisted=late.persisted, **where(late.batch)))
             assert flight.identity is not None
             successor = self._standing.successor(flight.identity)
             if successor is None:

@@ -198,11 +198,11 @@ class Produce:
             return
         assert flight.identity is not None
         self._looking_back.add(queue)
-        start = flight.look_back_from
+        start, asked = flight.look_back_from, flight.in_doubt()
 
         def finished(found: dict[Any, Offset]) -> None:
             self._looking_back.discard(queue)
-            for sent, offset in flight.looked_back(found):
+            for sent, offset in flight.looked_back(found, asked):
                 self._settling.deliver(sent.batch, offset, -1)
 
         def failed(error: FencepostError) -> None:
