@@ -205,6 +205,8 @@ class ServerError(FencepostError):
         self.code = code
         self.retriable = code.retriable
         self.message = message
+        self.failed: tuple[str, ...] = ()
+        """Of a call about several things: the names of those that failed. The others are done."""
 
     @property
     def reason(self) -> str:

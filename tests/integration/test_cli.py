@@ -167,7 +167,7 @@ def test_doctor_names_an_advertised_address_that_leads_nowhere(fencepost_server_
     result = CliRunner().invoke(main, ["doctor", "--servers", server.address])
     assert result.exit_code == 1
     assert "advertised as 127.0.0.1:1, which cannot be reached from here" in result.stdout
-    assert result.stderr == "fencepost: wrong: broker 1\n"
+    assert result.stderr == "fencepost: 1 check failed (broker 1): the detail above says why\n"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,27 @@ def test_describing_an_unknown_topic_does_not_create_it(run: Run, name: str) -> 
     run("topic", "describe", name, code=1)
     run("producers", name, code=1)
     assert name not in run("topic", "list").stdout
+
+
+def test_of_several_topics_it_is_said_which_were_created_and_which_deleted(run: Run, name: str) -> None:
+    first, second, third = (f"{name}-{number}" for number in range(3))
+    run("topic", "create", second)
+    said = run("topic", "create", first, second, third, code=1).stderr
+    assert said == f"fencepost: TOPIC_ALREADY_EXISTS: topic '{second}' already exists; created {first}, {third}\n"
+    said = run("topic", "delete", first, f"{name}-9", third, code=1).stderr
+    assert said == f"fencepost: UNKNOWN_TOPIC_OR_PARTITION: there is no topic '{name}-9'; deleted {first}, {third}\n"
+    assert "; " not in run("topic", "create", second, code=1).stderr
+
+
+def test_a_config_that_the_server_refuses_is_called_wrongly(run: Run, name: str) -> None:
+    run("topic", "create", name, "--set", "retention.m=1", code=2)
+    run("topic", "create", name)
+    run("topic", "alter", name, "--set", "retention.ms=soon", code=2)
+
+
+def test_tls_at_a_server_that_speaks_none_is_said(run: Run) -> None:
+    said = run("ping", "-X", "security.protocol=SSL", code=1).stderr
+    assert re.search(r"TLS with \S+ failed: .*(does not speak TLS|speaks no TLS)", said), said
 
 
 @pytest.mark.parametrize(("typed", "kept"), [("n\n", True), ("y\n", False)])
@@ -297,6 +318,30 @@ def test_a_port_that_is_taken_is_one_clear_line(serving: Callable[..., Serving],
     assert second.wait() == 1
     assert first.address in second.output()
     assert second.output().count("\n") == 1
+
+
+def test_a_port_that_is_taken_leaves_no_new_directory_behind_and_an_old_one_as_it_was(
+    serving: Callable[..., Serving], tmp_path: Path
+) -> None:
+    old = serving("--data", str(tmp_path / "old"))
+    write(old.address, "orders", 3)
+    assert old.child.stop() == 0
+    first = serving("--ephemeral")
+    for data in ("new", "old"):
+        command = [
+            sys.executable,
+            "-m",
+            "fencepost",
+            "serve",
+            "--data",
+            str(tmp_path / data),
+            "--listen",
+            first.address,
+        ]
+        assert Child(command, log=tmp_path / "second.txt").wait() == 1
+    assert not (tmp_path / "new").exists()
+    again = serving("--data", str(tmp_path / "old"))
+    assert ask(again.address, "consume", "orders").stdout == "0\n1\n2\n"
 
 
 def test_an_ephemeral_server_leaves_nothing_behind(serving: Callable[..., Serving]) -> None:

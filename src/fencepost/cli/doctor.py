@@ -58,7 +58,8 @@ def doctor(target: Target) -> None:
             click.echo(f"  {finding.what}: {finding.todo}")
     failed = [finding.what for finding in findings if finding.state == "failed"]
     if failed:
-        raise FencepostError(f"wrong: {', '.join(failed)}")
+        checks = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
+        raise FencepostError(f"{checks} failed ({', '.join(failed)}): the detail above says why")
 
 
 def _installation() -> Iterator[Finding]:

@@ -4,7 +4,7 @@ never a traceback.
     1  the command failed     2  it was called wrongly     75  it lost what it owned (own)     130  it was interrupted
 
 Wrongly called is also what the library refuses before it has asked anybody: a setting, an address, a value that cannot
-be (ConfigError), whether it came from an option, a file or the environment.
+be (ConfigError), whether it came from an option, a file or the environment; and a config that the server refuses.
 
 FENCEPOST_DEBUG=1 shows the traceback, for those who look for a bug.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from fencepost.errors import ConfigError, FencepostError, Unreachable
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, Unreachable
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -77,7 +77,9 @@ class OneLineErrors(click.Group):
         except ConfigError as error:
             _end(_text(error), MISUSED)
         except (FencepostError, OSError) as error:
-            _end(_text(error), FAILED)
+            # A config that the server does not know or take is as wrong as one that we refuse.
+            misused = getattr(error, "code", None) is ErrorCode.INVALID_CONFIG
+            _end(_text(error), MISUSED if misused else FAILED)
         except Exception as error:  # noqa: BLE001 - the last resort: a bug, said in one line
             _end(f"internal error, please report it: {type(error).__name__}: {error}", FAILED)
         # Without standalone mode click returns what ctx.exit() was given; commands themselves return None.

@@ -28,7 +28,7 @@ def producers(target: Target, topic: str, partitions: tuple[int, ...]) -> None:
     with target.admin() as admin:
         found = admin.producers(topic, partitions=partitions or None)
     columns = [Column("partition", True), Column("pid", True), Column("epoch", True), Column("H(P)", True)]
-    columns += [Column("last written"), Column("open transaction", True)]
+    columns += [Column("last timestamp"), Column("open transaction", True)]
     rows = (
         (
             state.partition,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fencepost.cli.options import Target, client_command, confirm, pairs, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
@@ -47,7 +49,7 @@ def create(
 
     chosen = pairs(configs, "--set")
     wanted = [NewTopic(name, partitions or -1, replication or -1, chosen) for name in names]
-    with target.admin() as admin:
+    with target.admin() as admin, _saying_what_was_done("created", names):
         admin.create_topics(wanted)
     target.done(f"created {', '.join(names)}", {"created": names})
 
@@ -130,7 +132,7 @@ def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
       fencepost topic delete orders payments --yes
     """
     confirm(f"delete {', '.join(names)} with all records?", yes)
-    with target.admin() as admin:
+    with target.admin() as admin, _saying_what_was_done("deleted", names):
         admin.delete_topics(names)
     target.done(f"deleted {', '.join(names)}", {"deleted": names})
 
@@ -170,6 +172,18 @@ def alter(
             admin.create_partitions(name, partitions, validate_only=dry_run)
     changed = {"topic": name, "partitions": partitions, "set": chosen, "unset": unset, "dry_run": dry_run}
     target.done(f"{'would alter' if dry_run else 'altered'} {name}", changed)
+
+
+@contextmanager
+def _saying_what_was_done(verb: str, names: tuple[str, ...]) -> Iterator[None]:
+    """One topic that fails does not keep the others from it: the error says which are done all the same."""
+    try:
+        yield
+    except ServerError as error:
+        done = [name for name in names if name not in error.failed]
+        if error.failed and done:
+            raise ServerError(error.code, f"{error.reason}; {verb} {', '.join(done)}") from error
+        raise
 
 
 def _configs(admin: Admin, name: str) -> tuple[ConfigEntry, ...] | None:

@@ -488,4 +488,6 @@ def _raise_failures(failures: Iterable[_Failure | None]) -> None:
     if failed:
         first, *others = failed
         rest = "".join(f"; also {other.name!r}: {other.code.name}" for other in others)
-        raise ServerError(first.code, first.message + rest)
+        error = ServerError(first.code, first.message + rest)
+        error.failed = tuple(failure.name for failure in failed)
+        raise error

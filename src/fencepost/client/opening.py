@@ -160,6 +160,8 @@ def tls_failed(address: Address, error: Exception) -> Unreachable:
         words = "what listens there does not speak TLS"
     elif isinstance(error, TimeoutError):
         words = "no answer in time; a listener without TLS does this"
+    elif isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+        words = "the other side ended the connection; a listener that speaks no TLS does this, or a server that stops"
     else:
         words = str(error)
     message = f"TLS with {address} failed: {words}"

@@ -81,8 +81,8 @@ class Broker:
         self.spawn(Housekeeping(self).run(), "housekeeping")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
 
-    async def close(self) -> None:
-        """Closes every log cleanly; afterwards a start has nothing to replay."""
+    async def close(self, *, served: bool = True) -> None:
+        """Closes every log cleanly; afterwards a start has nothing to replay. `served`: it got as far as listening."""
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -97,7 +97,7 @@ class Broker:
                 logger.error("a log could not be closed cleanly and will be recovered: %s", outcome)
         await loop.run_in_executor(None, self.threads.shutdown)
         self.store.close()
-        self.directory.close()
+        self.directory.close(served=served)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Runs a chore that nobody waits for; its failure is logged, and it ends with the broker."""

@@ -37,6 +37,7 @@ class DataDirectory:
     def __init__(self, path: Path | None) -> None:
         self.ephemeral = path is None
         self.path = Path(tempfile.mkdtemp(prefix="fencepost-")) if path is None else path.absolute()
+        self._is_new = not self.path.exists()
         try:
             self._check_that_it_is_ours()
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,10 @@ class DataDirectory:
     def topic_folder(self, name: str, topic_id: uuid.UUID) -> Path:
         return self.logs / f"{name[:_NAME_IN_FOLDER]}.{topic_id_text(topic_id)}"
 
-    def close(self) -> None:
+    def close(self, *, served: bool = True) -> None:
+        """`served`: whether anybody was told of it. A new directory that nobody was told of goes away again."""
+        if self._is_new and not served:
+            shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
         if self.ephemeral:
             shutil.rmtree(self.path, ignore_errors=True)

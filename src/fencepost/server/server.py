@@ -54,17 +54,19 @@ async def _serve(
     files: Files | None = None,
 ) -> None:
     broker = Broker(config, clock=clock, files=files)
+    listens = False
     try:
         await broker.start()
         listener = Listener(broker)
         address = await listener.start()
+        listens = True
         try:
             on_ready(address, broker.directory.path)
             await stop.wait()
         finally:
             await listener.stop()
     finally:
-        await broker.close()
+        await broker.close(served=listens)
 
 
 def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:

@@ -95,7 +95,7 @@ class ServerConfig:
             name = given.replace(".", "_").replace("-", "_")
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise ConfigError(f"no setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                raise ConfigError(f"unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
             changes[name] = _parse_setting(given, text, getattr(self, name))
         return replace(self, **changes)  # type: ignore[arg-type]
 

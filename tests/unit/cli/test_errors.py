@@ -57,7 +57,7 @@ def test_a_wrong_call_is_one_line_and_code_2(arguments: list[str], expected: str
         (["topic", "create", "x", "--set", "y"], "--set takes NAME=VALUE, not 'y'"),
         (["group", "reset", "g", "--topic", "t", "--to", "soon"], "--to soon: expected earliest, latest"),
         (["serve", "--ephemeral", "--listen", "0.0.0.0:0"], "refusing to listen on 0.0.0.0"),
-        (["serve", "--ephemeral", "-X", "nope=1"], "no setting 'nope'"),
+        (["serve", "--ephemeral", "-X", "nope=1"], "unknown setting 'nope'"),
         (["serve", "--ephemeral", "--listen", "here"], "an address is HOST:PORT, not 'here'"),
         (["copy", "a", "a"], "source and target are the same topic"),
         (["copy", "a", "127.0.0.1:1/"], "'127.0.0.1:1/' names no topic"),
@@ -73,7 +73,8 @@ def test_a_setting_that_cannot_be_is_a_wrong_call_too(arguments: list[str], expe
     ("error", "line", "code"),
     [
         (ConfigError("no such setting"), "fencepost: no such setting", MISUSED),
-        (ServerError(ErrorCode.INVALID_CONFIG, "first\n  second"), "fencepost: INVALID_CONFIG: first second", FAILED),
+        (ServerError(ErrorCode.INVALID_CONFIG, "first\n  second"), "fencepost: INVALID_CONFIG: first second", MISUSED),
+        (ServerError(ErrorCode.INVALID_PARTITIONS, "none"), "fencepost: INVALID_PARTITIONS: none", FAILED),
         (PermissionError(13, "Permission denied", "/data"), "fencepost: /data: Permission denied", FAILED),
         (KeyboardInterrupt(), "fencepost: interrupted", INTERRUPTED),
         (KeyError("bug"), "fencepost: internal error, please report it: KeyError: 'bug'", FAILED),
