@@ -63,6 +63,9 @@ SCHEMA: Final = group_rows.SCHEMA
 _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
 
+_STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
+"""Those of a classic group that a restart brings back."""
+
 
 class GroupEntry:
     """A group with its offsets, and what the coordinator keeps beside it."""
@@ -78,7 +81,9 @@ class GroupEntry:
         self.armed: Milliseconds | None = None
         """The deadline the timer knows of."""
         self.saving: asyncio.Future[None] | None = None
-        """The last change of this group on its way to the store: later answers queue up behind it."""
+        """The last change of this group that was handed to the store: later answers queue up behind it."""
+        self.refusals = 0
+        """How many of its changes the store has refused."""
 
     @property
     def has_offsets(self) -> bool:
@@ -242,28 +247,32 @@ class Coordinator:
             return result  # refused: the group stays what it is
         entry.group = group
         self._groups[group_id] = entry
-        saving = self._save_consumer(entry, group)
-        if saving is not None:
+        if self._save_consumer(entry, group):
             self._arm(entry)
-            try:
-                await asyncio.shield(saving)
-            except StorageError as error:
-                return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        refusals = entry.refusals
+        if entry.saving is not None and not entry.saving.done():
+            # Also where this heartbeat has changed nothing: its answer tells what an earlier one has.
+            await asyncio.wait([entry.saving])
+        if entry.refusals > refusals:
+            # Whichever it was: the answer builds on all of them, and each stores only what is new in it.
+            return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's state could not be stored")
         return result
 
-    def _save_consumer(self, entry: GroupEntry, group: ConsumerGroup) -> asyncio.Future[None] | None:
+    def _save_consumer(self, entry: GroupEntry, group: ConsumerGroup) -> bool:
+        """Hands what has changed to the store; False if nothing has."""
         changes = group.take_changes()
         if changes is None:
-            return None
+            return False
         entry.empty_since_ms = self._broker.clock.now_ms() if group.is_empty else None
-        saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
+        entry.saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
 
         def settled(saved: asyncio.Future[None]) -> None:
-            if not saved.cancelled() and saved.exception() is not None:
+            if _has_failed(saved):
+                entry.refusals += 1
                 group.put_back(changes)
 
-        saving.add_done_callback(settled)
-        return saving
+        entry.saving.add_done_callback(settled)
+        return True
 
     def _current_topics(self) -> Topics:
         topics = self._broker.topics
@@ -407,16 +416,21 @@ class Coordinator:
 
     def _perform(self, entry: GroupEntry, effects: Iterable[Effect]) -> None:
         """Answers those who wait, after whatever must be stored before that."""
+        assert isinstance(entry.group, Group)
         answers: list[Answer] = []
+        # What the store has refused is tried again before anything is told that builds on it. In the middle of a
+        # rebalance nothing does, and its end is stored anyway.
+        save = entry.group.state in _STORED_STATES and _has_failed(entry.saving)
         for effect in effects:
             if isinstance(effect, Save):
-                assert isinstance(entry.group, Group)
-                entry.empty_since_ms = self._broker.clock.now_ms() if entry.group.is_empty else None
-                entry.saving = self._store.execute(
-                    group_rows.put_classic(entry.group_id, entry.group.record(), entry.empty_since_ms)
-                )
+                save = True
             else:
                 answers.append(effect)
+        if save:
+            entry.empty_since_ms = self._broker.clock.now_ms() if entry.group.is_empty else None
+            entry.saving = self._store.execute(
+                group_rows.put_classic(entry.group_id, entry.group.record(), entry.empty_since_ms)
+            )
         if entry.saving is None or entry.saving.done():
             _deliver(answers, None)
         else:
@@ -487,9 +501,13 @@ def _forget(offsets: OffsetTable, expired: Mapping[TopicPartition, Committed]) -
         offsets.remove(partition, committed)
 
 
+def _has_failed(saved: asyncio.Future[None] | None) -> bool:
+    return saved is not None and saved.done() and not saved.cancelled() and saved.exception() is not None
+
+
 def _deliver(answers: Iterable[Answer], saved: asyncio.Future[None] | None) -> None:
     """Settles parked requests, with an error if what they wait for could not be stored."""
-    failed = saved is not None and not saved.cancelled() and saved.exception() is not None
+    failed = _has_failed(saved)
     for future, result in answers:
         assert isinstance(future, asyncio.Future)
         if not future.done():  # its connection may be gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,34 @@ def failing_store(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bed.broker.store, "execute", refuse)
 
 
+class SlowStore:
+    """Takes changes and settles them, in their order, only when it is told to."""
+
+    def __init__(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._execute = bed.broker.store.execute
+        self._waiting: deque[tuple[Sequence[Statement], asyncio.Future[None]]] = deque()
+        monkeypatch.setattr(bed.broker.store, "execute", self._take)
+
+    def _take(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((statements, future))
+        return future
+
+    async def store_next(self) -> None:
+        statements, future = self._waiting.popleft()
+        await self._execute(statements)
+        future.set_result(None)
+
+    def refuse_next(self) -> None:
+        self._waiting.popleft()[1].set_exception(StorageError("the disk is full"))
+
+
+async def _pause() -> None:
+    """Lets everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 class TestThroughARestart:
     def test_offsets_are_there_again(self, run: Callable[[Test], None]) -> None:
         async def test(bed: Bed) -> None:
@@ -228,6 +257,45 @@ class TestStoring:
                 synced = await bed.groups.sync("g", Sync(member_id, joined.generation))
                 assert synced.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert (await bed.groups.sync("g", Sync(member_id, joined.generation))).error is NONE
+            await bed.restart()
+            assert bed.state("g") == "Stable", "what was told in the end was not stored"
+
+        run(test)
+
+    def test_a_heartbeat_that_changes_nothing_waits_for_the_change_before_it(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                joining = [asyncio.ensure_future(bed.beat("g", "a")) for _ in range(2)]
+                await _pause()
+                assert not any(answer.done() for answer in joining), "an assignment was told before it was stored"
+                await store.store_next()
+                first, second = await asyncio.gather(*joining)
+            assert (first.error, second.error) == (NONE, NONE)
+            assert first.assignment == second.assignment
+
+        run(test)
+
+    def test_a_heartbeat_fails_with_an_earlier_change_that_it_builds_on(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                joining = [asyncio.ensure_future(bed.beat("g", member)) for member in ("a", "b")]
+                await _pause()
+                store.refuse_next()
+                await store.store_next()
+                answers = await asyncio.gather(*joining)
+            assert [answer.error for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+            assert (await bed.beat("g", "b")).error is NONE
+            await bed.restart()
+            entry = bed.groups.get("g")
+            assert entry is not None
+            assert isinstance(entry.group, ConsumerGroup)
+            assert entry.group.members.keys() == {"a", "b"}
 
         run(test)
 
