@@ -350,6 +350,19 @@ def test_transactions_of_an_owner_are_whole_and_fenced_like_the_rest(owners: Own
     assert owners.committed() == [b"1", b"2", b"3"]
 
 
+def test_nothing_is_given_back_while_a_transaction_is_open(owners: Owners) -> None:
+    """OWN-9: committed later, it would stand among the next owner's records."""
+    owner, claim = owners.owner()
+    with owner.transaction():
+        owner.send(owners.topic, b"1")
+        with pytest.raises(FencepostError, match="ends its transaction first"):
+            claim.release()
+    claim.release()
+    following, _ = owners.owner()
+    following.send(owners.topic, b"2").result(PATIENCE)
+    assert owners.committed() == [b"1", b"2"]
+
+
 def test_a_partition_that_is_added_after_the_abort_fences_nobody(owners: Owners) -> None:
     """The coordinator is often busy with the transaction before when one is begun and aborted at once."""
     owner, _ = owners.owner()

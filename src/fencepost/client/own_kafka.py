@@ -145,6 +145,10 @@ class KafkaProducerRoad:
         return rows
 
     def release(self, group: str, names: Sequence[str]) -> None:
+        standing = self._sender.standing
+        if self._sender.errands.call(lambda: standing.transaction is not None and not standing.is_implicit):
+            # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
+            raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
         self._settle()
         self.owner.identity = wait_for_identity(self._sender, self._patience)
         self.owner.release(group, names)
