@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from fencepost.client.checks import check_topic, header_pairs, whole_number
 from fencepost.client.clock import Clock
 from fencepost.client.options import ProducerOptions
 from fencepost.client.partition_queue import Batch, Lone, PartitionQueue, TopicQueues, Waiting
@@ -94,10 +95,13 @@ class Queues:
         timestamp: Milliseconds | None = None,
     ) -> Ticket:
         options = self._options
-        if timestamp is None:
-            timestamp = self._clock.now_ms()
+        timestamp = self._clock.now_ms() if timestamp is None else whole_number(timestamp, "timestamp")
+        if partition is not None:
+            partition = whole_number(partition, "partition")
         if headers is not None:
-            headers = list(headers)
+            headers = header_pairs(headers)
+        if topic_name not in self._topics:
+            check_topic(topic_name)
         if options.serializes:
             size = RECORD_OVERHEAD
         else:

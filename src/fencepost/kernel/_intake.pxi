@@ -145,7 +145,7 @@ cdef class Intake:
                 slot = lane.undesignated
             else:
                 slot = lane.slots[(hash_key(key_span.data, key_span.size) & 0x7FFFFFFF) % number]
-        if slot is not None and slot.builder is not None:
+        if slot is not None and slot.builder is not None and (timestamp is None or type(timestamp) is int):
             time = now_ms() if timestamp is None else timestamp
             ticket = <Place> bare(<PyTypeObject*> self.ticket_type, NOTHING, NULL)
             builder = slot.builder

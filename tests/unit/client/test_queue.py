@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -237,6 +238,46 @@ def test_awaiting_a_failed_ticket_raises_its_error() -> None:
             await waiting
 
     asyncio.run(main())
+
+
+class WholeNumber:
+    """As numpy's are: no int, but as good as one."""
+
+    def __index__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"topic": 5}, TypeError, "topic .* not int"),
+        ({"topic": b"t"}, TypeError, "topic .* not bytes"),
+        ({"topic": None}, TypeError, "topic .* not NoneType"),
+        ({"topic": ""}, ValueError, "topic .* not empty"),
+        ({"topic": "a\ud800"}, ValueError, "topic=.* UTF-8"),
+        ({"partition": "0"}, TypeError, "partition .* not str"),
+        ({"partition": 0.0}, TypeError, "partition .* not float"),
+        ({"headers": {"a": b"1"}}, TypeError, r"headers .*\(name, value\), not dict"),
+        ({"headers": 5}, TypeError, "headers .* not int"),
+        ({"timestamp": datetime(2026, 1, 1, tzinfo=UTC)}, TypeError, "timestamp .* not datetime"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named_at_the_call_and_ends_no_thread(
+    arguments: dict[str, Any], error: type[Exception], said: str, is_known: bool
+) -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    if is_known:
+        producer.send("t", b"v")
+        producer.step_until(lambda: bool(producer.sender.queues.partition_count("t")))
+        producer.settle()
+        producer.send("t", b"v")  # whose batch is open
+    with pytest.raises(error, match=said):
+        producer.send(**{"topic": "t", "value": b"v", **arguments})
+    good = producer.send("t", b"v", partition=WholeNumber(), timestamp=WholeNumber())
+    producer.settle()
+    assert good.result(0).timestamp == 0
 
 
 @pytest.mark.parametrize("topic", ["t", "nowhere"])

@@ -1,0 +1,74 @@
+"""What a user may get wrong is said when it is given, and by the name of the argument.
+
+A setting that cannot be meant is a ConfigError; an argument of a call that is none of its kind is a TypeError or a
+ValueError, as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import index
+from typing import Any
+
+from fencepost.errors import ConfigError
+
+# --- arguments of calls ---
+
+
+def check_topic(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"topic is the name of one, not {type(name).__name__}")
+    if not name:
+        raise ValueError("topic is the name of one, and not empty")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"topic={name!r} cannot be written as UTF-8") from None
+
+
+def check_names(names: Any, what: str) -> list[str]:
+    """Several of them: a text would be taken for a list of letters."""
+    if isinstance(names, str | bytes):
+        raise TypeError(f"{what} is a list of names, not one name")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} is a list of names, and {name!r} is none")
+    return listed
+
+
+def whole_number(value: Any, what: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{what} is a whole number, not {type(value).__name__}") from None
+
+
+def header_pairs(headers: Any) -> list[Any]:
+    if isinstance(headers, Mapping | str | bytes) or not isinstance(headers, Iterable):
+        raise TypeError(f"headers is a list of (name, value), not {type(headers).__name__}")
+    return list(headers)
+
+
+# --- settings ---
+
+
+def check_seconds(value: Any, name: str, *, or_zero: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or (or_zero and value == 0)):
+        kind = "a number of seconds that is not negative" if or_zero else "a positive number of seconds"
+        raise ConfigError(f"{name}={value!r}: {kind} is needed")
+
+
+def check_bytes(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 1 << 40:
+        raise ConfigError(f"{name}={value!r}: a positive number of bytes is needed")
+
+
+def check_callable(value: Any, name: str) -> None:
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name}={value!r}: something that can be called is needed")
+
+
+def check_name(value: Any, name: str) -> None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise ConfigError(f"{name}={value!r}: a text that is not empty is needed")
