@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fencepost.client.admin_groups import Groups
 from fencepost.client.admin_transactions import Transactions
 from fencepost.client.channel import Channel, raise_for
+from fencepost.client.checks import check_names, check_topic
 from fencepost.client.closing import Closing
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
@@ -42,7 +43,7 @@ from fencepost.client.results import (
     WaitingDescription,
 )
 from fencepost.client.routing import Routes, unknown_topic
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
@@ -79,7 +80,7 @@ class _Failure(NamedTuple):
 class Admin(Closing):
     """A context manager; threads may share one."""
 
-    def __init__(self, servers: str | Address | ClientSettings) -> None:
+    def __init__(self, servers: Servers | ClientSettings) -> None:
         self._routes = Routes(ClientSettings.of(servers))
         self._groups = Groups(self._routes, self.offsets)
         self._transactions = Transactions(self._routes)
@@ -143,6 +144,8 @@ class Admin(Closing):
 
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
         """Creates several topics in one request. One that fails does not keep the others from being created."""
+        for topic in topics:
+            check_topic(topic.name)
         fields = {
             "topics": [
                 {
@@ -168,7 +171,7 @@ class Admin(Closing):
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Deletes topics with all that is in them; returns when they are gone from the metadata."""
-        names = list(names)
+        names = check_names(names, "names")
         fields = {
             "topics": [{"name": name, "topic_id": None} for name in names],  # from version 6 on
             "topic_names": names,
@@ -318,8 +321,9 @@ class Admin(Closing):
         validate_only: bool = False,
     ) -> None:
         """Sets the given configs of a topic and puts the `remove`d ones back to their defaults; others stay."""
+        removed = check_names(remove, "remove")
         changes = [{"name": name, "config_operation": _SET, "value": value} for name, value in configs.items()]
-        changes += [{"name": name, "config_operation": _DELETE, "value": None} for name in remove]
+        changes += [{"name": name, "config_operation": _DELETE, "value": None} for name in removed]
         fields = {
             "resources": [{"resource_type": _TOPIC, "resource_name": topic, "configs": changes}],
             "validate_only": validate_only,

@@ -19,7 +19,7 @@ from fencepost.client.ids import ProducerIds
 from fencepost.client.own import Claim, OwnKeywords
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Place, Reader, ReadRecord
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
@@ -99,7 +99,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        servers: str | Address | ClientSettings = "127.0.0.1:9092",
+        servers: Servers | ClientSettings = "127.0.0.1:9092",
         *,
         ids: ProducerIds | None = None,
         **options: Unpack[ProducerKeywords],
@@ -188,7 +188,7 @@ class AsyncReader:
 
     def __init__(
         self,
-        servers: str | Address | ClientSettings,
+        servers: Servers | ClientSettings,
         topics: str | TopicPartition | Iterable[str | TopicPartition],
         *,
         start: Place = "earliest",

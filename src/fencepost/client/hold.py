@@ -20,7 +20,7 @@ from fencepost.client.channel import Channel
 from fencepost.client.closing import Closing
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.routing import Routes
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.claim import Held, demand, own_fields, read_claim
 from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
 from fencepost.types import Generation
@@ -92,7 +92,7 @@ class Hold(Closing):
 
 
 def hold(
-    servers: str | Address | ClientSettings,
+    servers: Servers | ClientSettings,
     group: str,
     resources: Sequence[str],
     *,

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from fencepost.client.checks import check_bytes, check_callable, check_name, check_seconds
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
+from fencepost.kernel.codecs import compress
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Partitioner: TypeAlias = Callable[[bytes | None, int], int]
@@ -61,9 +63,9 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
             raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+        self._check_level()
         for name in ("batch_size", "buffer_memory", "max_request_size"):
-            if not 0 < getattr(self, name) <= 1 << 40:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of bytes is needed")
+            check_bytes(getattr(self, name), name)
         for name in (
             "delivery_timeout",
             "request_timeout",
@@ -71,18 +73,32 @@ class ProducerOptions:
             "metadata_max_age",
             "transaction_timeout",
         ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: a positive number of seconds is needed")
-        if self.linger < 0 or self.retry_backoff < 0:
-            raise ConfigError("linger and retry_backoff are seconds, and not negative")
+            check_seconds(getattr(self, name), name)
+        for name in ("linger", "retry_backoff"):
+            check_seconds(getattr(self, name), name, or_zero=True)
+        if self.block_timeout is not None:
+            check_seconds(self.block_timeout, "block_timeout", or_zero=True)
+        for name in ("partitioner", "key_serializer", "value_serializer", "on_error"):
+            check_callable(getattr(self, name), name)
+        check_name(self.name, "name")
         if self.when_full not in ("block", "raise"):
             raise ConfigError(f"when_full={self.when_full!r}: 'block' or 'raise'")
         if self.acks not in ACKS:
             raise ConfigError(f"acks={self.acks!r}: 'all', 'leader' or 'none'")
-        if self.name is not None and not (self.name and self.idempotent):
-            raise ConfigError("a producer with a name is idempotent, and the name is not empty")
+        if self.name is not None and not self.idempotent:
+            raise ConfigError(f"name={self.name!r}: a producer with a name is idempotent")
         if self.idempotent and self.acks != "all":
             raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
+
+    def _check_level(self) -> None:
+        """By trying it: what a level may be, the codecs know."""
+        if self.compression_level is None:
+            return
+        try:
+            compress(self.codec, b"", self.compression_level)
+        except Exception as error:
+            level, codec = self.compression_level, self.compression
+            raise ConfigError(f"compression_level={level!r}: {codec} has no such level ({error})") from error
 
     @property
     def codec(self) -> int:

@@ -18,7 +18,7 @@ from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
 from fencepost.client.owning import ProducerRoad
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers, nearest
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
@@ -70,13 +70,17 @@ class Producer:
 
     def __init__(
         self,
-        servers: str | Address | ClientSettings = "127.0.0.1:9092",
+        servers: Servers | ClientSettings = "127.0.0.1:9092",
         *,
         ids: ProducerIds | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """`ids`: goes on where another producer's saved `ids` were read; fences it first, and waits for that."""
         self._settings = ClientSettings.of(servers)
+        for name in options.keys() - ProducerKeywords.__annotations__.keys():
+            raise ConfigError(f"a producer has no setting {name!r}{nearest(name, ProducerKeywords.__annotations__)}")
+        if ids is not None and not isinstance(ids, ProducerIds):
+            raise ConfigError(f"ids={ids!r}: another producer's `ids` are needed; ProducerIds.from_json reads them")
         if ids is not None and options.setdefault("name", ids.name) != ids.name:
             raise ConfigError(f"the saved ids are those of {ids.name!r}, not of {options['name']!r}")
         self._options = ProducerOptions(**options)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAli
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.channel import raise_for
+from fencepost.client.checks import check_bytes, check_name, check_seconds
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.closing import Closing
 from fencepost.client.config_names import reader_settings
@@ -22,7 +23,7 @@ from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.own import Claim, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, TimedOut
 from fencepost.kernel import decode_rows
@@ -61,7 +62,7 @@ class Reader(Closing):
 
     def __init__(
         self,
-        servers: str | Address | ClientSettings,
+        servers: Servers | ClientSettings,
         topics: str | TopicPartition | Iterable[str | TopicPartition],
         *,
         start: Place = "earliest",
@@ -75,6 +76,10 @@ class Reader(Closing):
         patience: float = 60.0,
     ) -> None:
         self._settings = ClientSettings.of(servers)
+        for name, size in (("partition_bytes", partition_bytes), ("prefetch_bytes", prefetch_bytes)):
+            check_bytes(size, name)
+        check_seconds(max_wait, "max_wait", or_zero=True)
+        check_seconds(patience, "patience")
         self._options = FetchOptions(
             read_committed=read_committed,
             partition_bytes=partition_bytes,
@@ -82,6 +87,7 @@ class Reader(Closing):
             max_wait=max_wait,
             patience=patience,
         )
+        check_name(group, "group")
         self._group = group
         self._headers = headers
         self._closed = False
@@ -94,6 +100,8 @@ class Reader(Closing):
             raise ConfigError("start='committed' needs a group")
         wanted: list[str | TopicPartition]
         wanted = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
+        if not wanted:
+            raise ConfigError(f"topics={topics!r}: at least one is needed")
         self._wanted = wanted
         self._start, self._stop = start, stop
         places = self._find_places()

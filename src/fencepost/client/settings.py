@@ -7,9 +7,9 @@ names; a name that means nothing here is an error that names the nearest one, ne
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.client.security import OPEN, Security
 from fencepost.errors import ConfigError
@@ -43,11 +43,19 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def parse_servers(servers: str | Address) -> tuple[Address, ...]:
-    """One or more addresses, separated by commas; what Kafka's clients call bootstrap servers."""
+Servers: TypeAlias = str | Address | Sequence[str | Address]
+
+
+def parse_servers(servers: Servers) -> tuple[Address, ...]:
+    """One or more addresses, separated by commas or as a list; what Kafka's clients call bootstrap servers."""
     if isinstance(servers, Address):
         return (servers,)
-    found = tuple(parse_address(part) for part in servers.split(",") if part.strip())
+    if isinstance(servers, list | tuple):
+        found = tuple(address for each in servers for address in parse_servers(each))
+    elif isinstance(servers, str):
+        found = tuple(parse_address(part) for part in servers.split(",") if part.strip())
+    else:
+        raise ConfigError(f"servers={servers!r}: expected host:port[,host:port…], for example {DEFAULT_SERVERS}")
     if not found:
         raise ConfigError(f"no server given: expected host:port[,host:port…], for example {DEFAULT_SERVERS}")
     return found
@@ -65,7 +73,7 @@ class ClientSettings:
     security: Security = OPEN
 
     @classmethod
-    def of(cls, servers: str | Address | ClientSettings) -> ClientSettings:
+    def of(cls, servers: Servers | ClientSettings) -> ClientSettings:
         return servers if isinstance(servers, ClientSettings) else cls(parse_servers(servers))
 
     @classmethod

@@ -29,7 +29,7 @@ from typing import Final, TypeVar, Unpack
 
 from fencepost.client.own import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.claim import demand
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
 from fencepost.types import Generation
@@ -120,7 +120,7 @@ class Standby:
 
     def __init__(
         self,
-        servers: str | Address | ClientSettings,
+        servers: Servers | ClientSettings,
         group: str,
         resources: Sequence[str],
         session: float,
@@ -185,7 +185,7 @@ class Standby:
 
 
 def standby(
-    servers: str | Address | ClientSettings,
+    servers: Servers | ClientSettings,
     group: str,
     resources: Sequence[str],
     *,
