@@ -64,16 +64,20 @@ class OffsetTable:
     def staged(self, pid: Pid) -> Mapping[TopicPartition, Committed | None]:
         return self._undecided.get(pid, {})
 
-    def overrule(self, partitions: Collection[TopicPartition]) -> dict[Pid, list[TopicPartition]]:
-        """A plain commit came after these were staged: it stays, whatever becomes of the transactions. As in Kafka, the
-        partitions are undecided all the same until those end. Returns what is overruled now."""
-        overruled: dict[Pid, list[TopicPartition]] = {}
+    def staged_for(self, partitions: Collection[TopicPartition]) -> dict[Pid, list[TopicPartition]]:
+        """Which of these a plain commit would overrule now, by transaction."""
+        found: dict[Pid, list[TopicPartition]] = {}
         for pid, offsets in self._undecided.items():
-            for partition in partitions:
-                if offsets.get(partition) is not None:
-                    offsets[partition] = None
-                    overruled.setdefault(pid, []).append(partition)
-        return overruled
+            staged = [partition for partition in partitions if offsets.get(partition) is not None]
+            if staged:
+                found[pid] = staged
+        return found
+
+    def overrule(self, staged: Mapping[Pid, Collection[TopicPartition]]) -> None:
+        """A plain commit came after these were staged: it stays, whatever becomes of the transactions. As in Kafka, the
+        partitions are undecided all the same until those end."""
+        for pid, partitions in staged.items():
+            self._undecided[pid].update(dict.fromkeys(partitions))
 
     def decide(self, pid: Pid, *, commit: bool) -> None:
         """The transaction is over: its offsets count, or never were."""

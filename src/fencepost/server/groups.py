@@ -76,6 +76,8 @@ class GroupEntry:
         self.offsets = OffsetTable()
         self.committing = 0
         """Commits on their way to the store, which the table does not know yet."""
+        self.overruling: set[asyncio.Future[None]] = set()
+        """Those of them that overrule what a transaction has staged, if the store takes them."""
         self.empty_since_ms: Milliseconds | None = None
         """Wall-clock time since when it has no members; None if it has, or never had any."""
         self.armed: Milliseconds | None = None
@@ -298,10 +300,9 @@ class Coordinator:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
-        rows = group_rows.put_offsets(group_id, offsets)
-        for pid, partitions in entry.offsets.overrule(offsets.keys()).items():
-            rows += self._broker.transactions.overrule(pid, group_id, partitions)
-        stored = self._when_stored(rows, partial(entry.offsets.put, offsets))
+        stored = self._overrule(
+            entry, offsets, group_rows.put_offsets(group_id, offsets), partial(entry.offsets.put, offsets)
+        )
 
         def arrived(_: asyncio.Future[None]) -> None:
             entry.committing -= 1
@@ -309,6 +310,40 @@ class Coordinator:
         entry.committing += 1
         stored.add_done_callback(arrived)
         return stored
+
+    def _overrule(
+        self,
+        entry: GroupEntry,
+        partitions: Collection[TopicPartition],
+        rows: Sequence[Statement],
+        apply: Callable[[], None],
+    ) -> asyncio.Future[None]:
+        """Stores and applies, and with it overrules what transactions have staged for these partitions until now."""
+        staged = entry.offsets.staged_for(partitions)
+        if not staged:
+            return self._when_stored(rows, apply)
+        transactions = self._broker.transactions
+
+        def overrule() -> None:
+            apply()
+            entry.offsets.overrule(staged)
+            for pid, overruled in staged.items():
+                transactions.overrule(pid, entry.group_id, overruled)
+
+        for pid, overruled in staged.items():
+            rows = [*rows, *transactions.rows_to_overrule(pid, entry.group_id, overruled)]
+        stored = self._when_stored(rows, overrule)
+        entry.overruling.add(stored)
+        stored.add_done_callback(entry.overruling.discard)
+        return stored
+
+    async def overruling_settled(self, group_ids: Collection[str]) -> None:
+        """A commit on its way overrules what is staged if it is stored, and not if it is refused. A transaction waits
+        for that before it stages more or ends: what it does next depends on what still counts."""
+        while on_their_way := [
+            commit for group_id in group_ids if (entry := self.get(group_id)) for commit in entry.overruling
+        ]:
+            await asyncio.wait(on_their_way)
 
     def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Offsets of an open transaction, which `server.transactions` stores: undecided until it says otherwise."""

@@ -352,6 +352,7 @@ class Transactions:
         connection: Connection,
     ) -> None:
         async with entry.lock:
+            await self._broker.groups.overruling_settled(entry.staged)
             transaction = entry.transaction
             error = transaction.judge_add(who)
             if error is not ErrorCode.NONE:
@@ -381,14 +382,19 @@ class Transactions:
                 entry.staged = staged_before
                 raise
 
-    def overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
-        """The group has committed these after they were staged; what is to be stored together with its commit."""
+    def rows_to_overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
+        """What is to be stored together with a commit of the group that came after these were staged."""
         entry = self._by_pid.get(pid)
         if entry is None:
             return []
-        overruled = {Overruled(group, partition) for partition in partitions}
-        entry.overruled |= overruled
-        return [transaction_rows.put_overruled(entry.transaction.name, each) for each in overruled]
+        name = entry.transaction.name
+        return [transaction_rows.put_overruled(name, Overruled(group, partition)) for partition in partitions]
+
+    def overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """That commit is stored now."""
+        entry = self._by_pid.get(pid)
+        if entry is not None:
+            entry.overruled |= {Overruled(group, partition) for partition in partitions}
 
     # -- ending -----------------------------------------------------------------------------------------------
 
@@ -419,6 +425,7 @@ class Transactions:
         try:
             if commit:
                 await self.markers.sync_records(decided)  # step 2
+            await self._broker.groups.overruling_settled(entry.staged)
             await self._broker.store.execute(
                 [transaction_rows.put(decided, entry.staged), *_offset_rows(entry, commit=commit)]
             )
@@ -444,6 +451,7 @@ class Transactions:
         transaction = entry.transaction
         if not await self.markers.write_all(transaction, again=again):
             return False
+        await self._broker.groups.overruling_settled(entry.staged)
         commit = transaction.state is State.PREPARE_COMMIT
         for group in entry.staged:
             self._broker.groups.decide(group, transaction.pid, commit=commit)

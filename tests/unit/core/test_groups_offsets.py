@@ -109,8 +109,9 @@ def test_a_retention_the_client_asked_for_is_kept_to() -> None:
 def test_a_plain_commit_overrules_what_was_staged_before_it_and_leaves_it_undecided(commit: bool) -> None:
     table = OffsetTable()
     table.stage(Pid(7), {T0: at(2), T1: at(4)})
-    assert table.overrule({T0}) == {Pid(7): [T0]}
-    assert table.overrule({T0}) == {}
+    assert table.staged_for({T0}) == {Pid(7): [T0]}
+    table.overrule({Pid(7): [T0]})
+    assert table.staged_for({T0}) == {}
     table.put({T0: at(3)})
     assert table.is_undecided(T0)
     table.decide(Pid(7), commit=commit)

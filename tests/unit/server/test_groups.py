@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from fencepost.core.consumer_group_messages import Heartbeat, HeartbeatResult
 from fencepost.core.group_messages import GroupState, Join, Leave, Sync
 from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed
+from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.groups import Coordinator
@@ -22,6 +23,10 @@ from fencepost.server.settings import ServerConfig
 from fencepost.server.store import Statement
 from fencepost.testing.clock import HandWoundClock
 from fencepost.types import Offset, Pid, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.server.connection import Connection
+    from fencepost.server.transactions import Transactions
 
 pytestmark = pytest.mark.unit
 
@@ -136,6 +141,12 @@ class SlowStore:
         statements, future = self._waiting.popleft()
         await self._execute(statements)
         future.set_result(None)
+
+    async def store_until(self, done: asyncio.Future[Any]) -> None:
+        while not done.done():
+            if self._waiting:
+                await self.store_next()
+            await asyncio.sleep(0)
 
     def refuse_next(self) -> None:
         self._waiting.popleft()[1].set_exception(StorageError("the disk is full"))
@@ -506,6 +517,148 @@ class TestExpiry:
             bed.clock.advance(8 * DAY)
             await bed.groups.expire_offsets()
             assert bed.offset("g") == 1
+
+        run(test)
+
+
+class Client:
+    """As much of a connection as a transaction looks at."""
+
+    number = 1
+    severed = False
+
+
+class Staging:
+    """A transaction that has staged offsets of group g, and no records."""
+
+    def __init__(self, bed: Bed, name: str = "name") -> None:
+        self._bed = bed
+        self._name = name
+        self._connection = cast("Connection", Client())
+        self._who = NOBODY
+
+    @property
+    def _transactions(self) -> Transactions:
+        return self._bed.broker.transactions
+
+    async def begin(self) -> None:
+        self._who = await self._transactions.init(self._name, 60_000, NOBODY, self._connection)
+        await self._transactions.add(self._name, self._who, self._connection, group="g")
+
+    async def stage(self, offset: int) -> None:
+        committed = Committed(Offset(offset), -1, "", self._bed.clock.now_ms())
+        await self._transactions.stage(self._name, self._who, "g", {T0: committed}, self._connection)
+
+    async def commit(self) -> None:
+        await self._transactions.end(self._name, self._who, self._connection, commit=True)
+
+
+async def _holds(bed: Bed, offset: int | None) -> None:
+    assert bed.offset("g") == offset
+    await bed.restart()
+    assert bed.offset("g") == offset, "memory did not follow the store"
+
+
+class TestCommitsBesideATransaction:
+    def test_one_that_is_refused_overrules_nothing(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            transaction = Staging(bed)
+            await transaction.begin()
+            await transaction.stage(5)
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                with pytest.raises(StorageError):
+                    await bed.commit("g", 3)
+            await transaction.commit()
+            await _holds(bed, 5)
+
+        run(test)
+
+    def test_one_that_is_stored_overrules_what_was_staged_although_another_was_refused(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            transaction = Staging(bed)
+            await transaction.begin()
+            await transaction.stage(5)
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                refused, stored = (asyncio.ensure_future(bed.commit("g", offset)) for offset in (3, 4))
+                await _pause()
+                store.refuse_next()
+                await store.store_until(stored)
+                with pytest.raises(StorageError):
+                    await refused
+            await transaction.commit()
+            await _holds(bed, 4)
+
+        run(test)
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    def test_the_end_of_the_transaction_waits_for_one_on_its_way(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, accepted: bool
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            transaction = Staging(bed)
+            await transaction.begin()
+            await transaction.stage(5)
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                committing = asyncio.ensure_future(bed.commit("g", 3))
+                ending = asyncio.ensure_future(transaction.commit())
+                await _pause()
+                if not accepted:
+                    store.refuse_next()
+                await store.store_until(ending)
+                await asyncio.wait([committing])
+                assert (committing.exception() is None) is accepted
+            await _holds(bed, 3 if accepted else 5)
+
+        run(test)
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    def test_what_is_staged_anew_counts_whatever_becomes_of_one_on_its_way(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, accepted: bool
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            transaction = Staging(bed)
+            await transaction.begin()
+            await transaction.stage(5)
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                committing = asyncio.ensure_future(bed.commit("g", 3))
+                staging = asyncio.ensure_future(transaction.stage(6))
+                await _pause()
+                if not accepted:
+                    store.refuse_next()
+                await store.store_until(staging)
+                await asyncio.wait([committing])
+                assert (committing.exception() is None) is accepted
+            await transaction.commit()
+            await _holds(bed, 6)
+
+        run(test)
+
+    def test_what_another_transaction_stages_after_it_counts(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            before, after = Staging(bed, "before"), Staging(bed, "after")
+            await before.begin()
+            await before.stage(5)
+            await after.begin()
+            with monkeypatch.context() as slow:
+                store = SlowStore(bed, slow)
+                committing = asyncio.ensure_future(bed.commit("g", 3))
+                staging = asyncio.ensure_future(after.stage(6))
+                await _pause()
+                await store.store_until(staging)
+                await committing
+            await before.commit()
+            await after.commit()
+            await _holds(bed, 6)
 
         run(test)
 
