@@ -50,7 +50,9 @@ class OneLineErrors(click.Group):
             if sys.stdout is not None:
                 sys.stdout.flush()
             return result
-        except BrokenPipeError:
+        except BrokenPipeError as error:
+            if not _nobody_reads_stdout():  # click would end without a word
+                raise FencepostError(f"a connection has ended: {error}") from error
             # Whoever reads has seen enough (`| head`). What is left in the buffer must not complain at the very end.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             ctx.exit(0)
@@ -86,6 +88,17 @@ class OneLineErrors(click.Group):
         if standalone_mode:
             sys.exit(result if isinstance(result, int) else 0)
         return result
+
+
+def _nobody_reads_stdout() -> bool:
+    """Whether it is a pipe without a reader: nothing else that breaks may pass for success."""
+    import select
+
+    if not hasattr(select, "poll"):
+        return False
+    look = select.poll()
+    look.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0))
 
 
 def _misuse(error: click.UsageError) -> str:

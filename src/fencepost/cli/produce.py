@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,8 @@ from fencepost.errors import ErrorCode, FencepostError, RecordTooLarge, SendFail
 if TYPE_CHECKING:
     from fencepost.client.ticket import Ticket
 
+_REMEMBERED: Final = 10_000
+"""Before it is looked which of them are stored."""
 _LARGEST: Final = {"partition": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
@@ -35,12 +36,17 @@ class Place(NamedTuple):
 
 
 class Line(NamedTuple):
-    place: Place
+    file: str
+    number: int | None
     value: bytes | None
     key: bytes | None = None
     headers: list[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp: int | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file, self.number)
 
 
 class WrongLine(Exception):
@@ -58,22 +64,35 @@ class Sent:
         self.count = self.bytes = 0
         self.failed: list[SendFailed] = []
         """One for each batch; told by the producer."""
-        self._unsettled: deque[tuple[Place, Ticket]] = deque()
+        self._unsettled: dict[object, tuple[Place, Ticket]] = {}
+        """The first record of each batch, since they share their fate, and every one that had no batch yet. Those that
+        are known to be stored are forgotten."""
+        self._most = _REMEMBERED
 
     def add(self, line: Line, ticket: Ticket) -> int:
         length = len(line.value or b"") + len(line.key or b"")
         self.count += 1
         self.bytes += length
-        self._unsettled.append((line.place, ticket))
-        while self._unsettled[0][1].done() and self._unsettled[0][1].exception() is None:
-            self._unsettled.popleft()
-            if not self._unsettled:
-                break
+        batch = ticket.settlement
+        if batch not in self._unsettled:
+            from fencepost.client.ticket import Unplaced
+
+            self._unsettled[ticket if isinstance(batch, Unplaced) else batch] = line.place, ticket
+            if len(self._unsettled) > self._most:
+                self._forget_stored()
         return length
+
+    def _forget_stored(self) -> None:
+        self._unsettled = {
+            each: (place, ticket)
+            for each, (place, ticket) in self._unsettled.items()
+            if not ticket.done() or ticket.exception() is not None
+        }
+        self._most = max(_REMEMBERED, 2 * len(self._unsettled))
 
     def first_failed(self) -> tuple[Place, FencepostError] | None:
         """Once everything is settled."""
-        for place, ticket in self._unsettled:
+        for place, ticket in self._unsettled.values():
             if (error := ticket.exception()) is not None:
                 return place, error
         return None
@@ -143,10 +162,9 @@ def produce(
         Producer(settings, **options, on_error=sent.failed.append) as producer,
         progress("sent", files) as advance,
     ):
-        place = Place("")
+        line: Line | None = None
         try:
             for line in _lines(files, style, key_separator, null):
-                place = line.place
                 ticket = producer.send(
                     topic,
                     line.value,
@@ -161,10 +179,12 @@ def produce(
         except WrongLine as error:
             stopped = f"{error.place}: {error}"
         except FencepostError as error:  # that this record is not taken: earlier ones that failed are looked at below
-            stopped = f"{place}: {_explained(error, topic)}"
+            stopped = f"{line.place}: {_explained(error, topic)}" if line is not None else _explained(error, topic)
         producer.flush()
     if (first := sent.first_failed()) is not None:
         stopped = f"{first[0]}: {_explained(first[1], topic)}"
+    elif sent.failed and not stopped:
+        stopped = _explained(sent.failed[0], topic)
     if stopped:
         raise FencepostError(f"{stopped}; {sent.stored()}")
     result = {"topic": topic, "records": sent.count, "bytes": sent.bytes}
@@ -202,44 +222,44 @@ def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str
     stdin = "standard input"
     if style == "whole":
         if not files:
-            yield Line(Place(stdin), sys.stdin.buffer.read())
+            yield Line(stdin, None, sys.stdin.buffer.read())
         for file in files:
             key = file.name.encode() if separator is not None else None
-            yield Line(Place(str(file)), file.read_bytes(), key=key)
+            yield Line(str(file), None, file.read_bytes(), key=key)
         return
     with ExitStack() as opened:
         streams: list[tuple[str, IO[bytes]]] = [(str(file), opened.enter_context(file.open("rb"))) for file in files]
         for name, stream in streams or [(stdin, sys.stdin.buffer)]:
             for number, raw in enumerate(stream, 1):
-                place = Place(name, number)
                 text = raw.removesuffix(b"\n").removesuffix(b"\r")
                 if style == "json":
                     if text.strip():
-                        yield _from_json(text, place)
+                        yield _from_json(text, name, number)
                 else:
-                    yield _from_text(text, separator, null, place)
+                    yield _from_text(text, separator, null, name, number)
 
 
-def _from_text(text: bytes, separator: str | None, null: str | None, place: Place) -> Line:
+def _from_text(text: bytes, separator: str | None, null: str | None, file: str, number: int) -> Line:
     key: bytes | None = None
     value: bytes | None = text
     if separator is not None:
         found, mark, rest = text.partition(os.fsencode(separator))
         if not mark:
-            raise WrongLine(place, f"no {separator!r} between key and value")
+            raise WrongLine(Place(file, number), f"no {separator!r} between key and value")
         key, value = found, rest
     if null is not None and value == os.fsencode(null):
         value = None
-    return Line(place, value, key)
+    return Line(file, number, value, key)
 
 
-def _from_json(text: bytes, place: Place) -> Line:
+def _from_json(text: bytes, file: str, number: int) -> Line:
     try:
         row = json.loads(text)
         if not isinstance(row, dict) or "value" not in row:
             raise ValueError("an object with at least `value` is expected")
         return Line(
-            place,
+            file,
+            number,
             _bytes(row["value"]),
             _bytes(row.get("key")),
             [(name, _bytes(value)) for name, value in _header_pairs(row.get("headers"))],
@@ -247,7 +267,7 @@ def _from_json(text: bytes, place: Place) -> Line:
             _whole_number(row, "timestamp"),
         )
     except ValueError as error:
-        raise WrongLine(place, error) from error
+        raise WrongLine(Place(file, number), error) from error
 
 
 def _header_pairs(headers: Any) -> list[tuple[str, Any]]:

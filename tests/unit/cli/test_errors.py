@@ -76,6 +76,7 @@ def test_a_setting_that_cannot_be_is_a_wrong_call_too(arguments: list[str], expe
         (ServerError(ErrorCode.INVALID_CONFIG, "first\n  second"), "fencepost: INVALID_CONFIG: first second", MISUSED),
         (ServerError(ErrorCode.INVALID_PARTITIONS, "none"), "fencepost: INVALID_PARTITIONS: none", FAILED),
         (PermissionError(13, "Permission denied", "/data"), "fencepost: /data: Permission denied", FAILED),
+        (BrokenPipeError(32, "Broken pipe"), "fencepost: a connection has ended: [Errno 32] Broken pipe", FAILED),
         (KeyboardInterrupt(), "fencepost: interrupted", INTERRUPTED),
         (KeyError("bug"), "fencepost: internal error, please report it: KeyError: 'bug'", FAILED),
     ],
