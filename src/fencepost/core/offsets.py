@@ -73,6 +73,15 @@ class OffsetTable:
                 found[pid] = staged
         return found
 
+    def staged_of(self, topic: str) -> set[TopicPartition]:
+        """The partitions of this topic that an open transaction may yet commit."""
+        return {
+            partition
+            for offsets in self._undecided.values()
+            for partition, offset in offsets.items()
+            if offset is not None and partition.topic == topic
+        }
+
     def overrule(self, staged: Mapping[Pid, Collection[TopicPartition]]) -> None:
         """A plain commit came after these were staged: it stays, whatever becomes of the transactions. As in Kafka, the
         partitions are undecided all the same until those end."""

@@ -300,9 +300,7 @@ class Coordinator:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
-        stored = self._overrule(
-            entry, offsets, group_rows.put_offsets(group_id, offsets), partial(entry.offsets.put, offsets)
-        )
+        stored = self._overrule(entry, offsets.keys(), offsets)
 
         def arrived(_: asyncio.Future[None]) -> None:
             entry.committing -= 1
@@ -315,23 +313,23 @@ class Coordinator:
         self,
         entry: GroupEntry,
         partitions: Collection[TopicPartition],
-        rows: Sequence[Statement],
-        apply: Callable[[], None],
+        offsets: Mapping[TopicPartition, Committed],
     ) -> asyncio.Future[None]:
-        """Stores and applies, and with it overrules what transactions have staged for these partitions until now."""
+        """Stores offsets, after which nothing counts that transactions have staged for these partitions until now."""
+        rows = group_rows.put_offsets(entry.group_id, offsets)
         staged = entry.offsets.staged_for(partitions)
         if not staged:
-            return self._when_stored(rows, apply)
+            return self._when_stored(rows, partial(entry.offsets.put, offsets))
         transactions = self._broker.transactions
 
         def overrule() -> None:
-            apply()
+            entry.offsets.put(offsets)
             entry.offsets.overrule(staged)
             for pid, overruled in staged.items():
                 transactions.overrule(pid, entry.group_id, overruled)
 
         for pid, overruled in staged.items():
-            rows = [*rows, *transactions.rows_to_overrule(pid, entry.group_id, overruled)]
+            rows += transactions.rows_to_overrule(pid, entry.group_id, overruled)
         stored = self._when_stored(rows, overrule)
         entry.overruling.add(stored)
         stored.add_done_callback(entry.overruling.discard)
@@ -375,7 +373,7 @@ class Coordinator:
         return self._when_stored(group_rows.drop_offsets(group_id, partitions, None), forget)
 
     def topic_deleted(self, topic: str) -> None:
-        """The offsets of a deleted topic go with it."""
+        """The offsets of a deleted topic go with it, and those that a transaction has staged do not count any more."""
 
         def forget() -> None:
             for entry in self._groups.values():
@@ -383,6 +381,9 @@ class Coordinator:
                     entry.offsets.remove(partition)
 
         self._when_stored(group_rows.drop_topic(topic), forget)
+        for entry in self._groups.values():
+            if staged := entry.offsets.staged_of(topic):
+                self._overrule(entry, staged, {})
 
     async def expire_offsets(self) -> None:
         """Forgets offsets beyond their retention, and groups that have neither members nor offsets."""

@@ -116,8 +116,10 @@ class Transactions:
             entry.overruled = stored.overruled
             if entry.transaction.state not in RESTING:
                 entry.connections.add(None)
-            for group, offsets in stored.staged.items():
-                entry.staged[group] = dict(offsets)
+            for group, staged in stored.staged.items():
+                # A crash may have come between the deletion of a topic and that of its offsets.
+                offsets = {where: offset for where, offset in staged.items() if broker.topics.get(where.topic)}
+                entry.staged[group] = offsets
                 # With a commit that was decided they are in the store already, or what has replaced them is.
                 done = entry.transaction.state is State.PREPARE_COMMIT
                 offsets_to_come = dict.fromkeys(offsets) if done else _without_overruled(entry, group, offsets)

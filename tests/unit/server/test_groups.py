@@ -676,3 +676,25 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_memory_and_on_disk(run: Cal
         assert bed.broker.store.query("SELECT * FROM group_offsets") == []
 
     run(test)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_was_staged_for_a_deleted_topic_is_not_inherited_by_one_of_its_name(
+    run: Callable[[Test], None], crash: bool
+) -> None:
+    async def test(bed: Bed) -> None:
+        transaction = Staging(bed)
+        await transaction.begin()
+        await transaction.stage(5)
+        topic = bed.broker.topics.get("t")
+        assert topic is not None
+        if crash:  # it comes before the offsets are forgotten
+            await bed.broker.topics.delete(topic)
+            await bed.restart()
+        else:
+            await bed.broker.delete_topic(topic)
+        await bed.broker.topics.create("t", 2, {})
+        await transaction.commit()
+        await _holds(bed, None)
+
+    run(test)
