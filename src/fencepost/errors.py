@@ -8,7 +8,7 @@ succeed later, `fatal` whether this object is finished. A failed send also says 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Persisted: TypeAlias = Literal["yes", "no", "unknown"]
 
@@ -322,6 +322,8 @@ class BufferFull(FencepostError):
     """The producer's memory is full of records that wait to be sent."""
 
     retriable = True
+    accepted: Any = None
+    """Where a table did not fit as a whole: the ticket of those of its rows that did."""
 
 
 class RecordTooLarge(FencepostError):

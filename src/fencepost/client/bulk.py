@@ -15,7 +15,7 @@ from fencepost.client.options import ProducerOptions
 from fencepost.client.partition_queue import Batch
 from fencepost.client.queue import Queues
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
-from fencepost.errors import ConfigError, FencepostError, RecordTooLarge, SendFailed
+from fencepost.errors import BufferFull, ConfigError, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, decode_batch, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
 from fencepost.types import Milliseconds
@@ -122,7 +122,12 @@ def send_table(
             while at < stop:
                 builder = BatchBuilder(options.batch_size)
                 at = builder.append_columns(source, at, stop, timestamp=now_ms, rows=order, limit=options.batch_size)
-                tickets.append(Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp))
+                try:
+                    batch = queues.enqueue(topic, partition, builder)
+                except BufferFull as error:
+                    error.accepted = BulkTicket(tickets, ahead)
+                    raise
+                tickets.append(Ticket(batch, 0, builder.base_timestamp))
     return BulkTicket(tickets, ahead)
 
 

@@ -130,19 +130,31 @@ class KafkaProducerRoad:
     def claim(self, demand: Demand) -> list[Held]:
         sender, owner = self._sender, self.owner
         self._settle()
-        fresh = owner.identity is None
-        if not fresh:
-            owner.identity = wait_for_identity(sender, self._patience)  # the next one may be on its way
+        self._catch_up()
         rows = owner.claim(demand)
-        if fresh:
-            identity = owner.identity
-            assert identity is not None
-            deadline = time.monotonic() + self._patience
-            while not sender.errands.call(lambda: sender.write_under(owner.writing, identity, owner.is_committed)):
-                if time.monotonic() > deadline:
-                    raise TimedOut("other threads send all the time: own first, then send")
-                self._settle()
+        if sender.standing.implicit is None:
+            try:
+                self._write_under()
+            except BaseException:
+                with suppress(FencepostError):
+                    owner.release(demand.group, [row.name for row in rows])
+                raise
         return rows
+
+    def _write_under(self) -> None:
+        sender, owner = self._sender, self.owner
+        identity = owner.identity
+        assert identity is not None
+        deadline = time.monotonic() + self._patience
+        while not sender.errands.call(lambda: sender.write_under(owner.writing, identity, owner.is_committed)):
+            if time.monotonic() > deadline:
+                raise TimedOut("other threads send all the time: own first, then send")
+            self._settle()
+
+    def _catch_up(self, *, while_closing: bool = False) -> None:
+        """Once it writes under the write id, the send thread knows its epoch; the next one may be on its way."""
+        if self._sender.standing.implicit is not None:
+            self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=while_closing)
 
     def release(self, group: str, names: Sequence[str]) -> None:
         standing = self._sender.standing
@@ -150,7 +162,7 @@ class KafkaProducerRoad:
             # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
             raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
         self._settle()
-        self.owner.identity = wait_for_identity(self._sender, self._patience)
+        self._catch_up()
         self.owner.release(group, names)
 
     def interrupt(self) -> None:
@@ -158,10 +170,8 @@ class KafkaProducerRoad:
 
     def close(self) -> None:
         """What it owned is free, so that the next one need not know the generation."""
-        if self.owner.identity is None:
-            return
         with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
-            self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=True)
+            self._catch_up(while_closing=True)
             self.owner.release_all()
 
     def _settle(self) -> None:
@@ -205,16 +215,19 @@ class KafkaReaderRoad:
             raise FencepostError("nothing is owned yet")
         doubts: int | None = None
         before = writing.doubts
+        is_in_doubt = True  # unless it is seen to its end: Ctrl-C may come in the middle of a step
         try:
             if self._is_in_doubt:
                 who, self._is_in_doubt = self.owner.renew(), False
             writing.add_offsets(who, group, {partition: Offset(offset) for partition, offset in offsets.items()})
             doubts = writing.doubts  # only a commit whose answer was lost may have been one
             writing.end(who, commit=True)
+            is_in_doubt = False
         except FencepostError as error:
             if error.code not in NAME_TAKEN:
                 with suppress(FencepostError):
                     writing.end(who, commit=False)
+                is_in_doubt = False
                 raise
             self._fenced = Fenced(
                 "somebody else owns what this reader owned, or a commit took longer than the transaction timeout",
@@ -223,7 +236,7 @@ class KafkaReaderRoad:
             )
             raise self._fenced from error
         finally:
-            self._is_in_doubt |= writing.doubts != before
+            self._is_in_doubt |= is_in_doubt or writing.doubts != before
 
 
 def _not_on_kafka(what: str) -> ServerError:

@@ -50,6 +50,8 @@ class Asked:
     names: Sequence[str] = ()
     """What is claimed."""
     gives_back: Sequence[str] = ()
+    fresh: Sequence[str] = ()
+    """What was granted of it, and was not owned before."""
     outcome: Future[list[Held]] = field(default_factory=Future)
     given_up: bool = False
     """Nobody waits any more: what is granted all the same is given back at once."""
@@ -102,8 +104,11 @@ class Tenure:
 
     def give_up(self, asked: Asked) -> None:
         """Nobody waits for it any more. One that stands in line on the server is ended with the connection, if
-        nothing else hangs on that."""
+        nothing else hangs on that; one that was granted just now is given back."""
         asked.given_up = True
+        if asked.outcome.done():
+            self._give_back(asked)
+            return
         asked.fail(Closed("the claim was given up"))
         if asked in self._to_send:
             self._to_send.remove(asked)
@@ -220,17 +225,21 @@ class Tenure:
     def _granted(self, asked: Asked, rows: list[Held]) -> None:
         for name in asked.gives_back:
             self.held.pop((asked.group, name), None)
+        asked.fresh = [row.name for row in rows if (asked.group, row.name) not in self.held]
         for row in rows:
             self.held[asked.group, row.name] = row
         self._session = asked.session or self._session
         self._next_beat = self._clock.monotonic() + self._pause
         if asked.given_up:
-            self._to_send.append(
-                Asked(asked.group, own_fields(asked.group, [], release=[row.name for row in rows]),
-                      gives_back=[row.name for row in rows])
-            )  # fmt: skip
+            self._give_back(asked)
         elif not asked.outcome.done():
             asked.outcome.set_result(rows)
+
+    def _give_back(self, asked: Asked) -> None:
+        """What was granted to nobody; not what it owned before, and asked for once more."""
+        names, asked.fresh = [name for name in asked.fresh if (asked.group, name) in self.held], ()
+        if names:
+            self._to_send.append(Asked(asked.group, own_fields(asked.group, [], release=names), gives_back=names))
 
     def _beat(self, now: float) -> None:
         """A claim of nothing: bytes on the connection are the sign of life, and an overdue answer is the server's."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from fencepost.client.ids import ProducerIds, SavedPartition
 from fencepost.client.options import ProducerOptions
-from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.pid import Identity
-from fencepost.errors import Closed, ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Refused, ScriptedCluster
@@ -303,35 +302,6 @@ def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> 
     assert outcomes == [sender.queues.broken]
     sender.standing.renew()
     assert sender.standing.is_settled.is_set(), "there is nothing more to wait for"
-
-
-class OwnerDouble:
-    """Notes as whom it was asked to give back."""
-
-    def __init__(self) -> None:
-        self.identity: Identity | None = Identity(PID, Epoch(0))
-        self.released: list[Identity | None] = []
-
-    def release(self, group: str, names: list[str]) -> None:
-        self.released.append(self.identity)
-
-    def release_all(self) -> None:
-        self.released.append(self.identity)
-
-
-@pytest.mark.parametrize("is_closing", [False, True])
-def test_an_owner_on_kafka_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool) -> None:
-    """OWN-9: under the one before, the claim would take itself for fenced."""
-    producer = NamedProducer(cluster(t=1))
-    sender, owner = producer.sender, OwnerDouble()
-    road = KafkaProducerRoad(sender, cast("KafkaOwner", owner), ProducerOptions())
-    sender.standing.renew()
-    if is_closing:
-        sender.queues.refuse_from_now(Closed("the producer is closed"))
-    caller = threading.Thread(target=road.close if is_closing else lambda: road.release("g", ["t-0"]))
-    caller.start()
-    producer.until(lambda: not caller.is_alive())
-    assert owner.released == [Identity(PID, Epoch(1))]
 
 
 def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_the_producer() -> None:

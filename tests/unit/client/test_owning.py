@@ -249,6 +249,19 @@ def test_a_claim_given_up_by_an_owner_is_given_back_when_it_is_granted() -> None
     assert producer.sender.tenure.fenced is None
 
 
+def test_a_claim_given_up_when_it_was_granted_just_now_is_given_back() -> None:
+    """Ctrl-C, or the end of its patience: nobody knows that it owns anything."""
+    on = cluster()
+    producer = owner(on)
+    claim = asks(producer, "other", "t-0")
+    producer.step_until(claim.outcome.done)
+    assert len(list(on.ownership)) == 2
+    producer.sender.tenure.give_up(claim)
+    producer.step_until(lambda: len(list(on.ownership)) == 1)
+    assert [name for _, name, _ in on.ownership] == ["t-0"], "which it owned before"
+    assert producer.sender.tenure.fenced is None
+
+
 def test_an_owner_with_a_session_does_not_wait_for_more() -> None:
     producer = owner(cluster(), session=4.0)
     with pytest.raises(FencepostError, match="cannot wait"):

@@ -7,8 +7,10 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from fencepost.client.bulk import send_table
 from fencepost.client.ticket import Ticket
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
 from fencepost.testing.clock import HandWoundClock
@@ -238,6 +240,20 @@ def test_awaiting_a_failed_ticket_raises_its_error() -> None:
             await waiting
 
     asyncio.run(main())
+
+
+def test_rows_of_a_table_that_were_accepted_before_the_memory_was_full_have_their_ticket() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on, buffer_memory=20_000, batch_size=2_000, when_full="raise")
+    producer.send("t", b"first")
+    producer.settle()
+    table = pa.table({"value": [b"x" * 1000] * 40})
+    with pytest.raises(BufferFull) as caught:
+        send_table(producer.sender.queues, producer.send, producer.options, "t", table, 0)
+    accepted = caught.value.accepted
+    producer.settle()
+    assert len(accepted) == len(on.values("t", 0)) - 1 > 0
+    assert accepted.exception(0) is None
 
 
 class WholeNumber:

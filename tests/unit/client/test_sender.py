@@ -364,6 +364,19 @@ def test_fenced_is_final(code: ErrorCode) -> None:
         producer.send("t", b"later", partition=0)
 
 
+def test_a_batch_without_a_partition_that_was_split_twice_is_under_way_no_longer() -> None:
+    on = cluster(t=2)
+    producer = SteppedProducer(on)
+    for value in b"abcd":
+        producer.send("t", bytes([value]))
+    too_large = Refused(ErrorCode.MESSAGE_TOO_LARGE)
+    on.next(Api.PRODUCE, too_large, Fate.ANSWER, too_large)  # the whole, its first half, its second half
+    producer.settle()
+    assert {*on.values("t", 0), *on.values("t", 1)} == {b"a", b"b", b"c", b"d"}
+    (topic,) = producer.sender.queues._topics.values()
+    assert topic.roaming == 0
+
+
 def test_a_batch_that_the_server_finds_too_large_is_split_and_stays_in_order() -> None:
     on = cluster(t=1)
     producer = proven(on)

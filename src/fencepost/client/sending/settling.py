@@ -60,13 +60,12 @@ class Settling:
         self._settled(batch)
 
     def _settled(self, batch: Batch) -> None:
-        if batch.roams:
+        self._queues.settled(batch)
+        while batch.whole is not None:  # a part may have been split once more
+            batch = batch.whole
+        if batch.roams and batch.settled:
             batch.queue.topic.roaming -= 1
             batch.roams = False
-        if batch.whole is not None and batch.whole.roams and all(part.settled for part in batch.whole.parts or ()):
-            batch.queue.topic.roaming -= 1
-            batch.whole.roams = False
-        self._queues.settled(batch)
 
     def failed(self, settlement: Settlement) -> None:
         """It has failed: what follows from that, and who is told."""

@@ -1,0 +1,144 @@
+"""The road to Apache Kafka, as far as it goes without one: as whom is claimed, given back and committed (OWN-9)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from fencepost.client.options import ProducerOptions
+from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
+from fencepost.client.settings import ClientSettings
+from fencepost.core.claim import Demand, Held, demand
+from fencepost.core.pid import Identity
+from fencepost.errors import Closed, TimedOut
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import ScriptedCluster
+from fencepost.types import Epoch, Generation, Pid, TopicPartition
+from tests.support.stepped import SteppedProducer
+
+pytestmark = pytest.mark.unit
+
+PID = Pid(77)
+
+
+class Writing:
+    """The coordinator of a write id."""
+
+    name = "w"
+
+    def __init__(self) -> None:
+        self.doubts = 0
+        self.epoch = 0
+        self.steps: list[str] = []
+        self.interrupts = 0
+
+    def init(self, timeout_ms: int, who: Identity | None = None) -> Identity:
+        assert who == Identity(PID, Epoch(self.epoch))
+        self.steps.append("init")
+        self.epoch += 1
+        return Identity(PID, Epoch(self.epoch))
+
+    def add_offsets(self, *_: object) -> None:
+        self.steps.append("add")
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        assert who == Identity(PID, Epoch(self.epoch))
+        self.steps.append("commit" if commit else "abort")
+
+
+class OwnerDouble:
+    """Notes as whom it was asked."""
+
+    def __init__(self) -> None:
+        self.writing = Writing()
+        self.identity: Identity | None = None
+        self.asked: list[tuple[str, Identity | None]] = []
+
+    def claim(self, wanted: Demand) -> list[Held]:
+        self.identity = self.identity or Identity(PID, Epoch(0))
+        self.asked.append(("claim", self.identity))
+        return [Held(name, Generation(1), 1) for name in wanted.resources]
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        self.asked.append(("release", self.identity))
+
+    def release_all(self) -> None:
+        self.asked.append(("release", self.identity))
+
+    def is_committed(self, *_: object) -> bool:
+        return True
+
+
+class Case:
+    def __init__(self, patience: float = 10.0) -> None:
+        self.owner = OwnerDouble()
+        self.producer = SteppedProducer(ScriptedCluster(HandWoundClock(), topics={"t": 1}))
+        self.sender = self.producer.sender
+        options = ProducerOptions(delivery_timeout=patience)
+        self.road = KafkaProducerRoad(self.sender, cast("KafkaOwner", self.owner), options)
+
+    def claim(self) -> object:
+        return self.road.claim(demand("g", ["t-0"], generation=1))
+
+    def does(self, work: Callable[[], object]) -> BaseException | None:
+        """On another thread, while this one makes the send thread's turns."""
+        outcomes: list[BaseException | None] = []
+
+        def run() -> None:
+            try:
+                work()
+                outcomes.append(None)
+            except BaseException as error:
+                outcomes.append(error)
+
+        caller = threading.Thread(target=run)
+        caller.start()
+        while caller.is_alive():
+            self.sender.run_once(0.01)
+            caller.join(0.0005)
+        return outcomes[0]
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_an_owner_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool) -> None:
+    """Under the one before, it would take itself for fenced."""
+    case = Case()
+    assert case.does(case.claim) is None
+    case.sender.standing.renew()
+    if is_closing:
+        case.sender.queues.refuse_from_now(Closed("the producer is closed"))
+    assert case.does(case.road.close if is_closing else lambda: case.road.release("g", ["t-0"])) is None
+    assert case.owner.asked[-1] == ("release", Identity(PID, Epoch(1)))
+
+
+def test_a_claim_that_found_no_moment_to_begin_is_given_back_and_can_be_made_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or else the next one would own, and go on to write as if nobody could be fenced."""
+    case = Case(patience=0.01)
+    with monkeypatch.context() as others_send:
+        others_send.setattr(case.sender, "write_under", lambda *_: False)
+        assert isinstance(case.does(case.claim), TimedOut)
+    assert [what for what, _ in case.owner.asked] == ["claim", "release"]
+    assert case.sender.standing.implicit is None
+    assert case.does(case.claim) is None
+    assert case.sender.standing.implicit is not None
+
+
+def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:
+    """What of it is still on its way must not become part of the next one."""
+    road, writing = KafkaReaderRoad(ClientSettings.of("127.0.0.1:1")), Writing()
+    road.owner.identity, road.owner.writing = Identity(PID, Epoch(0)), cast("Any", writing)
+    offsets = {TopicPartition("t", 0): 1}
+    writing.interrupts = 1
+    with pytest.raises(KeyboardInterrupt):
+        road.commit("g", offsets)
+    road.commit("g", offsets)
+    road.commit("g", offsets)
+    assert writing.steps == ["add", "abort", "init", "add", "commit", "add", "commit"]
