@@ -35,6 +35,7 @@ CODECS: Final[dict[str, int]] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "
 
 _GZIP_WINDOW: Final = 31  # the largest deflate window, in gzip's wrapper
 _GZIP_LEVEL: Final = 6
+_GZIP_STEP: Final = 16 << 10
 _ZSTD_LEVEL: Final = 3
 _LZ4_FIRST_SLOW_LEVEL: Final = 3  # below it LZ4 has one fast mode
 
@@ -81,21 +82,26 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 def _gunzip(data: memoryview, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = max_bytes
-    rest: Buffer = data
-    while len(rest):
-        stream = zlib.decompressobj(_GZIP_WINDOW)
+    stream = zlib.decompressobj(_GZIP_WINDOW)
+    at, step, ended = 0, len(data), True
+    while at < len(data):
+        piece = data[at : at + step]
         try:
             # One byte more than there is room for tells "exactly full" from "too much"; zlib takes 0 for "no limit".
-            part = stream.decompress(rest, room + 1)
+            part = stream.decompress(piece, room + 1)
         except zlib.error as error:
             raise CorruptBatch(f"gzip: {error}") from None
         if len(part) > room:
             _refuse_bomb("gzip", max_bytes)
-        if not stream.eof:
-            raise CorruptBatch("gzip: the records are cut off")
         parts.append(part)
         room -= len(part)
-        rest = stream.unused_data
+        at += len(piece) - len(stream.unused_data)
+        ended = stream.eof
+        if ended:
+            # As a rule that was all. Where it was not, zlib has copied what follows, and would again for each member.
+            stream, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP
+    if not ended:
+        raise CorruptBatch("gzip: the records are cut off")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

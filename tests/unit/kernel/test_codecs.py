@@ -256,6 +256,47 @@ def test_several_gzip_members_are_read() -> None:
         decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 5)
 
 
+def test_gzip_members_longer_than_a_step_are_read_wherever_they_end() -> None:
+    chance = random.Random(7)
+    members = [chance.randbytes(size) for size in (0, 100_000, 1, 16_383, 0, 40_000)]
+    data, plain = b"".join(map(gzip.compress, members)), b"".join(members)
+    assert decompress(GZIP, data, len(plain)) == plain
+    with pytest.raises(CorruptBatch, match="more than"):
+        decompress(GZIP, data, len(plain) - 1)
+    for cut in (1, 8, 30_000):
+        with pytest.raises(CorruptBatch, match="cut off"):
+            decompress(GZIP, data[:-cut], len(plain))
+
+
+def test_the_work_for_many_gzip_members_grows_with_their_number_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zlib hands back a copy of all that it was given behind a member's end."""
+    copied = 0
+    real = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, window: int) -> None:
+            self._stream = real(window)
+
+        def decompress(self, data: bytes, limit: int) -> bytes:
+            nonlocal copied
+            part = self._stream.decompress(data, limit)
+            copied += len(self._stream.unused_data)
+            return part
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._stream, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+
+    def cost(members: int) -> int:
+        nonlocal copied
+        copied = 0
+        assert decompress(GZIP, gzip.compress(b"") * members, 0) == b""
+        return copied
+
+    assert cost(20_000) < 3 * cost(10_000)
+
+
 def test_none_is_passed_through_uncopied() -> None:
     data = bytearray(b"data")
     assert compress(NONE, data) is data
