@@ -3,6 +3,7 @@
 Writing
     producer.py, options.py, aio.py   what callers see, also from an event loop; what they can say
     bulk.py, record_size.py           tables as a whole; how large a record will be
+    checks.py                         what cannot be meant is refused by its name, here and below
     queue.py, partition_queue.py      between the caller's threads and the send thread
     ticket.py, failures.py            what `send` hands back; what failed and nobody has looked at
     sender.py, sending/               the send thread, and its parts
