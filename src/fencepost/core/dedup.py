@@ -88,6 +88,7 @@ class ProducerEntry:
     last_sequence: Sequence = NO_SEQUENCE_YET
     """H(P); NO_SEQUENCE_YET after a marker of a new epoch, when no record of that epoch is in the log."""
     last_offset: Offset = NO_OFFSET
+    """Where the log says this epoch and sequence: the end of its last batch, or the marker that the epoch came with."""
     last_seen: Milliseconds = -1
     batches: list[RememberedBatch] = field(default_factory=list)
     """Oldest first, at most REMEMBERED."""
@@ -155,17 +156,19 @@ class ProducerTable:
             RememberedBatch(batch.first_sequence, batch.last_sequence, base_offset, batch.crc, batch.timestamp)
         )
 
-    def end_transaction(self, pid: Pid, epoch: Epoch, now: Milliseconds, *, aborted_at: Offset | None = None) -> None:
-        """A marker of this pid is in the log: its transaction is over, and if the marker, at `aborted_at`, aborts it,
-        its records are not for readers of committed ones. A marker of a newer epoch fences the older one, and what
-        was remembered of that one goes: the new epoch starts at sequence 0."""
+    def end_transaction(
+        self, pid: Pid, epoch: Epoch, marker_offset: Offset, now: Milliseconds, *, aborted: bool = False
+    ) -> None:
+        """A marker of this pid is in the log: its transaction is over, and if it was aborted, its records are not for
+        readers of committed ones. A marker of a newer epoch fences the older one, and what was remembered of that one
+        goes: the new epoch starts at sequence 0."""
         start = self._open_transactions.pop(pid, None)
-        if aborted_at is not None and start is not None:
-            self.aborted.add(AbortedTransaction(pid, start, aborted_at))
+        if aborted and start is not None:
+            self.aborted.add(AbortedTransaction(pid, start, marker_offset))
         entry = self._entries.get(pid)
         if entry is None or epoch > entry.epoch:
             last_seen = entry.last_seen if entry else now
-            entry = self._entries[pid] = ProducerEntry(epoch, last_seen=last_seen)
+            entry = self._entries[pid] = ProducerEntry(epoch, last_offset=marker_offset, last_seen=last_seen)
         entry.last_seen = max(entry.last_seen, now)
         entry.transaction_start = None
 

@@ -3,7 +3,7 @@
 What else stays or goes:
 - A tombstone stays for `delete_retention_ms` after compaction first met it, so that readers who are behind learn of it.
 - Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long
-  as a tombstone would.
+  as a tombstone would; longer if it is what its producer's older epochs are fenced by.
 - Records without a key go: in a compacted log nothing could ever replace them.
 - A batch that loses all its records goes, unless it is the last one of a live producer: that one stays, empty, so that
   its epoch and sequence can be read from the log alone.
@@ -86,7 +86,7 @@ class BatchFilter:
     upto: Offset
     """Batches from here on stay as they are: their keys are not known."""
     last_offsets: frozenset[Offset]
-    """Last offsets of the last batches of live producers."""
+    """Of live producers: where their last batches end, and markers with which their epochs came."""
     now_ms: Milliseconds
     delete_retention_ms: Milliseconds
     _with_records: set[Pid] = field(default_factory=set)
@@ -129,6 +129,8 @@ class BatchFilter:
     def _keep_marker(self, header: BatchHeader, buffer: Buffer, at: int, same: memoryview) -> Buffer | None:
         if header.pid in self._with_records:
             self._with_records.discard(header.pid)
+            return same
+        if header.last_offset in self.last_offsets:
             return same
         if self._horizon_passed(header) and header.base_offset < self.cleaned_from:
             # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). One

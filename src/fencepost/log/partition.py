@@ -250,8 +250,7 @@ class PartitionLog:
         self._noted_offset = self.end_offset
         if header.pid >= 0:
             if header.is_control:
-                aborted_at = offset if is_abort(batch) else None
-                self.producers.end_transaction(header.pid, header.epoch, now_ms, aborted_at=aborted_at)
+                self.producers.end_transaction(header.pid, header.epoch, offset, now_ms, aborted=is_abort(batch))
             else:
                 judged, entry = self._judged
                 if judged is not header or config.append_time:

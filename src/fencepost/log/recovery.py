@@ -226,8 +226,8 @@ class _Recovery:
             return
         producers = self._found.producers
         if header.is_control:
-            aborted_at = header.base_offset if is_abort(data, at) else None
-            producers.end_transaction(header.pid, header.epoch, self._now_ms, aborted_at=aborted_at)
+            aborted = is_abort(data, at)
+            producers.end_transaction(header.pid, header.epoch, header.base_offset, self._now_ms, aborted=aborted)
             return
         # A checksum that the server made itself (LogAppendTime) says nothing about what the client will send again.
         crc = None if header.is_log_append_time else header.crc

@@ -187,25 +187,25 @@ class TestTransactions:
         partition.store(a_batch(0, 2, pid=3), transactional=True)
         partition.store(a_batch(2, 2, pid=2), transactional=True)
         assert table.first_open_transaction() == 5
-        table.end_transaction(Pid(2), Epoch(0), 0)
+        table.end_transaction(Pid(2), Epoch(0), Offset(9), 0)
         assert table.first_open_transaction() == 7
-        table.end_transaction(Pid(3), Epoch(0), 0)
+        table.end_transaction(Pid(3), Epoch(0), Offset(9), 0)
         assert table.first_open_transaction() is None
 
     def test_a_marker_of_the_same_epoch_leaves_the_sequences(self, partition: Partition) -> None:
         partition.store(a_batch(0, 2), transactional=True)
-        partition.table.end_transaction(PID, Epoch(0), 0)
+        partition.table.end_transaction(PID, Epoch(0), Offset(9), 0)
         assert partition.table.judge(a_batch(2)) == ACCEPT
 
     def test_a_marker_of_a_newer_epoch_starts_the_sequences_again(self, partition: Partition) -> None:
         partition.store(a_batch(0, 2), transactional=True)
-        partition.table.end_transaction(PID, Epoch(1), 0)
+        partition.table.end_transaction(PID, Epoch(1), Offset(9), 0)
         assert partition.table.judge(a_batch(2)) == Fenced(Epoch(1))
         assert partition.table.judge(a_batch(2, epoch=1)) == Gap(Sequence(0))
         assert partition.table.judge(a_batch(0, epoch=1)) == ACCEPT
 
     def test_a_marker_of_an_unknown_producer_fences_older_epochs(self, partition: Partition) -> None:
-        partition.table.end_transaction(PID, Epoch(2), 0)
+        partition.table.end_transaction(PID, Epoch(2), Offset(9), 0)
         assert partition.table.judge(a_batch(0, epoch=1)) == Fenced(Epoch(2))
 
     def test_restored_entries_keep_the_order_of_open_transactions(self, partition: Partition) -> None:
@@ -213,7 +213,7 @@ class TestTransactions:
             offset = None if start is None else Offset(start)
             partition.table.restore(Pid(pid), ProducerEntry(Epoch(0), transaction_start=offset))
         assert partition.table.first_open_transaction() == 10
-        partition.table.end_transaction(Pid(2), Epoch(0), 0)
+        partition.table.end_transaction(Pid(2), Epoch(0), Offset(9), 0)
         assert partition.table.first_open_transaction() == 20
 
     def test_clearing_forgets_transactions_too(self, partition: Partition) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.dedup import Duplicate
+from fencepost.core.dedup import Duplicate, Fenced
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
 from fencepost.log.config import LogConfig
 from fencepost.log.partition import PartitionLog
 from fencepost.log.rewriting import delete_horizon
-from fencepost.types import Offset, Pid
+from fencepost.types import Epoch, Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, headers_in
 
 pytestmark = pytest.mark.unit
@@ -237,8 +237,8 @@ class TestProducers:
 
 class TestTransactions:
     @staticmethod
-    def end(bed: LogBed, kind: MarkerType, pid: int) -> None:
-        marker = encode_marker(kind, pid, 0, NOW)
+    def end(bed: LogBed, kind: MarkerType, pid: int, epoch: int = 0) -> None:
+        marker = encode_marker(kind, pid, epoch, NOW)
         bed.log.append(memoryview(marker), check_batch(marker), NOW)
 
     def test_records_of_aborted_ones_go_and_do_not_count_as_newer(self, bed: LogBed) -> None:
@@ -283,6 +283,27 @@ class TestTransactions:
         seal(bed)
         compact(bed.log, now_ms=NOW + DAY)
         assert markers() == []
+
+    def test_a_marker_that_fences_stays_until_its_producer_writes_again(self, bed: LogBed) -> None:
+        """It is all that the log alone knows of the newest epoch."""
+        put(bed, (b"a", b"1"), pid=5, epoch=0, base_sequence=0, transactional=True)
+        self.end(bed, MarkerType.ABORT, 5, epoch=1)
+        seal(bed)
+        for turn in range(3):
+            compact(bed.log, now_ms=NOW + turn * 10 * DAY)
+            seal(bed)
+        bed.log.abandon()
+        for path in bed.directory.glob("*.snapshot"):
+            path.unlink()
+        bed.open()
+        late = encode_batch([(b"a", b"2", NOW, ())], pid=5, epoch=0, base_sequence=1)
+        assert bed.log.judge(check_batch(late)) == Fenced(Epoch(1))
+        put(bed, (b"a", b"2"), pid=5, epoch=1, base_sequence=0)
+        seal(bed)
+        for turn in range(3):
+            compact(bed.log, now_ms=NOW + turn * 10 * DAY)
+            seal(bed)
+        assert not any(header.is_control for header in batches(bed.log))
 
     def test_an_empty_batch_opens_no_transaction_when_the_log_is_read_again(self, bed: LogBed) -> None:
         put(bed, (b"a", b"1"), pid=5, epoch=0, base_sequence=0, transactional=True)
