@@ -268,6 +268,18 @@ def test_a_topic_made_anew_under_a_copy_that_follows_stops_it(ours: str, name: s
         next(rounds)
 
 
+@pytest.mark.parametrize("adopt", [False, True])
+def test_one_that_takes_over_looks_anew_where_the_source_ends(ours: str, name: str, adopt: bool) -> None:
+    """The one before may have copied further than the source went when it was asked."""
+    create(ours, name, 1)
+    fill(ours, name, 100, partitions=1)
+    copy = local(ours, name, ours, f"{name}-copy", adopt=adopt)
+    copy.prepare()
+    plan = copy.plan('{"0": 100}', {0: 90})
+    assert plan.ranges == []
+    assert json.loads(plan.position) == {"0": 100}
+
+
 def test_names_that_have_to_be_cut_are_still_different() -> None:
     first, second = (_name_of(f"copy.{'x' * 190}.{end}") for end in ("one-topic", "one-tropic"))
     assert first != second

@@ -137,6 +137,37 @@ def test_rows_that_can_never_be_written_go_to_the_dead_letters_in_the_same_trans
     assert report.rows == 4
 
 
+def test_a_row_that_names_what_cannot_be_a_topic_is_a_dead_letter(spark: SparkSession, ours: str, name: str) -> None:
+    create(ours, name, f"{name}-dead")
+    rows = [(name, "fine"), ("", "nameless"), ("a b", "no name"), ("x" * 300, "too long"), ("..", "neither")]
+    df = spark.createDataFrame(rows, "topic string, value string")
+    fencepost.spark.write(df, ours, job=name, dead_letter=f"{name}-dead", create=1)
+    assert committed_values(ours, name) == [b"fine"]
+    assert sorted(committed_values(ours, f"{name}-dead")) == [b"nameless", b"neither", b"no name", b"too long"]
+
+
+def test_rows_that_are_too_large_for_an_arrow_batch_are_frozen_again_as_spark_does_it(
+    spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-5: how large rows are is a guess from the micro-batch before."""
+    from fencepost.spark.sink import _DataFrameBatch
+
+    create(ours, name)
+    collected = _DataFrameBatch._collected
+    settings: list[dict[str, str]] = []
+
+    def failing(work: _DataFrameBatch, *arguments: Any, **how: Any) -> Any:
+        settings.append(dict(work._arrow_batches()))
+        if len(settings) == 1:
+            raise RuntimeError("org.apache.arrow.vector.util.OversizedAllocationException: unable to expand the buffer")
+        return collected(work, *arguments, **how)
+
+    monkeypatch.setattr(_DataFrameBatch, "_collected", failing)
+    fencepost.spark.write(numbers(spark, 100), ours, topic=name, job=name)
+    assert [bool(each) for each in settings] == [True, False]
+    assert Counter(map(int, committed_values(ours, name))) == Counter(range(100))
+
+
 def test_a_row_that_can_never_be_written_fails_the_batch_without_dead_letters(
     spark: SparkSession, ours: str, name: str
 ) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from fencepost import Admin
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
+from fencepost.errors import ServerError
 from fencepost.kernel import decode_batch
 from fencepost.spark.fetch import DataLost, Range, fetch
 from fencepost.spark.options import parse
@@ -94,3 +99,61 @@ def test_what_is_left_of_a_range_is_read_where_records_may_be_lost(servers: str,
     assert read(500, 600) == []  # behind the end: of another topic
     with pytest.raises(DataLost), Routes(ClientSettings.of(servers)) as routes:
         list(fetch(routes, Range(name, 0, 0, 90)))
+    # A log that ends inside the range, which was there when it was planned.
+    with Routes(ClientSettings.of(servers)) as routes:
+        beyond = Range(name, 0, 95, 105)
+        fetched = [batch for found in fetch(routes, beyond, fail_on_data_loss=False, patience=0.1) for batch in found]
+        assert fetched[-1].header.next_offset == 100
+        with pytest.raises(DataLost, match="the log ends at 100"):
+            list(fetch(routes, beyond, patience=0.1))
+
+
+def test_a_partition_that_was_never_there_is_no_reason_to_leave_out_the_others(ours: str, name: str) -> None:
+    with Admin(ours) as admin:
+        admin.create_topic(name, 2)
+        fill(ours, name, range(10), partitions=2)
+    assigned = f'{{"{name}": [0, 7]}}'
+    lenient = reader(ours, assign=assigned, failOnDataLoss="false")
+    assert lenient.latestOffset({}, ReadAllAvailable()) == {name: {"0": 5}}
+    strict = reader(ours, assign=assigned)
+    with pytest.raises(ServerError):
+        strict.latestOffset({}, ReadAllAvailable())
+    lenient.stop()
+    strict.stop()
+
+
+def test_offsets_for_those_who_look_at_lag_never_end_a_stream(
+    servers: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+        fill(servers, name, range(100), partitions=1)
+        admin.delete_records(name, {0: 60})
+        source = reader(servers, subscribe=name, commitGroup=name)
+        source.commit({name: {"0": 50}})  # retention was faster than the batch
+        assert [entry.committed for entry in admin.group_offsets(name)] == [50]
+        with consuming(servers, name, group=name):
+            source.commit({name: {"0": 100}})
+        assert "were not committed" in caplog.text
+    source.stop()
+
+
+@contextmanager
+def consuming(servers: str, topic: str, group: str) -> Iterator[None]:
+    """Somebody else is a member of the group: it refuses offsets of who is not."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "auto.offset.reset": "latest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 60
+    while not consumer.assignment():
+        assert time.monotonic() < deadline
+        consumer.poll(0.1)
+    try:
+        yield
+    finally:
+        consumer.close()

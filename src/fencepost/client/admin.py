@@ -362,6 +362,10 @@ class Admin(Closing):
         """Commits these offsets (partition → offset) for a group that has no members."""
         return self._groups.set_offsets(group, topic, offsets, dry_run=dry_run)
 
+    def commit_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As a consumer that assigns its partitions itself commits them: nothing is asked first."""
+        self._groups.commit(group, topic, offsets)
+
     def delete_group(self, group: str) -> None:
         """Forgets a group that has no members, with its offsets."""
         self._groups.delete(group)

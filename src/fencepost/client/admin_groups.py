@@ -163,8 +163,11 @@ class Groups:
             for index, offset in sorted(offsets.items())
         )
         if not dry_run:
-            self._routes.retried(lambda: self._commit(group, topic, offsets))
+            self.commit(group, topic, offsets)
         return changes
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self._routes.retried(lambda: self._commit(group, topic, offsets))
 
     def _demand_no_members(self, group: str) -> None:
         try:

@@ -279,11 +279,18 @@ class Protocol:
     def _heed(self, last: Progress | None) -> None:
         """Takes note of an incarnation; raises if it is somebody else's and newer."""
         if last is None:
+            if self._announced:
+                raise SinkNameInUse(
+                    f"the progress of sink {self.name!r} is gone: it was reset while this driver ran. Start it anew",
+                    None,
+                )
             self._highest_seen = max(self._highest_seen, 0)
             return
         if last.token == self.who.token:
             self._announced = True
-        elif 0 <= self._highest_seen < last.incarnation:
+        elif self._announced or 0 <= self._highest_seen < last.incarnation:
+            # Who has announced itself and finds another's record was replaced, whatever its number: they begin anew
+            # where a sink is reset.
             raise Replaced(self.name, last)
         self._highest_seen = max(self._highest_seen, last.incarnation)
 

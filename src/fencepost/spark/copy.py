@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.routing import Routes
@@ -119,9 +120,13 @@ class Copy:
     def prepare(self) -> None:
         """Makes the target like the source, if it is not there; refuses one that has too few partitions."""
         admin = self.runner.admin
-        if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic):
+        source = self.admin.describe_topic(self.topic)
+        if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic) and source.topic_id in (
+            None,
+            self._id_of_target(),  # clusters that were set up from one recipe may share even their id
+        ):
             raise ConfigError("source and target are the same topic")
-        partitions = len(self.admin.describe_topic(self.topic).partitions)
+        partitions = len(source.partitions)
         known = self.admin.topic_configs(self.topic)
         configs = {
             entry.name: entry.value
@@ -141,6 +146,24 @@ class Copy:
                 "copy goes from partition to partition"
             )
         self.max_bytes = target.max_bytes
+
+        if self.compacted and self._speculates():
+            raise ConfigError(
+                f"{self.topic} is compacted, and this Spark runs tasks twice (spark.speculation): a second attempt "
+                "cannot go on where the first is. Copy it with spark.speculation=false"
+            )
+
+    def _speculates(self) -> bool:
+        conf = self._spark.sparkContext.getConf() if self._spark is not None else None
+        return conf is not None and (conf.get("spark.speculation", "false") or "").lower() == "true"
+
+    def _id_of_target(self) -> UUID | None:
+        try:
+            return self.runner.admin.describe_topic(self.target_topic).topic_id
+        except ServerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return None
 
     def _what(self) -> str:
         """What is copied where. With the topics' ids: a position in one that was made anew means nothing."""
@@ -197,6 +220,8 @@ class Copy:
         """From where the progress record says, up to `upto`, but no more than fits one round."""
         known = {int(partition): at for partition, at in json.loads(stored).items()} if stored else {}
         earliest = {p: at.offset for p, at in self.admin.offsets(self.topic, EARLIEST).items()}
+        if any(at > upto.get(partition, at) for partition, at in known.items()):
+            upto = self.latest()  # the one before this has copied on since it was asked
         begin = {partition: known.get(partition, earliest[partition]) for partition in upto}
         if self._adopt and self.position is None:
             begin = {partition: min(max(at, earliest[partition]), upto[partition]) for partition, at in begin.items()}

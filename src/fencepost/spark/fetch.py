@@ -36,6 +36,8 @@ class DataLost(FencepostError):
     """Records that were to be read are no longer there: retention was faster, or the topic is another one."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+    is_behind = False
+    """The log ends before the range does, and nothing more of it will come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,11 @@ def fetch(
                     if position < wanted.stop:
                         ask()
                 elif time.monotonic() > deadline:
-                    raise TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
-            except DataLost:
+                    raise _nothing_came(routes.settings, wanted, position, patience)
+            except DataLost as lost:
                 if fail_on_data_loss:
                     raise
-                left = _first_left(routes.settings, wanted, position)
+                left = wanted.stop if lost.is_behind else _first_left(routes.settings, wanted, position)
                 if left > position:
                     position, deadline = left, time.monotonic() + patience
                 elif time.monotonic() > deadline:
@@ -143,6 +145,19 @@ def _first_left(settings: ClientSettings, wanted: Range, position: int) -> int:
             for which in (EARLIEST, LATEST)
         )
     return wanted.stop if position > end else min(wanted.stop, max(position, first))
+
+
+def _nothing_came(settings: ClientSettings, wanted: Range, position: int, patience: float) -> FencepostError:
+    """Why a range that was there when it was planned is not read to its end."""
+    with Admin(settings) as admin:
+        end = admin.offsets(wanted.topic, LATEST, partitions=[wanted.partition])[wanted.partition].offset
+    if end >= wanted.stop:
+        return TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
+    lost = DataLost(
+        f"{wanted}: the log ends at {end}. Was the topic made anew? failOnDataLoss=false goes on with what is left"
+    )
+    lost.is_behind = True
+    return lost
 
 
 def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:

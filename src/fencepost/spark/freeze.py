@@ -169,6 +169,7 @@ class Encoder:
 
     def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[Frozen]:
         import numpy as np
+        import pyarrow.compute as pc
 
         if target.compacted:
             if "key" not in rows.schema.names:
@@ -179,6 +180,9 @@ class Encoder:
                 bad = rows.filter(without_key)
                 yield from self._unwritable(bad, target.topic, "no key, and the topic is compacted", now_ms)
                 rows = rows.filter(rows.column("key").is_valid())
+        if (nameless := _with_nameless_headers(rows)) is not None:
+            yield from self._unwritable(rows.filter(nameless), target.topic, "a header without a name", now_ms)
+            rows = rows.filter(pc.invert(nameless))
         source = column_source(rows)
         keyless = self.encoding.keyless(self.map_partition, self._turns, target.partitions)
         self._turns += 1
@@ -266,22 +270,45 @@ class Encoder:
         where = TopicPartition(dead_letter, self.encoding.keyless(self.map_partition, self._turns, target.partitions))
         for at in range(rows.num_rows):
             row = {name: rows.column(i)[at].as_py() for i, name in enumerate(rows.schema.names)}
-            headers = [(header["key"], header["value"]) for header in row.get("headers") or ()]
+            given = [header for header in row.get("headers") or () if header is not None]
+            headers = [(header["key"], header["value"]) for header in given if header["key"] is not None]
             headers += [(REASON_HEADER, why.encode()), (TOPIC_HEADER, (topic or "").encode())]
             # What does not fit there either is cut: the reason and the beginning are worth more than nothing.
             room = min(target.max_bytes, self.encoding.batch_bytes) - 1024
-            room -= sum(len(str(name)) + len(content or b"") + 16 for name, content in headers)
+            room -= _size_of(headers)
             if room < 0:
-                headers, room = headers[-2:], min(target.max_bytes, self.encoding.batch_bytes) - 4096
+                headers, room = headers[-2:], max(0, min(target.max_bytes, self.encoding.batch_bytes) - 4096)
             key, value = row.get("key"), row.get("value")
             key = None if key is None else key[: room // 2]
             value = None if value is None else value[: room - len(key or b"")]
             builder = self._open.get(where)
-            if builder is None or builder.size + len(key or b"") + len(value or b"") + 4096 > target.max_bytes:
+            size = len(key or b"") + len(value or b"") + _size_of(headers) + 4096
+            if builder is None or builder.size + size > target.max_bytes:
                 if builder is not None:
                     yield from self._close(where)
                 builder = self._open[where] = BatchBuilder()
             builder.append(key, value, now_ms, headers)
+
+
+def _with_nameless_headers(rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows have a header without a name, or one that is null altogether; None: no row has."""
+    import pyarrow.compute as pc
+
+    if "headers" not in rows.schema.names:
+        return None
+    headers = rows.column("headers")
+    bad = pc.is_null(pc.struct_field(headers.flatten(), "key"))
+    if not bad.true_count:
+        return None
+    import pyarrow as pa
+
+    where = pc.filter(pc.list_parent_indices(headers), bad)
+    return pc.is_in(pa.array(range(rows.num_rows)), value_set=where)
+
+
+def _size_of(headers: list[tuple[str, bytes | None]]) -> int:
+    """No less than they take, encoded."""
+    return sum(len(name.encode()) + len(content or b"") + 16 for name, content in headers)
 
 
 def _numbers(partitions: pa.Array) -> Any:

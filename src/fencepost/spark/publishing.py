@@ -71,10 +71,10 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
     if not hasattr(frozen, "repartitionById"):
         return frozen.repartition(tasks, "topic", "partition")
     topics = sorted({where.topic for where in manifest.batches})
-    start = F.lit(0)
-    for number, topic in enumerate(topics[1:], 1):
-        start = F.when(F.col("topic") == topic, F.lit(number)).otherwise(start)
-    return frozen.repartitionById(tasks, F.pmod(F.col("partition") + start, F.lit(tasks)).cast("int"))
+    start: Any = F  # of one `when` after the other, and not of one inside the other: there may be thousands
+    for number, topic in enumerate(topics):
+        start = start.when(F.col("topic") == topic, F.lit(number))
+    return frozen.repartitionById(tasks, F.pmod(F.col("partition") + start.otherwise(0), F.lit(tasks)).cast("int"))
 
 
 def publish_rows(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.client.options import Compression
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Outcome
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publishing, tuning
 from fencepost.spark.freeze import (
@@ -49,6 +50,8 @@ QUERY_ID: Final = "sql.streaming.queryId"
 RUN_ID: Final = "spark.jobGroup.id"
 """Spark runs the jobs of a query under the id of its run, new with every start."""
 _A_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TOO_LARGE: Final = re.compile("Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly")
+"""Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
 _COLLECTED: Final = 64 << 20
 """Bytes that all tasks together send along to the driver at most; Spark gives a job up whose results are too large."""
 
@@ -153,6 +156,7 @@ class Sink:
         """How large rows were in the last micro-batch that had any, encoded."""
         self.expects_little = False
         """The last micro-batch was published by the driver: so, most likely, will the next one be."""
+        self._one_at_a_time = threading.Lock()
         self._called: tuple[str, int] | None = None
         """The run and the batch of the last call: a batch comes twice only in another run."""
         self._on_report = on_report or (lambda _report: None)
@@ -177,7 +181,11 @@ class Sink:
         query = context.getLocalProperty(QUERY_ID)
         if not query:
             raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
-        called = (context.getLocalProperty(RUN_ID) or "", batch_id)
+        with self._one_at_a_time:
+            self._write_once(df, query, (context.getLocalProperty(RUN_ID) or "", batch_id))
+
+    def _write_once(self, df: DataFrame, query: str, called: tuple[str, int]) -> None:
+        run, batch_id = called
         if called == self._called:
             raise ConfigError(
                 f"sink {self.name!r} was called twice for batch {batch_id}: it writes one DataFrame per micro-batch. "
@@ -186,7 +194,7 @@ class Sink:
             )
         if self.run(df, query, batch_id).skipped:
             _run_through(df)
-        if _A_RUN.fullmatch(called[0]):  # and not a job group of the user's
+        if _A_RUN.fullmatch(run):  # and not a job group of the user's
             self._called = called
 
     def run(self, df: DataFrame, query: str, batch: int) -> BatchReport:
@@ -221,35 +229,49 @@ class _DataFrameBatch(MicroBatch):
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
-        self._frozen_before = False
+        self._arrow_by_spark = False
+        """Arrow batches that end by their number of rows were too large."""
 
     def freeze(self, position: str) -> Manifest:
-        from pyspark import StorageLevel
-
         options = self.sink.options
+        self._arrow_by_spark |= self._manifest is not None  # once more after a failure, perhaps a lack of memory
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
-        self._thaw()
-        spark = self._df.sparkSession
+        mapping = freeze_rows(self._encoding(rows))
         # What comes back to the driver whole needs no place in Spark's storage, and setting one up costs more than ten
         # rows do. If there is more than the last time, nothing of it is published yet: it is frozen again, and kept.
         keep = not self.sink.expects_little
-        with tuning.settings(spark, self._arrow_batches()):
-            mapped = rows.mapInArrow(freeze_rows(self._encoding(rows)), SCHEMA)
-            if keep:
-                self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK_DESER)
-            with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
-                collected = mapped.select(*MANIFEST_COLUMNS).collect()
+        try:
+            collected = self._collected(rows, mapping, keep=keep)
+        except Exception as error:
+            if self._arrow_by_spark or not _TOO_LARGE.search(str(error)):
+                raise
+            logger.info("sink %s: rows are larger than expected, they are frozen again: %s", self.sink.name, error)
+            self._arrow_by_spark = True
+            collected = self._collected(rows, mapping, keep=keep)
         manifest = manifest_of(collected, driver_bytes=options.driver_bytes)
         if manifest.records:
             self.sink.row_bytes = manifest.size / manifest.records
         self.sink.expects_little = manifest.payloads is not None
         return manifest if keep or self.sink.expects_little else self.freeze(position)
 
+    def _collected(self, rows: DataFrame, mapping: Any, *, keep: bool) -> list[Any]:
+        """What is to be published, as the driver has to know it; with `keep` the rest is in Spark's storage."""
+        from pyspark import StorageLevel
+
+        self._thaw()
+        spark = self._df.sparkSession
+        with tuning.settings(spark, self._arrow_batches()):
+            mapped = rows.mapInArrow(mapping, SCHEMA)
+            if keep:
+                self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+            with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
+                collected: list[Any] = mapped.select(*MANIFEST_COLUMNS).collect()
+                return collected
+
     def _arrow_batches(self) -> Mapping[str, str]:
-        """As Spark does it after a failure, which may have been a lack of memory. How large rows are is known from the
-        micro-batch before, unless compression hides it."""
-        again, self._frozen_before = self._frozen_before, True
-        if again:
+        """As Spark does it after a lack of memory. How large rows are is known from the micro-batch before, unless
+        compression hides it."""
+        if self._arrow_by_spark:
             return {}
         return tuning.arrow_batches_of(self.sink.row_bytes if self.sink.options.compression == "none" else None)
 
@@ -270,11 +292,16 @@ class _DataFrameBatch(MicroBatch):
             codec=CODECS[options.compression],
             level=options.compression_level,
             batch_bytes=options.batch_bytes,
-            small_bytes=min(options.driver_bytes, 256 << 10, _COLLECTED // (tasks or 1)),
+            small_bytes=min(options.driver_bytes, 256 << 10, _COLLECTED // (tasks or self._tasks_at_most)),
             dead_letter=options.dead_letter,
             choose=options.partitioner,
             map_partitions=tasks,
         )
+
+    @property
+    def _tasks_at_most(self) -> int:
+        """Where nobody knows before it runs: few if the last micro-batch was small, else perhaps thousands."""
+        return 1 if self.sink.expects_little else 1_000
 
     def _targets(self, names: list[str], create: int | None) -> Any:
         if self.sink.options.dead_letter is None:
@@ -283,8 +310,9 @@ class _DataFrameBatch(MicroBatch):
         for name in names:  # a topic that a row names and that does not exist is the row's fault, not the batch's
             try:
                 found[name] = describe(self.runner.admin, name, create=create)
-            except ConfigError:
-                if name in (self.sink.options.topic, self.sink.options.dead_letter):
+            except (ConfigError, ServerError) as error:
+                is_the_rows = isinstance(error, ConfigError) or error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+                if not is_the_rows or name in (self.sink.options.topic, self.sink.options.dead_letter):
                     raise
         return found
 

@@ -10,6 +10,7 @@ fixed when the query starts. Before that Spark asks for the latest offset alone;
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ except ImportError as error:
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.routing import Routes
-from fencepost.errors import ConfigError, ErrorCode, ServerError
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets
 from fencepost.spark.fetch import Range, fetch
 from fencepost.spark.options import Offsets, SourceOptions, parse
@@ -49,6 +50,8 @@ except ImportError:  # Spark 4.0 and 4.1
         """Not known to this Spark."""
 else:
     ADMISSION_CONTROL = True
+
+logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
 INTERNAL_PREFIX: Final = "__fencepost_"
@@ -125,6 +128,8 @@ class Topics:
         found: dict[str, dict[int, int]] = {}
         for topic in self.names(admin):
             wanted = None if options.assigned is None else options.assigned[topic]
+            if wanted is not None and not options.fail_on_data_loss:
+                wanted = self._existing(admin, topic, wanted)
             try:
                 known = admin.offsets(topic, end, partitions=wanted, read_committed=options.committed)
             except ServerError as error:
@@ -133,6 +138,16 @@ class Topics:
                 raise
             found[topic] = {partition: at.offset for partition, at in known.items()}
         return found
+
+    def _existing(self, admin: Admin, topic: str, wanted: Sequence[int]) -> tuple[int, ...]:
+        """One that is gone is no reason to leave out the others."""
+        try:
+            there = {partition.partition for partition in admin.describe_topic(topic).partitions}
+        except ServerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            there = set()
+        return tuple(partition for partition in wanted if partition in there)
 
     def resolved(self, admin: Admin, offsets: Offsets) -> dict[str, dict[int, int]]:
         """Offsets as they were given, as numbers."""
@@ -253,7 +268,10 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
         group = self._options.commit_group
         if group is not None:
             for topic, partitions in offsets.from_json(end).items():
-                self.admin.set_group_offsets(group, topic, partitions)
+                try:
+                    self.admin.commit_group_offsets(group, topic, partitions)
+                except FencepostError as error:  # it is for those who look at lag, and no reason to end the stream
+                    logger.warning("the offsets of %s were not committed to group %s: %s", topic, group, error)
 
     def stop(self) -> None:
         if self._admin is not None:

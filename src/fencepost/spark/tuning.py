@@ -6,9 +6,11 @@ here reaches our operators alone.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,24 +54,31 @@ def arrow_batches_of(row_bytes: float | None) -> dict[str, str]:
     return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(rows)}
 
 
+_lock: Final = threading.Lock()
+_changed: Final[WeakKeyDictionary[Any, dict[str, tuple[int, str | None]]]] = WeakKeyDictionary()
+"""Session → setting → how many blocks have changed it at the moment, and what it was before the first of them."""
+
+
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Those that this Spark does not know are left out."""
-    before: dict[str, str] = {}
-    absent: list[str] = []
-    for name, value in wanted.items():
-        if not spark.conf.isModifiable(name):
-            continue
-        given = spark.conf.get(name, None)
-        if given is None:
-            absent.append(name)
-        else:
-            before[name] = given
-        spark.conf.set(name, value)
+    """Those that this Spark does not know are left out. Blocks of several threads may overlap: the last one that ends
+    gives the user's settings back."""
+    names = [name for name in wanted if spark.conf.isModifiable(name)]
+    with _lock:
+        changed = _changed.setdefault(spark, {})
+        for name in names:
+            depth, before = changed.get(name) or (0, spark.conf.get(name, None))
+            changed[name] = depth + 1, before
+            spark.conf.set(name, wanted[name])
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-        for name in absent:
-            spark.conf.unset(name)
+        with _lock:
+            for name in names:
+                depth, before = changed.pop(name)
+                if depth > 1:
+                    changed[name] = depth - 1, before
+                elif before is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, before)

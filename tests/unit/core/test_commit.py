@@ -146,6 +146,18 @@ def test_a_replaced_driver_stops_before_it_fences() -> None:
     assert replaced.value.by.incarnation == 9
 
 
+def test_a_driver_whose_sink_was_reset_stops_and_so_does_one_that_was_replaced_by_a_lower_number() -> None:
+    """PIPE-4: incarnations begin anew with a reset; two drivers must not fence each other for ever."""
+    for found, error in ((replace(OTHER, incarnation=1), Replaced), (None, SinkNameInUse)):
+        _, steps, record = announced(OTHER)
+        steps.send(record)
+        steps.send("manifest")
+        steps.throw(StepFailed(RuntimeError("refused")))
+        steps.send(identity(7))
+        with pytest.raises(error):
+            steps.send(found)
+
+
 def test_an_epoch_that_the_coordinator_bumped_itself_is_taken_back_after_a_few_looks() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,6 +149,33 @@ def test_a_large_row_between_small_ones_is_taken_out_alone() -> None:
 def test_a_row_that_only_fits_compressed_is_written() -> None:
     (only,) = freeze(rows([b"k"], [b"x" * 3_000]), encoding(codec=CODECS["lz4"]))
     assert only.size < 2_000
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_a_header_without_a_name_is_unwritable() -> None:
+    given: list[Any] = [[("a", b"1")], [(None, b"2")], None, [None, ("b", None)], [], [("c", b"3")]]
+    headers = pa.array(given, HEADERS)
+    batch = rows([b"k"] * 6, [b"%d" % number for number in range(6)], headers=headers)
+    how = encoding(targets={"t": TARGET, "dead": Target("dead", 1, 50_000, False)}, batch_bytes=50_000)
+    with pytest.raises(Unwritable, match="2 rows cannot be written: a header without a name"):
+        freeze(batch, how)
+    how = replace(how, dead_letter="dead")
+    found = records(freeze(batch, how))
+    assert found[TopicPartition("t", partition_for_key(b"k", 4))] == [b"0", b"2", b"4", b"5"]
+    assert found[TopicPartition("dead", 0)] == [b"1", b"3"]
+    sliced = records(freeze(batch.slice(1), how))
+    assert sliced[TopicPartition("dead", 0)] == [b"1", b"3"]
+
+
+def test_dead_letters_with_large_headers_each_find_room() -> None:
+    headers = pa.array([[{"key": "h", "value": b"x" * 700}]] * 5, HEADERS)
+    batch = rows([b"k"] * 5, [b"y" * 9_000] * 5, headers=headers)
+    dead = Target("dead", 1, 6_000, False)
+    frozen = freeze(batch, encoding(targets={"t": TARGET, "dead": dead}, dead_letter="dead"))
+    assert sum(batch.records for batch in frozen) == 5
+    assert max(batch.size for batch in frozen) <= dead.max_bytes
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,8 +31,13 @@ class Conf:
         del self.given[name]
 
 
+class Session:
+    def __init__(self, given: dict[str, str]) -> None:
+        self.conf = Conf(given)
+
+
 def session(**given: str) -> Any:
-    return SimpleNamespace(conf=Conf(given))
+    return Session(given)
 
 
 def test_settings_hold_inside_and_are_the_users_again_afterwards() -> None:
@@ -42,6 +46,20 @@ def test_settings_hold_inside_and_are_the_users_again_afterwards() -> None:
     with tuning.settings(spark, {"rows": "16", "bytes": "1", "newer": "1"}):
         assert spark.conf.given == {"rows": "16", "bytes": "1", "other": "x"}
     assert spark.conf.given == {"rows": "7", "other": "x"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_blocks_of_several_threads_give_back_what_was_before_all_of_them(first: int) -> None:
+    """PIPE-2: two writes side by side on one session."""
+    spark = session(rows="7")
+    blocks = [tuning.settings(spark, {"rows": "16", "bytes": "1"}), tuning.settings(spark, {"rows": "4"})]
+    for block in blocks:
+        block.__enter__()
+    assert spark.conf.given["rows"] == "4"
+    for block in (blocks[first], blocks[1 - first]):
+        assert spark.conf.given["rows"] != "7"
+        block.__exit__(None, None, None)
+    assert spark.conf.given == {"rows": "7"}
 
 
 def test_settings_are_given_back_when_the_job_fails() -> None:
