@@ -44,6 +44,8 @@ CONSUMER: Final = "consumer"
 
 _PUT_GROUP: Final = "INSERT OR REPLACE INTO groups (group_id, type, empty_since_ms, data) VALUES (?, ?, ?, ?)"
 _PUT_MEMBER: Final = "INSERT OR REPLACE INTO group_members (group_id, member_id, data) VALUES (?, ?, ?)"
+_DROP_MEMBERS_OF_TYPE: Final = """DELETE FROM group_members
+    WHERE group_id = ? AND EXISTS (SELECT 1 FROM groups WHERE group_id = ? AND type = ?)"""
 _PUT_OFFSET: Final = """INSERT OR REPLACE INTO group_offsets
     (group_id, topic, partition, offset, leader_epoch, metadata, committed_ms, expires_ms)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -81,7 +83,11 @@ def put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds |
         "assignor": group.assignor,
         "known": {name: [info.topic_id.hex, info.partitions] for name, info in group.known.items()},
     }
-    statements: list[Statement] = [(_PUT_GROUP, (group_id, CONSUMER, empty_since_ms, json.dumps(head)))]
+    statements: list[Statement] = [
+        # The store may have refused to let the last members of the other protocol go.
+        (_DROP_MEMBERS_OF_TYPE, (group_id, group_id, CLASSIC)),
+        (_PUT_GROUP, (group_id, CONSUMER, empty_since_ms, json.dumps(head))),
+    ]
     for member_id, member in changes.members.items():
         if member is None:
             statements.append(("DELETE FROM group_members WHERE group_id = ? AND member_id = ?", (group_id, member_id)))

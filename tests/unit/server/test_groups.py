@@ -323,6 +323,24 @@ class TestStoring:
 
         run(test)
 
+    def test_a_group_changes_its_protocol_although_the_end_of_the_other_one_was_refused(
+        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(bed: Bed) -> None:
+            member_id = await bed.enter("g")
+            with monkeypatch.context() as broken:
+                failing_store(bed, broken)
+                assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
+                await _pause()
+            assert (await bed.beat("g", "a")).error is NONE
+            await bed.restart()
+            entry = bed.groups.get("g")
+            assert entry is not None
+            assert isinstance(entry.group, ConsumerGroup)
+            assert entry.group.members.keys() == {"a"}
+
+        run(test)
+
     def test_a_commit_that_cannot_be_stored_is_not_seen(
         self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
