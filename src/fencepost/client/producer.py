@@ -317,6 +317,8 @@ class Producer:
                 self._sender.close()
                 self._sender.abandon()
         finally:
+            if self._steps is not None:
+                self._steps.is_over = True
             self._routes.close()
 
     def _raise_undelivered(self) -> None:

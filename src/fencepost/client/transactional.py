@@ -20,7 +20,7 @@ from fencepost.client.channel import Channel, raise_for
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.core.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Offset, Pid, TopicPartition
 from fencepost.wire.apis import Key
 
@@ -107,6 +107,8 @@ class Transactional:
     doubts: int = 0
     """How many requests may have taken effect though nobody said so: no answer came, or one that told nothing. If none
     was added meanwhile, the last answer is the whole truth."""
+    is_over: bool = False
+    """Its producer is closed: an errand that is still out asks nothing more, and opens no connection again."""
     _channel: Channel | None = None
     _aborts: int = 0
     """How many were asked for."""
@@ -247,6 +249,8 @@ class Transactional:
         deadline = time.monotonic() + self.patience
         pause = 0.002
         while True:
+            if self.is_over:
+                raise Closed(f"the producer of {self.name!r} is closed")
             try:
                 channel = self._channel  # which another errand of the same producer may give up meanwhile
                 if channel is None:
