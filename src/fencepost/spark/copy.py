@@ -154,8 +154,7 @@ class Copy:
             )
 
     def _speculates(self) -> bool:
-        conf = self._spark.sparkContext.getConf() if self._spark is not None else None
-        return conf is not None and (conf.get("spark.speculation", "false") or "").lower() == "true"
+        return (self._spark.sparkContext.getConf().get("spark.speculation") or "false").lower() == "true"
 
     def _id_of_target(self) -> UUID | None:
         try:
@@ -285,11 +284,9 @@ class _CopyRound(MicroBatch):
 def _name_of(text: str) -> str:
     """As a name of a sink may be; two that are cut are still two."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", text)
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 17]}-{_digest(text)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 17]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _refuse_second_attempt(wanted: Range) -> None:

@@ -25,9 +25,10 @@ except ImportError as error:
     ) from error
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.routing import Routes
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
-from fencepost.spark import arrow, offsets
+from fencepost.spark import arrow, offsets, progress
 from fencepost.spark.fetch import Range, fetch
 from fencepost.spark.options import Offsets, SourceOptions, parse
 
@@ -54,8 +55,6 @@ else:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
-INTERNAL_PREFIX: Final = "__fencepost_"
-"""Of topics that the sink and owners keep their records in."""
 
 
 def register(spark: SparkSession) -> None:
@@ -119,7 +118,7 @@ class Topics:
             # Nor fencepost's own records, which Apache Kafka does not know to be internal: a stream that read what its
             # own sink writes would never come to rest.
             matching = (t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
-            return sorted(name for name in matching if not name.startswith(INTERNAL_PREFIX))
+            return sorted(name for name in matching if not name.startswith((progress.TOPIC_PREFIX, OWNERS_PREFIX)))
         return sorted(options.topics)
 
     def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
