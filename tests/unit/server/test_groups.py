@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -577,6 +577,22 @@ async def _holds(bed: Bed, offset: int | None) -> None:
     assert bed.offset("g") == offset, "memory did not follow the store"
 
 
+async def _commit_slowly(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, beside: Coroutine[Any, Any, None], *, accepted: bool
+) -> None:
+    """A plain commit of 3 that is stored, or refused, while `beside` is under way."""
+    with monkeypatch.context() as slow:
+        store = SlowStore(bed, slow)
+        committing = asyncio.ensure_future(bed.commit("g", 3))
+        under_way = asyncio.ensure_future(beside)
+        await _pause()
+        if not accepted:
+            store.refuse_next()
+        await store.store_until(under_way)
+        await asyncio.wait([committing])
+        assert (committing.exception() is None) is accepted
+
+
 class TestCommitsBesideATransaction:
     def test_one_that_is_refused_overrules_nothing(
         self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
@@ -622,16 +638,7 @@ class TestCommitsBesideATransaction:
             transaction = Staging(bed)
             await transaction.begin()
             await transaction.stage(5)
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                committing = asyncio.ensure_future(bed.commit("g", 3))
-                ending = asyncio.ensure_future(transaction.commit())
-                await _pause()
-                if not accepted:
-                    store.refuse_next()
-                await store.store_until(ending)
-                await asyncio.wait([committing])
-                assert (committing.exception() is None) is accepted
+            await _commit_slowly(bed, monkeypatch, transaction.commit(), accepted=accepted)
             await _holds(bed, 3 if accepted else 5)
 
         run(test)
@@ -644,16 +651,7 @@ class TestCommitsBesideATransaction:
             transaction = Staging(bed)
             await transaction.begin()
             await transaction.stage(5)
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                committing = asyncio.ensure_future(bed.commit("g", 3))
-                staging = asyncio.ensure_future(transaction.stage(6))
-                await _pause()
-                if not accepted:
-                    store.refuse_next()
-                await store.store_until(staging)
-                await asyncio.wait([committing])
-                assert (committing.exception() is None) is accepted
+            await _commit_slowly(bed, monkeypatch, transaction.stage(6), accepted=accepted)
             await transaction.commit()
             await _holds(bed, 6)
 
