@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint docs bench matrix sanitize dist smoke clean tools
+.PHONY: help setup demo test soak hostile lint docs bench matrix sanitize dist smoke clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=2 pro
 
 soak: tools setup  ## the long tests: thousands of kills
 	$(PYTEST) -m soak -s $(ARGS)
+
+hostile: setup  ## the attacks in full, and the table of what a bystander felt
+	$(PYTEST) tests/hostile -m hostile --long-attacks $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check

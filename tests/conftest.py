@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import counts
+from tests.support import attacks, counts
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
 _numbers = itertools.count(1)
@@ -25,6 +25,7 @@ _PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fencepost")
     group.addoption("--floors", action="store_true", help="fail if fewer tests ran than tests/floors.toml demands")
+    group.addoption("--long-attacks", action="store_true", help="attack in full and demand short waits (make hostile)")
     group.addoption(
         "--compat-on-kafka",
         action="store_true",
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of xdist reports to the controller, which counts for all
         floors = counts.read_floors() if config.getoption("floors") else {}
         config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
+        config.pluginmanager.register(attacks.Table(), "fencepost-attacks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,110 @@
+"""Attacks on a server with default settings, each with a bystander beside it, and the table of what it felt.
+
+In `make test` attacks are small and what is demanded is coarse: nothing here depends on how fast the machine is. The
+long form (`make hostile`) attacks with all it has, demands what users are promised, and prints the table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import pytest
+
+import fencepost
+from tests.support.bystander import Bystander
+from tests.support.raw import RawClient
+
+_PROPERTY: Final = "attack"
+MIB: Final = 1024 * 1024
+MOST_MEMORY: Final = 1024 * MIB
+"""Of the server's process, at its peak."""
+LONGEST_WAIT: Final = 0.2
+"""Seconds that a bystander's record may take; demanded in the long form only."""
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    attack: str
+    longest: float
+    answers: int
+    seconds: float
+    peak: int
+
+
+class Siege:
+    """A server of its own, a bystander that writes to it, and a place to attack from."""
+
+    def __init__(self, server: fencepost.Server, bystander: Bystander, *, long: bool) -> None:
+        self.server = server
+        self.address = server.address
+        self.long = long
+        self.rows: list[Row] = []
+        self._bystander = bystander
+
+    def connect(self, timeout: float = 100) -> RawClient:
+        return RawClient(self.address, client_id="attacker", timeout=timeout)
+
+    def size(self, short: T, long: T) -> T:
+        """One of the two, by the form of the run."""
+        return long if self.long else short
+
+    @contextmanager
+    def attack(self, name: str) -> Iterator[None]:
+        """What is done inside is the attack. It must not have hurt the bystander, nor have swollen the server."""
+        self._bystander.ask()
+        began = time.monotonic()
+        yield
+        seen = self._bystander.ask()
+        seconds = time.monotonic() - began
+        row = Row(name, seen.longest, seen.answers, seconds, peak_memory(self.server.pid))
+        self.rows.append(row)
+        print(f"{name}: {row}")
+        assert seen.lost == 0, "the bystander was disconnected or refused"
+        assert row.peak < MOST_MEMORY, f"the server grew to {row.peak // MIB} MiB"
+        # It writes fifty a second when nobody attacks; one in a second is what any machine manages.
+        assert seen.answers >= int(seconds), f"the bystander got {seen.answers} answers in {seconds:.1f} s"
+        if self.long:
+            assert row.longest < LONGEST_WAIT, f"the bystander waited {row.longest:.3f} s"
+
+
+def peak_memory(pid: int) -> int:
+    """Bytes of memory that the process had at its peak."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+
+
+def remember(item: pytest.Item, rows: list[Row]) -> None:
+    """Lets the test's report carry the rows: under xdist they reach the controller this way."""
+    item.user_properties.extend((_PROPERTY, json.dumps(row)) for row in rows)
+
+
+class Table:
+    """The plugin that prints the attacks at the end of a session; registered in the controller only."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self._rows += [Row(*json.loads(str(text))) for name, text in report.user_properties if name == _PROPERTY]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._rows:
+            return
+        terminalreporter.section("attacks")
+        terminalreporter.write_line(f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'peak':>10}")
+        for row in self._rows:
+            terminalreporter.write_line(
+                f"{row.attack:<60} {row.longest * 1000:>9.0f} ms {row.answers:>8} {row.seconds:>6.1f} s "
+                f"{row.peak / MIB:>6.0f} MiB"
+            )
