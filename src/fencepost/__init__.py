@@ -21,8 +21,22 @@ if TYPE_CHECKING:
     from fencepost.client.standby import Standby, Term, standby
     from fencepost.client.ticket import Delivered, Ticket
     from fencepost.core.claim import Held, Refused
-    from fencepost.errors import BufferFull, Expired, Fenced, FencepostError, SendFailed, Undelivered
+    from fencepost.errors import (
+        BufferFull,
+        Closed,
+        ConfigError,
+        Expired,
+        Fenced,
+        FencepostError,
+        RecordTooLarge,
+        SendFailed,
+        ServerError,
+        TimedOut,
+        Undelivered,
+        Unreachable,
+    )
     from fencepost.server.server import Server
+    from fencepost.types import TopicPartition
 
 _HOME = {
     "Admin": "fencepost.client.admin",
@@ -31,6 +45,8 @@ _HOME = {
     "AsyncReader": "fencepost.client.aio",
     "BufferFull": "fencepost.errors",
     "Claim": "fencepost.client.own",
+    "Closed": "fencepost.errors",
+    "ConfigError": "fencepost.errors",
     "Delivered": "fencepost.client.ticket",
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
@@ -40,13 +56,18 @@ _HOME = {
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.ids",
     "Reader": "fencepost.client.reader",
+    "RecordTooLarge": "fencepost.errors",
     "Refused": "fencepost.core.claim",
     "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
+    "ServerError": "fencepost.errors",
     "Standby": "fencepost.client.standby",
     "Term": "fencepost.client.standby",
     "Ticket": "fencepost.client.ticket",
+    "TimedOut": "fencepost.errors",
+    "TopicPartition": "fencepost.types",
     "Undelivered": "fencepost.errors",
+    "Unreachable": "fencepost.errors",
     "hold": "fencepost.client.hold",
     "standby": "fencepost.client.standby",
 }
@@ -58,6 +79,8 @@ __all__ = [
     "AsyncReader",
     "BufferFull",
     "Claim",
+    "Closed",
+    "ConfigError",
     "Delivered",
     "Expired",
     "Fenced",
@@ -67,13 +90,18 @@ __all__ = [
     "Producer",
     "ProducerIds",
     "Reader",
+    "RecordTooLarge",
     "Refused",
     "SendFailed",
     "Server",
+    "ServerError",
     "Standby",
     "Term",
     "Ticket",
+    "TimedOut",
+    "TopicPartition",
     "Undelivered",
+    "Unreachable",
     "__version__",
     "hold",
     "standby",

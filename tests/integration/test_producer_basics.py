@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from fencepost.client.options import Acks
 from fencepost.client.producer import Producer
 from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
 from fencepost.kernel import partition_for_key
@@ -40,7 +41,7 @@ def test_records_arrive_in_order_and_every_ticket_says_where(
 
 @pytest.mark.parametrize(("acks", "offsets"), [("leader", list(range(5000))), ("none", [-1] * 5000)])
 def test_weaker_acknowledgements_keep_the_order(
-    server: TestedServer, client: RawClient, topic: str, acks: str, offsets: list[int]
+    server: TestedServer, client: RawClient, topic: str, acks: Acks, offsets: list[int]
 ) -> None:
     """Several batches, none of them under an id; with "none" nothing is answered, and close sends everything first."""
     sent = [b"%d" % i * 20 for i in range(5000)]

@@ -70,6 +70,8 @@ def consume(
     wanted: Any = [TopicPartition(topic, index) for index in partitions] or topic
     end: Any = _place(stop) if stop is not None else None if follow else "latest"
     begin, out, seen = _place(start), sys.stdout.buffer, 0
+    if end is not None and isinstance(begin, int) and _says_beyond(target, topic, partitions, begin):
+        return
     with (
         Reader(
             target.settings(),
@@ -95,17 +97,17 @@ def consume(
             out.flush()  # if nobody reads any more it raises, and the group's position stays where it is
             if group is not None:
                 reader.commit()
-    if not seen and isinstance(begin, int):
-        _say_if_beyond(target, topic, partitions, begin)
 
 
-def _say_if_beyond(target: Target, topic: str, partitions: tuple[int, ...], offset: int) -> None:
-    """Nothing came: if there is no such offset yet, that is why."""
+def _says_beyond(target: Target, topic: str, partitions: tuple[int, ...], offset: int) -> bool:
+    """Return whether no partition has the offset yet, and say so."""
     with target.admin() as admin:
         ends = admin.latest(topic)
-    if all(offset > end for index, end in ends.items() if not partitions or index in partitions):
+    beyond = all(offset > end for index, end in ends.items() if not partitions or index in partitions)
+    if beyond:
         shown = ", ".join(f"{end} in partition {index}" for index, end in ends.items())
         click.echo(f"fencepost: {topic} has nothing from offset {offset} on yet: it ends at {shown}", err=True)
+    return beyond
 
 
 def _place(text: str) -> Any:

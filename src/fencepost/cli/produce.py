@@ -15,7 +15,8 @@ import click
 
 from fencepost.cli.options import Target, client_command
 from fencepost.cli.progress import progress
-from fencepost.errors import ErrorCode, FencepostError, RecordTooLarge, SendFailed
+from fencepost.core.topic_name import fault_of
+from fencepost.errors import FencepostError, RecordTooLarge, SendFailed
 
 if TYPE_CHECKING:
     from fencepost.client.ticket import Ticket
@@ -153,6 +154,8 @@ def produce(
 
     if key_separator == "":
         raise click.UsageError("--key-separator cannot be empty: without it a line is a value")
+    if (fault := fault_of(topic)) is not None:
+        raise FencepostError(f"{fault}; nothing is stored")
     common = [_header(text) for text in headers]
     settings, options = target.producer_settings()
     if compression is not None:
@@ -179,12 +182,12 @@ def produce(
         except WrongLine as error:
             stopped = f"{error.place}: {error}"
         except FencepostError as error:  # that this record is not taken: earlier ones that failed are looked at below
-            stopped = f"{line.place}: {_explained(error, topic)}" if line is not None else _explained(error, topic)
+            stopped = f"{line.place}: {_explained(error)}" if line is not None else _explained(error)
         producer.flush()
     if (first := sent.first_failed()) is not None:
-        stopped = f"{first[0]}: {_explained(first[1], topic)}"
+        stopped = f"{first[0]}: {_explained(first[1])}"
     elif sent.failed and not stopped:
-        stopped = _explained(sent.failed[0], topic)
+        stopped = _explained(sent.failed[0])
     if stopped:
         raise FencepostError(f"{stopped}; {sent.stored()}")
     result = {"topic": topic, "records": sent.count, "bytes": sent.bytes}
@@ -195,17 +198,10 @@ def _records(count: int) -> str:
     return "1 record" if count == 1 else f"{count:,} records"
 
 
-def _explained(error: FencepostError, topic: str) -> str:
+def _explained(error: FencepostError) -> str:
     """In the words of the command line."""
     if isinstance(error, RecordTooLarge):
         return f"{error}; -X max.request.size=N allows more, if the topic's max.message.bytes does"
-    if error.code is ErrorCode.INVALID_TOPIC_EXCEPTION:
-        from fencepost.server.topics import check_topic_name
-
-        try:
-            check_topic_name(topic)
-        except FencepostError as reason:
-            return str(reason)
     return str(error)
 
 

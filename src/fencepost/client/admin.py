@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fencepost.client.admin_groups import Groups
 from fencepost.client.admin_transactions import Transactions
 from fencepost.client.channel import Channel, raise_for
-from fencepost.client.checks import check_names, check_topic
+from fencepost.client.checks import check_names, check_text
 from fencepost.client.closing import Closing
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
@@ -145,7 +145,7 @@ class Admin(Closing):
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
         """Creates several topics in one request. One that fails does not keep the others from being created."""
         for topic in topics:
-            check_topic(topic.name)
+            check_text(topic.name, "topic")  # the server names what is illegal, and creates the others
         fields = {
             "topics": [
                 {

@@ -18,7 +18,7 @@ from fencepost.client.fetcher import Chunk
 from fencepost.client.ids import ProducerIds
 from fencepost.client.own import Claim, OwnKeywords
 from fencepost.client.producer import Producer, ProducerKeywords
-from fencepost.client.reader import Place, Reader, ReadRecord
+from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.settings import ClientSettings, Servers
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
@@ -91,7 +91,8 @@ async def _or_undo(work: Awaitable[T], undo: Callable[[T], object]) -> T:
 
 
 class AsyncProducer:
-    """
+    """A `Producer` for an event loop: tickets are awaited. Its settings are those of `Producer`.
+
     >>> async with AsyncProducer("127.0.0.1:9092") as producer:
     ...     ticket = producer.send("orders", b"value")
     ...     delivered = await ticket
@@ -180,7 +181,8 @@ class AsyncProducer:
 
 
 class AsyncReader:
-    """
+    """A `Reader` for an event loop. Its settings are those of `Reader`.
+
     >>> async with AsyncReader("127.0.0.1:9092", "orders", stop="latest") as reader:
     ...     async for record in reader:
     ...         print(record.offset, record.value)
@@ -193,7 +195,7 @@ class AsyncReader:
         *,
         start: Place = "earliest",
         stop: Place | None = None,
-        **options: Any,
+        **options: Unpack[ReaderKeywords],
     ) -> None:
         self._make: Callable[[], Reader] = lambda: Reader(servers, topics, start=start, stop=stop, **options)
         self._reader: Reader | None = None

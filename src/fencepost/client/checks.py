@@ -10,20 +10,22 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
+from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
 
 # --- arguments of calls ---
 
 
 def check_topic(name: Any) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"topic is the name of one, not {type(name).__name__}")
-    if not name:
-        raise ValueError("topic is the name of one, and not empty")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"topic={name!r} cannot be written as UTF-8") from None
+    check_text(name, "topic")
+    fault = fault_of(name)
+    if fault is not None:
+        raise ValueError(fault)
+
+
+def check_text(value: Any, what: str) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
 
 
 def check_names(names: Any, what: str) -> list[str]:

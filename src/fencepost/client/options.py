@@ -10,11 +10,15 @@ from fencepost.client.checks import check_bytes, check_callable, check_name, che
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
 from fencepost.kernel.codecs import compress
+from fencepost.setting import setting
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Partitioner: TypeAlias = Callable[[bytes | None, int], int]
 """Key and number of partitions in, partition out. Called on the send thread or the caller's; must not block."""
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
+Acks: TypeAlias = Literal["all", "leader", "none"]
+WhenFull: TypeAlias = Literal["block", "raise"]
+OnError: TypeAlias = Callable[[SendFailed], object]
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
 """As the wire has them."""
@@ -22,43 +26,70 @@ ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    compression: Compression = "none"
-    compression_level: int | None = None
-    batch_size: int = 128 << 10
-    """A partition's batch is closed when the next record would make it larger (before compression)."""
-    linger: float = 0.0
-    """How long a batch that is not full waits for more. Even with 0, records that come while an earlier batch of the
-    partition is under way are gathered into one (for a few milliseconds at most)."""
-    buffer_memory: int = 64 << 20
-    """Bytes of records accepted and not settled. One topic holds at most as much as is still free (PROD-6)."""
-    when_full: Literal["block", "raise"] = "block"
-    block_timeout: float | None = None
-    """Seconds that `send` blocks before it raises BufferFull; None: as long as it takes."""
-    max_request_size: int = 1 << 20
-    """The largest request, and with it the largest record."""
-    delivery_timeout: float = 120.0
-    """From `send` to the answer, retries included; then the record fails with Expired."""
-    request_timeout: float = 30.0
-    retry_backoff: float = 0.1
-    metadata_max_age: float = 300.0
-    unknown_topic_timeout: float = 10.0
-    """How long a topic may stay unknown to the cluster before its records fail."""
-    allow_topic_creation: bool = True
-    """Lets a cluster that creates topics on first use do so."""
-    idempotent: bool = True
-    name: str | None = None
-    """Kafka's transactional id: who this producer is across restarts. A later one of the same name fences it."""
-    transaction_timeout: float = 60.0
-    """A transaction that is open for longer is aborted by the server, and its producer fenced."""
-    acks: Literal["all", "leader", "none"] = "all"
-    """Who has a record when its ticket is settled: all replicas in sync, the leader, or nobody for certain. With "none"
-    it is settled when it has left for the network; its offset is not known, and neither is whether it arrived."""
-    partitioner: Partitioner | None = None
-    """None: Kafka's murmur2 for records with a key; the others go to whichever partition is least busy."""
-    key_serializer: Serializer | None = None
-    value_serializer: Serializer | None = None
-    on_error: Callable[[SendFailed], object] | None = None
-    """Told of every batch that failed, on the send thread; its failures then no longer make `flush` raise."""
+    compression: Compression = setting("none", "Codec of the batches.")
+    compression_level: int | None = setting(None, "Level of the codec; None: its default.")
+    batch_size: int = setting(
+        128 << 10,
+        "Bytes of a partition's batch, before compression; a record that would make it larger opens the next one.",
+    )
+    linger: float = setting(
+        0.0,
+        "Seconds that a batch which is not full waits for more records. Even with 0, records that arrive "
+        "while an earlier batch of the partition is in flight share one batch (for a few milliseconds at "
+        "most).",
+    )
+    buffer_memory: int = setting(
+        64 << 20,
+        "Bytes of records accepted and not settled. One topic holds at most as much as is still free.",
+    )
+    when_full: WhenFull = setting(
+        "block",
+        "What send does when buffer_memory is full: block until there is room, or raise BufferFull.",
+    )
+    block_timeout: float | None = setting(
+        None,
+        "Seconds that send blocks before it raises BufferFull; None: without limit.",
+    )
+    max_request_size: int = setting(1 << 20, "Bytes of the largest request, and with it of the largest record.")
+    delivery_timeout: float = setting(
+        120.0,
+        "Seconds from send to the answer, retries included; then the record fails with Expired.",
+    )
+    request_timeout: float = setting(30.0, "Seconds that the producer waits for one answer before it asks again.")
+    retry_backoff: float = setting(0.1, "Seconds between two attempts.")
+    metadata_max_age: float = setting(300.0, "Seconds after which the producer asks again who leads which partition.")
+    unknown_topic_timeout: float = setting(
+        10.0,
+        "Seconds that a topic may stay unknown to the cluster before its records fail.",
+    )
+    allow_topic_creation: bool = setting(True, "Let a cluster that creates topics on first use create them.")
+    idempotent: bool = setting(True, "Number the records, so that the server stores each one once and in order.")
+    name: str | None = setting(
+        None,
+        "Kafka's transactional id: the producer's identity across restarts. A later producer of the same name "
+        "fences it.",
+    )
+    transaction_timeout: float = setting(
+        60.0,
+        "Seconds after which the server aborts an open transaction and fences its producer.",
+    )
+    acks: Acks = setting(
+        "all",
+        "Who has a record when its ticket is settled: all in-sync replicas, the leader, or nobody for "
+        "certain. With 'none' the ticket is settled when the record has left for the network; its offset is "
+        "unknown.",
+    )
+    partitioner: Partitioner | None = setting(
+        None,
+        "Chooses the partition from key and number of partitions; None: Kafka's murmur2 for records with a "
+        "key, the least busy partition for others.",
+    )
+    key_serializer: Serializer | None = setting(None, "Turns a key into bytes or str, on the send thread.")
+    value_serializer: Serializer | None = setting(None, "Turns a value into bytes or str, on the send thread.")
+    on_error: OnError | None = setting(
+        None,
+        "Called with each batch that failed, on the send thread; these failures no longer make flush raise.",
+    )
 
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
@@ -82,9 +113,9 @@ class ProducerOptions:
             check_callable(getattr(self, name), name)
         check_name(self.name, "name")
         if self.when_full not in ("block", "raise"):
-            raise ConfigError(f"when_full={self.when_full!r}: 'block' or 'raise'")
+            raise ConfigError(f"when_full={self.when_full!r}: expected 'block' or 'raise'")
         if self.acks not in ACKS:
-            raise ConfigError(f"acks={self.acks!r}: 'all', 'leader' or 'none'")
+            raise ConfigError(f"acks={self.acks!r}: expected 'all', 'leader' or 'none'{_kafka_acks(self.acks)}")
         if self.name is not None and not self.idempotent:
             raise ConfigError(f"name={self.name!r}: a producer with a name is idempotent")
         if self.idempotent and self.acks != "all":
@@ -107,3 +138,9 @@ class ProducerOptions:
     @property
     def serializes(self) -> bool:
         return self.key_serializer is not None or self.value_serializer is not None
+
+
+def _kafka_acks(given: Any) -> str:
+    """Return a hint for those who give Kafka's numbers."""
+    names = {str(number): name for name, number in ACKS.items()}
+    return f"; Kafka's {given} is {names[str(given)]!r} here" if str(given) in names else ""

@@ -12,7 +12,7 @@ from fencepost.client.config_names import producer_settings
 from fencepost.client.forking import tell_after_fork, wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.options import Compression, Partitioner, ProducerOptions, Serializer
+from fencepost.client.options import Acks, Compression, OnError, Partitioner, ProducerOptions, Serializer, WhenFull
 from fencepost.client.own import Claim, Road, claim_by, offers_own
 from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
 from fencepost.client.owning import ProducerRoad
@@ -25,6 +25,7 @@ from fencepost.client.transactional import NO_MEMBER, Member, Transactional
 from fencepost.core.claim import demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
+from fencepost.setting import settings_doc
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ProducerKeywords(TypedDict, total=False):
     batch_size: int
     linger: float
     buffer_memory: int
-    when_full: Any
+    when_full: WhenFull
     block_timeout: float | None
     max_request_size: int
     delivery_timeout: float
@@ -53,20 +54,27 @@ class ProducerKeywords(TypedDict, total=False):
     idempotent: bool
     name: str | None
     transaction_timeout: float
-    acks: Any
+    acks: Acks
     partitioner: Partitioner | None
     key_serializer: Serializer | None
     value_serializer: Serializer | None
-    on_error: Any
+    on_error: OnError | None
 
 
 class Producer:
-    """Sends records, in order per partition, each at most once, from any number of threads.
+    __doc__ = settings_doc(
+        ProducerOptions,
+        """
+        Sends records, in order per partition, each exactly once, from any number of threads.
 
-    >>> with Producer("127.0.0.1:9092", compression="lz4") as producer:
-    ...     ticket = producer.send("orders", b"value", key=b"key")
-    ...     producer.flush()
-    """
+        >>> with Producer("127.0.0.1:9092", compression="lz4") as producer:
+        ...     ticket = producer.send("orders", b"value", key=b"key")
+        ...     producer.flush()
+
+        `servers`: host:port, several separated by commas, or a list. `ids`: the saved `ids` of an earlier producer,
+        from which this one resumes. `Producer.from_config` takes a dict with the names of librdkafka and Java.
+        """,
+    )
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class Producer:
         """`ids`: goes on where another producer's saved `ids` were read; fences it first, and waits for that."""
         self._settings = ClientSettings.of(servers)
         for name in options.keys() - ProducerKeywords.__annotations__.keys():
-            raise ConfigError(f"a producer has no setting {name!r}{nearest(name, ProducerKeywords.__annotations__)}")
+            raise ConfigError(f"a producer has no setting {name!r}{_hint(name)}")
         if ids is not None and not isinstance(ids, ProducerIds):
             raise ConfigError(f"ids={ids!r}: another producer's `ids` are needed; ProducerIds.from_json reads them")
         if ids is not None and options.setdefault("name", ids.name) != ids.name:
@@ -120,6 +128,10 @@ class Producer:
     def _make_network(self) -> tuple[Network, Clock]:
         return SocketNetwork(self._settings.security), SystemClock()
 
+    def __repr__(self) -> str:
+        name = f" {self._options.name!r}" if self._options.name is not None else ""
+        return f"<Producer{name} to {self._settings.addresses}, {'closed' if self._closed else 'open'}>"
+
     # --- sending ---
 
     def send(
@@ -132,7 +144,7 @@ class Producer:
         partition: int | None = None,
         timestamp: Milliseconds | None = None,
     ) -> Ticket:
-        """Accepts one record and returns at once; the ticket is settled when the server has answered (PROD-1).
+        """Accepts one record and returns at once; the ticket is settled when the server has answered.
 
         Blocks, or raises BufferFull, only while the producer's memory is full.
         """
@@ -173,7 +185,7 @@ class Producer:
 
     @property
     def ids(self) -> ProducerIds:
-        """To be saved together with the input position (IDEM-4). Raises while records are unsettled: flush first."""
+        """To be saved together with the input position. Raises while records are unsettled: flush first."""
         if self._steps is None:
             raise ConfigError("ids need a name, since a bare pid cannot be fenced: Producer(…, name='…')")
         if self._thread is None:
@@ -379,3 +391,12 @@ class Producer:
 
 
 wait_for_imports()
+
+
+def _hint(name: str) -> str:
+    """Return what to write instead of the unknown setting `name`."""
+    if "servers" in name:
+        return "; the servers are the first argument: Producer('127.0.0.1:9092')"
+    if "." in name:
+        return "; Producer.from_config takes a dict with Kafka's names"
+    return nearest(name, ProducerKeywords.__annotations__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.channel import raise_for
@@ -25,7 +25,7 @@ from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.claim import demand
-from fencepost.errors import Closed, ConfigError, TimedOut
+from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
 from fencepost.wire.apis import Key
@@ -53,11 +53,48 @@ class ReadRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+class ReaderKeywords(TypedDict, total=False):
+    """The settings of a reader; `Reader` explains each and has the defaults."""
+
+    group: str | None
+    read_committed: bool
+    headers: bool
+    partition_bytes: int
+    prefetch_bytes: int
+    max_wait: float
+    patience: float
+
+
 class Reader(Closing):
-    """
+    """Reads topics or partitions from given places to given places, record by record or as Arrow batches.
+
     >>> with Reader("127.0.0.1:9092", "orders", start="earliest", stop="latest") as reader:
     ...     for record in reader:
     ...         print(record.offset, record.value)
+
+    Settings:
+
+    servers: host:port, several separated by commas, or a list
+    topics: one topic or TopicPartition, or several
+    start: Place = 'earliest'
+        Where to start: 'earliest', 'latest', 'committed' (where the group left off), an offset, a datetime, or a dict
+        from TopicPartition or partition number to offset.
+    stop: Place | None = None
+        Where to stop, in the same words; None: follow the log for ever.
+    group: str | None = None
+        The consumer group in which `commit` stores offsets. The reader does not join it.
+    read_committed: bool = True
+        Hand out only records of committed transactions; False: also those of open and aborted ones.
+    headers: bool = True
+        Decode the headers in `arrow()`.
+    partition_bytes: int = 2097152
+        Most bytes per partition in one answer.
+    prefetch_bytes: int = 67108864
+        Most bytes fetched ahead of what the caller has taken.
+    max_wait: float = 0.5
+        Seconds that the server holds a fetch back while there is nothing new.
+    patience: float = 60.0
+        Seconds without any answer after which reading raises.
     """
 
     def __init__(
@@ -120,12 +157,20 @@ class Reader(Closing):
         cls,
         config: Mapping[str, object],
         topics: str | TopicPartition | Iterable[str | TopicPartition],
-        **options: Any,
+        *,
+        start: Place | None = None,
+        stop: Place | None = None,
+        **options: Unpack[ReaderKeywords],
     ) -> Self:
         """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
         starts where the group left off. A name that means nothing here is an error which names the nearest."""
         settings, named = reader_settings(config)
-        return cls(settings, topics, **{**named, **options})
+        places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
+        return cls(settings, topics, **{**named, **places, **options})
+
+    def __repr__(self) -> str:
+        topics = ", ".join(map(str, self._wanted))
+        return f"<Reader of {topics} on {self._settings.addresses}, {'closed' if self._closed else 'open'}>"
 
     def _make_network(self) -> tuple[Network, Clock]:
         return SocketNetwork(self._settings.security), SystemClock()
@@ -135,6 +180,8 @@ class Reader(Closing):
         with Admin(self._settings) as admin:
             partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in self._wanted)))
             starts = self._find(admin, partitions, self._start)
+            if isinstance(self._start, int | Mapping):
+                _check_starts(admin, starts, all_beyond=isinstance(self._start, int))
             stops = {} if self._stop is None else self._find(admin, partitions, self._stop)
         return {partition: (starts[partition], stops.get(partition)) for partition in partitions}
 
@@ -387,3 +434,23 @@ def _partitions(admin: Admin, wanted: str | TopicPartition) -> list[TopicPartiti
         return [wanted]
     described = admin.describe_topic(wanted)
     return [TopicPartition(wanted, partition.partition) for partition in described.partitions]
+
+
+def _check_starts(admin: Admin, starts: Mapping[TopicPartition, Offset], *, all_beyond: bool) -> None:
+    """Raise if the start lies beyond the end: the caller would wait for records that may never come.
+
+    `all_beyond`: only if it does so in every partition, because one offset was given for all of them.
+    """
+    ends: dict[TopicPartition, int] = {}
+    for topic in dict.fromkeys(partition.topic for partition in starts):
+        indexes = [partition.partition for partition in starts if partition.topic == topic]
+        for index, end in admin.offsets(topic, LATEST, partitions=indexes).items():
+            ends[TopicPartition(topic, index)] = end.offset
+    beyond = [partition for partition, start in starts.items() if start > ends[partition]]
+    if beyond and (not all_beyond or len(beyond) == len(starts)):
+        first = beyond[0]
+        raise ServerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"start={starts[first]} lies beyond the end of {first}, which is {ends[first]}; "
+            "start='latest' waits for new records",
+        )

@@ -29,6 +29,10 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """`host:port`, `host` (Kafka's port 9092) or `[v6]:port`."""
     text = text.strip()
+    scheme, is_url, rest = text.partition("://")
+    if is_url:
+        address = rest.partition("/")[0] or DEFAULT_SERVERS
+        raise ConfigError(f"{text!r} is a URL: expected host:port without {scheme}://, for example {address}")
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         port = rest[1:] if rest.startswith(":") else ("" if closed and not rest else "?")
@@ -54,6 +58,11 @@ def parse_servers(servers: Servers) -> tuple[Address, ...]:
         found = tuple(address for each in servers for address in parse_servers(each))
     elif isinstance(servers, str):
         found = tuple(parse_address(part) for part in servers.split(",") if part.strip())
+    elif isinstance(servers, Mapping):
+        raise ConfigError(
+            "servers is a dict: expected host:port[,host:port…]; from_config(…) takes a dict with Kafka's names, "
+            "for example Producer.from_config({'bootstrap.servers': '127.0.0.1:9092'})"
+        )
     else:
         raise ConfigError(f"servers={servers!r}: expected host:port[,host:port…], for example {DEFAULT_SERVERS}")
     if not found:
@@ -71,6 +80,11 @@ class ClientSettings:
     retry_backoff: float = 0.1
     """Seconds between two tries of what waiting cures (no leader yet, coordinator loading)."""
     security: Security = OPEN
+
+    @property
+    def addresses(self) -> str:
+        """The servers as users write them: host:port[,host:port…]."""
+        return ",".join(map(str, self.servers))
 
     @classmethod
     def of(cls, servers: Servers | ClientSettings) -> ClientSettings:

@@ -6,6 +6,7 @@ aborted.py           server: the aborted transactions of a partition
 transactions.py      server: the states of a transaction, and who may go where
 groups.py, group_messages.py                       server: a consumer group of the classic protocol
 consumer_group.py, consumer_group_messages.py, assignors.py    server: one of the new protocol
+topic_name.py        server, client: which names a topic may have
 topic_pattern.py     server: regular expressions over topic names, which no pattern makes slow
 offsets.py           server: the committed offsets of a group
 ownership.py         server: own, as compare-and-set on a generation

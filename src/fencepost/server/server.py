@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, Unpack
 
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
@@ -25,7 +25,8 @@ from fencepost.server.allocator import keep_freed_memory
 from fencepost.server.broker import Broker
 from fencepost.server.clock import Clock
 from fencepost.server.listener import Listener
-from fencepost.server.settings import ServerConfig, Sync
+from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
+from fencepost.setting import settings_doc
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +86,18 @@ def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
 
 
 class Server:
-    """An embedded server; by default in-process, on a free port of 127.0.0.1, with a data directory that goes away.
+    __doc__ = settings_doc(
+        ServerConfig,
+        """
+        An embedded server; by default in this process, on a free port of 127.0.0.1, with a temporary data directory.
 
-    `process=True` starts it as a process of its own: its work then does not share this interpreter's lock, and a test
-    can kill it.
-    """
+        >>> with Server() as server:
+        ...     print(server.address)
+
+        `process=True` starts it as a process of its own: it then does not share this interpreter's lock, and a test can
+        kill it. Defaults that differ from those below: listen="127.0.0.1:0", sync="os".
+        """,
+    )
 
     def __init__(
         self,
@@ -100,8 +108,9 @@ class Server:
         process: bool = False,
         clock: Clock | None = None,
         files: Files | None = None,
-        **settings: Any,
+        **settings: Unpack[ServerKeywords],
     ) -> None:
+        check_names(settings)
         self.config = ServerConfig(data=Path(data) if data is not None else None, listen=listen, sync=sync, **settings)
         if process and (clock is not None or files is not None):
             raise ValueError("a clock or files of one's own can only be given to a server in this process")
@@ -115,6 +124,11 @@ class Server:
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[str] | None = None
         self._failure: BaseException | None = None
+
+    def __repr__(self) -> str:
+        if not self._address:
+            return "<Server, not running>"
+        return f"<Server on {self._address}, data in {self._data}>"
 
     @property
     def address(self) -> str:

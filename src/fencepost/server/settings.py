@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from fencepost.errors import ConfigError
+from fencepost.setting import setting
 from fencepost.types import Milliseconds
 
 Sync: TypeAlias = Literal["always", "os"]
@@ -22,49 +24,76 @@ _LARGEST = {"default_partitions": 100_000, "request_memory": 2**62, "answer_memo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    data: Path | None = None
-    """The data directory; None: a temporary one that goes away with the server."""
-    listen: str = "127.0.0.1:9092"
-    """HOST:PORT; port 0 takes a free one."""
-    advertise: str | None = None
-    """HOST:PORT told to clients; None: the address they dialled."""
-    sync: Sync = "always"
-    """`always`: an acknowledged record is on the disk. `os`: left to the page cache, as Kafka does."""
-    insecure: bool = False
-    """Allow to listen beyond loopback although nobody is authenticated."""
-    auto_create_topics: bool = True
-    default_partitions: int = 1
-    node_id: int = 1
-    max_request_bytes: int = 100 * 1024 * 1024
-    """Largest frame accepted (Kafka: socket.request.max.bytes)."""
-    request_memory: int = 512 * 1024 * 1024
-    """Bytes of requests that may be held at once, over all connections."""
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    """Most bytes of records in one answer, whatever the client asks for (but always one whole batch)."""
-    answer_memory: int = 256 * 1024 * 1024
-    """Bytes of answers that may wait for clients to read them, over all connections; beyond it answers get small."""
-    open_files: int = 400
-    """File handles kept open for segments; partitions beyond that reopen theirs."""
-    connection_idle_ms: Milliseconds = 10 * 60 * 1000
-    stalled_frame_ms: Milliseconds = 10_000
-    """A half-sent request that makes no progress for this long, or much less than it should after it, is closed once
-    others wait for its memory."""
-    producer_expiry_ms: Milliseconds = _DAY
-    """An idle pid is remembered at least this long (Kafka: producer.id.expiration.ms)."""
-    max_connections: int = 20_000
-    drain_ms: Milliseconds = 5_000
-    """How long a stopping server waits for requests that it has begun."""
-    group_min_session_timeout_ms: Milliseconds = 6_000
-    group_max_session_timeout_ms: Milliseconds = 1_800_000
-    group_initial_rebalance_delay_ms: Milliseconds = 0
-    group_max_size: int = 2**31 - 1
-    group_consumer_session_timeout_ms: Milliseconds = 45_000
-    group_consumer_heartbeat_interval_ms: Milliseconds = 5_000
-    offsets_retention_ms: Milliseconds = 7 * _DAY
-    offset_metadata_max_bytes: int = 4096
-    transaction_max_timeout_ms: Milliseconds = 15 * 60 * 1000
-    background_interval_ms: Milliseconds = 5 * 60 * 1000
-    """How often retention, expiry of idle pids and compaction look for work."""
+    data: Path | None = setting(None, "The data directory; None: a temporary one that goes away with the server.")
+    listen: str = setting("127.0.0.1:9092", "HOST:PORT to listen on; port 0 takes a free one.")
+    advertise: str | None = setting(None, "HOST:PORT told to clients; None: the address they dialled.")
+    sync: Sync = setting(
+        "always",
+        "'always': an acknowledged record is on the disk. 'os': the page cache decides, as in Kafka.",
+    )
+    insecure: bool = setting(False, "Listen beyond loopback although nobody is authenticated.")
+    auto_create_topics: bool = setting(True, "Create a topic when a client first writes to it or asks for it.")
+    default_partitions: int = setting(1, "Partitions of a topic whose creator does not say how many.")
+    node_id: int = setting(
+        1,
+        "The server's node id in Metadata.",
+    )
+    max_request_bytes: int = setting(100 * 1024 * 1024, "Largest frame accepted (Kafka: socket.request.max.bytes).")
+    request_memory: int = setting(512 * 1024 * 1024, "Bytes of requests held at once, over all connections.")
+    fetch_max_bytes: int = setting(
+        8 * 1024 * 1024,
+        "Most bytes of records in one answer, whatever the client asks for (but always one whole batch).",
+    )
+    answer_memory: int = setting(
+        256 * 1024 * 1024,
+        "Bytes of answers that may wait for clients to read them, over all connections; beyond it answers get small.",
+    )
+    open_files: int = setting(400, "File handles kept open for segments; partitions beyond that reopen theirs.")
+    connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Idle connections are closed after this time.")
+    stalled_frame_ms: Milliseconds = setting(
+        10_000,
+        "A half-sent request that makes no progress for this long is closed once others wait for its memory.",
+    )
+    producer_expiry_ms: Milliseconds = setting(
+        _DAY,
+        "An idle pid is remembered at least this long (Kafka: producer.id.expiration.ms).",
+    )
+    max_connections: int = setting(20_000, "Most connections at once; further ones are closed.")
+    drain_ms: Milliseconds = setting(5_000, "How long a stopping server waits for requests in progress.")
+    group_min_session_timeout_ms: Milliseconds = setting(
+        6_000,
+        "Shortest session timeout that a group member may ask for.",
+    )
+    group_max_session_timeout_ms: Milliseconds = setting(
+        1_800_000,
+        "Longest session timeout that a group member may ask for.",
+    )
+    group_initial_rebalance_delay_ms: Milliseconds = setting(
+        0,
+        "How long an empty group waits for further members before its first rebalance.",
+    )
+    group_max_size: int = setting(2**31 - 1, "Most members of a group.")
+    group_consumer_session_timeout_ms: Milliseconds = setting(
+        45_000,
+        "Session timeout of groups of the new protocol (KIP-848).",
+    )
+    group_consumer_heartbeat_interval_ms: Milliseconds = setting(
+        5_000,
+        "Heartbeat interval of groups of the new protocol (KIP-848).",
+    )
+    offsets_retention_ms: Milliseconds = setting(
+        7 * _DAY,
+        "Committed offsets of a group without members are kept this long.",
+    )
+    offset_metadata_max_bytes: int = setting(4096, "Largest metadata string of a committed offset.")
+    transaction_max_timeout_ms: Milliseconds = setting(
+        15 * 60 * 1000,
+        "Longest timeout that a transaction may ask for.",
+    )
+    background_interval_ms: Milliseconds = setting(
+        5 * 60 * 1000,
+        "How often retention, expiry of idle pids and compaction look for work.",
+    )
 
     def __post_init__(self) -> None:
         if self.sync not in ("always", "os"):
@@ -89,15 +118,51 @@ class ServerConfig:
 
     def with_options(self, options: dict[str, str]) -> ServerConfig:
         """A copy with further settings given as text (`-X name=value`); dots and dashes count as underscores."""
-        known = {f.name: f for f in fields(self)}
         changes: dict[str, object] = {}
         for given, text in options.items():
             name = given.replace(".", "_").replace("-", "_")
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                raise ConfigError(f"unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            check_names([name])
             changes[name] = _parse_setting(given, text, getattr(self, name))
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+class ServerKeywords(TypedDict, total=False):
+    """The settings that `Server` takes by name besides those in its signature; `ServerConfig` explains each."""
+
+    advertise: str | None
+    insecure: bool
+    auto_create_topics: bool
+    default_partitions: int
+    node_id: int
+    max_request_bytes: int
+    request_memory: int
+    fetch_max_bytes: int
+    answer_memory: int
+    open_files: int
+    connection_idle_ms: Milliseconds
+    stalled_frame_ms: Milliseconds
+    producer_expiry_ms: Milliseconds
+    max_connections: int
+    drain_ms: Milliseconds
+    group_min_session_timeout_ms: Milliseconds
+    group_max_session_timeout_ms: Milliseconds
+    group_initial_rebalance_delay_ms: Milliseconds
+    group_max_size: int
+    group_consumer_session_timeout_ms: Milliseconds
+    group_consumer_heartbeat_interval_ms: Milliseconds
+    offsets_retention_ms: Milliseconds
+    offset_metadata_max_bytes: int
+    transaction_max_timeout_ms: Milliseconds
+    background_interval_ms: Milliseconds
+
+
+def check_names(settings: Iterable[str]) -> None:
+    """Raise ConfigError for a setting that does not exist, with the nearest that does."""
+    known = [each.name for each in fields(ServerConfig)]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def _check_number(name: str, value: int) -> None:

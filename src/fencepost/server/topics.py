@@ -9,13 +9,13 @@ the next one begins with what this one left behind, or learns that the topic is 
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from fencepost.core.topic_name import fault_of
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.config import LogConfig
 from fencepost.server.partition import Disk, Partition
@@ -23,24 +23,14 @@ from fencepost.server.store import Statement, Store
 from fencepost.server.topic_config import check_config, log_config, timestamp_slack
 from fencepost.types import Milliseconds
 
-MAX_NAME: Final = 249
 MAX_PARTITIONS: Final = 100_000
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """INVALID_TOPIC_EXCEPTION with the reason, unless `name` is a legal name as Kafka sees it."""
-    if not name:
-        reason = "a topic's name cannot be empty"
-    elif name in (".", ".."):
-        reason = f"a topic cannot be called {name!r}"
-    elif len(name) > MAX_NAME:
-        reason = f"a topic's name has at most {MAX_NAME} characters, this one has {len(name)}"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = f"topic name {name!r} may only have ASCII letters, digits, '.', '_' and '-'"
-    else:
-        return
-    raise ServerError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    """Raise INVALID_TOPIC_EXCEPTION with the reason, unless `name` is a legal name."""
+    fault = fault_of(name)
+    if fault is not None:
+        raise ServerError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
 
 
 class Topic:

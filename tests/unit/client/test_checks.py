@@ -83,5 +83,5 @@ def test_a_topic_is_not_taken_for_a_list_of_letters() -> None:
 
 def test_a_topic_that_is_no_text_is_not_created() -> None:
     admin: Any = Admin(NOBODY)
-    with pytest.raises(TypeError, match="topic is the name of one, not int"):
+    with pytest.raises(TypeError, match="topic must be a str, not int"):
         admin.create_topic(5)

@@ -1,0 +1,31 @@
+"""Settings that explain themselves: a dataclass field with its one-line meaning, and the list that `help` shows."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MEANING = "meaning"
+
+
+def setting(default: T, meaning: str) -> T:
+    """Return a dataclass field with a default and a meaning that `settings_help` prints."""
+    return field(default=default, metadata={_MEANING: meaning})
+
+
+def settings_help(options: type[Any]) -> str:
+    """Return one entry per setting of the dataclass `options`: its name, type, default and meaning."""
+    entries = []
+    for each in fields(options):
+        entries.append(f"{each.name}: {each.type} = {each.default!r}")
+        meaning = each.metadata.get(_MEANING, "")
+        entries.append(textwrap.fill(meaning, 100, initial_indent="    ", subsequent_indent="    "))
+    return "\n".join(entries)
+
+
+def settings_doc(options: type[Any], text: str | None) -> str:
+    """Return the docstring `text` with the list of settings behind it."""
+    return f"{textwrap.dedent(text or '').strip()}\n\nSettings:\n\n{settings_help(options)}\n"
