@@ -55,6 +55,17 @@ def connect(fencepost_server: fencepost.Server) -> Iterator[Any]:
         client.close()
 
 
+def test_version_1_has_an_optional_group_and_answers_with_it(connect: Any, name: str) -> None:
+    """OWN-1: the document's fields. What was claimed by one version is seen, and taken over, by the other."""
+    answer = connect().call(OWN, 1, group=None, wait_ms=0, resources=[{"resource": name, "generation": 5}])
+    assert (answer.error_code, answer.group) == (ErrorCode.NONE, "default")
+    assert [(row.resource, row.generation) for row in answer.resources] == [(name, 1)]
+    older = own(connect(), (name, 0), group="default")
+    assert generations(older) == [1]
+    refused = connect().call(OWN, 1, group="", wait_ms=0, resources=[{"resource": name, "generation": 1}])
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+
+
 def test_if_there_is_no_owner_the_requesting_connection_becomes_it_with_generation_1(connect: Any, name: str) -> None:
     assert generations(own(connect(), (name, 5))) == [1]
 

@@ -48,12 +48,48 @@ def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(
         (["jobs", ""], "a resource's name has 1 to 1000 characters, not 0"),
         (["", "it"], "a group's name has 1 to 1000 characters, not 0"),
         (["jobs", "it", "it"], "resource 'it' is named more than once"),
+        (["jobs", "it", "it", "--generation", "1"], "resource 'it' is named more than once"),
+        (["jobs", "a", "b", "--generation", "a=1"], "Invalid value for --generation: none for b"),
+        (["jobs", "a", "--generation", "b=1"], "Invalid value for --generation: 'b' is not one of the resources"),
+        (["jobs", "a", "--generation", "-1"], "Invalid value for --generation: '-1' is neither N nor RESOURCE=N"),
     ],
 )
 def test_what_cannot_be_owned_is_said_in_one_line_and_nothing_is_run(arguments: list[str], said: str) -> None:
     done = subprocess.run(command("own", *arguments, "--", "echo", "run"), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"fencepost: {said}; see `python -m fencepost own --help`\n"
+
+
+def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(
+    fencepost_server: fencepost.Server, name: str
+) -> None:
+    """OWN-1; a name may have a `=` in it."""
+    script = "import os; print(os.environ['FENCEPOST_GENERATIONS']); print(os.environ['FENCEPOST_TOKENS'])"
+    first, second = f"{name}=1", name
+    with hold(fencepost_server.address, "jobs", [first], generation=1):
+        done = subprocess.run(
+            command(
+                "own",
+                "jobs",
+                first,
+                second,
+                "--generation",
+                f"{first}=5",
+                "--generation",
+                f"{second}=1",
+                "--",
+                sys.executable,
+                "-c",
+                script,
+            ),
+            env=environment(fencepost_server),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    generations, tokens = map(json.loads, done.stdout.splitlines())
+    assert generations == {first: 5, second: 1}
+    assert list(tokens) == [first, second]
 
 
 def test_the_command_is_ended_when_somebody_takes_over(fencepost_server: fencepost.Server, name: str) -> None:

@@ -107,6 +107,48 @@ def test_a_claim_of_several_is_all_or_nothing(ours: TestedServer, producer: Make
     first.check_owned()
 
 
+def test_every_resource_has_its_own_generation(ours: TestedServer, producer: Make, name: str) -> None:
+    """OWN-1, OWN-5, OWN-7."""
+    producer().own(name, ["a"], generation=1)
+    claim = producer().own(name, {"a": 5, "b": 1})
+    assert claim.generations == {"a": 5, "b": 1} == owners(ours, name)
+    with pytest.raises(fencepost.Refused) as caught:
+        producer().own(name, {"a": 4, "b": 1})
+    assert [row.name for row in caught.value.rows] == ["a"]
+    again = producer().own(name, claim.generations, after=claim.tokens)
+    assert again.generations == {"a": 6, "b": 2}
+
+
+def test_a_claim_without_a_group_is_made_in_the_default_group(ours: TestedServer, producer: Make, name: str) -> None:
+    """OWN-1: the group is optional."""
+    assert producer().own(resources=[name], generation=1).group == "default"
+    assert owners(ours, "default")[name] == 1
+    with fencepost.hold(ours.address, None, {f"{name}-held": 7}) as held:
+        assert (held.group, held.generations) == ("default", {f"{name}-held": 1})
+    for term in fencepost.standby(ours.address, None, [f"{name}-standby"]):
+        with term:
+            assert (term.claim.group, term.generations) == ("default", {f"{name}-standby": 1})
+
+
+def test_a_reader_claims_with_a_generation_per_partition(ours: TestedServer, producer: Make, name: str) -> None:
+    with fencepost.Admin(ours.address) as admin:
+        admin.create_topic(name, 2)
+    producer().own(name, {f"{name}-0": 1})
+    with fencepost.Reader(ours.address, name) as reader:
+        claim = reader.own(name, {f"{name}-0": 3, f"{name}-1": 9})
+        assert claim.generations == {f"{name}-0": 3, f"{name}-1": 1}
+
+
+def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, producer: Make, name: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(ours.address) as one, await one.own(name, {"a": 5, "b": 1}) as claim:
+            assert claim.generations == {"a": 5, "b": 1}
+            assert set(claim.tokens) == {"a", "b"}
+
+    producer().own(name, ["a"], generation=1)
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 def test_an_owner_that_claims_again_is_told_what_it_has(producer: Make, name: str) -> None:
     """OWN-8."""
     one = producer()

@@ -147,6 +147,25 @@ def test_a_claim_of_several_is_all_or_nothing(owners: Owners) -> None:
     assert not is_fenced(weak, owners.topic)
 
 
+def test_every_resource_has_its_own_generation(owners: Owners) -> None:
+    """OWN-1, OWN-5, OWN-7: the answer carries each one's, and the one that is refused is the one that is named."""
+    first = owners.make().own(owners.group, ["a"], generation=1)
+    second = owners.make().own(owners.group, {"a": 5, "b": 1})
+    assert second.generations == {"a": 5, "b": 1}
+    assert second.tokens["a"] > first.token
+    with pytest.raises(Refused) as refused:
+        owners.make().own(owners.group, {"a": 4, "b": 1})
+    assert [row.name for row in refused.value.rows] == ["a"]
+    third = owners.make().own(owners.group, second.generations, after=second.tokens)
+    assert third.generations == {"a": 6, "b": 2}
+
+
+def test_a_claim_without_a_group_is_made_in_the_default_group(owners: Owners) -> None:
+    claim = owners.make().own(resources=[owners.resource], generation=0)
+    assert claim.group == "default"
+    claim.release()
+
+
 def test_generation_0_resets(owners: Owners) -> None:
     """OWN-6; the token rises all the same."""
     old, first = owners.owner()

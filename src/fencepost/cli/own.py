@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fencepost.errors import FencepostError
 if TYPE_CHECKING:
     from fencepost.client.hold import Hold
     from fencepost.client.settings import ClientSettings
-    from fencepost.core.claim import Refused
+    from fencepost.core.claim import Refused, Resources
 
 FENCED: Final = 75
 """Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may
@@ -42,9 +43,8 @@ class WithCommand(click.Command):
 @click.command(cls=WithCommand)
 @click.argument("group")
 @click.argument("resources", nargs=-1, required=True, metavar="RESOURCE...")
-@click.option(
-    "--generation", type=click.IntRange(min=0), help="Take over from an owner that is not above this; 0 resets."
-)
+@click.option("--generation", "generations", multiple=True, metavar="[RESOURCE=]N",
+              help="Take over from an owner that is not above this; 0 resets. One for all, or one each.")  # fmt: skip
 @click.option("--wait", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
               help="Wait until everything is free; the default, without limit.")  # fmt: skip
 @click.option("--after", type=click.IntRange(min=0), metavar="TOKEN", help="Only if nobody was there since this token.")
@@ -57,7 +57,7 @@ def own(
     target: Target,
     group: str,
     resources: tuple[str, ...],
-    generation: int | None,
+    generations: tuple[str, ...],
     wait: float | None,
     after: int | None,
     session: float,
@@ -66,8 +66,9 @@ def own(
     """Run COMMAND while owning every RESOURCE in GROUP.
 
     It is ended, with everything that it has started, when somebody takes over, and when this is ended itself: first the
-    command, then what it owns is free. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment; a token
-    only ever rises, so another system can refuse what carries an older one. The exit code is the command's, or 75 if
+    command, then what it owns is free. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment, those of
+    the first RESOURCE, and all of them as JSON in FENCEPOST_TOKENS and FENCEPOST_GENERATIONS; a token only ever rises,
+    so another system can refuse what carries an older one. The exit code is the command's, or 75 if
     what it owned was lost. Needs a fencepost server: Apache Kafka has nobody who would watch.
 
     \b
@@ -78,32 +79,39 @@ def own(
     command: list[str] = click.get_current_context().meta.get(_COMMAND, [])
     if not command:
         raise click.UsageError("say what to run behind `--`")
-    if generation is not None and wait is not None:
+    if generations and wait is not None:
         raise click.UsageError("--generation takes over at once, --wait never does: give one of them")
     from fencepost.cli.supervised import Supervised
     from fencepost.client.hold import hold
     from fencepost.core.claim import LONGEST_WAIT, Refused, demand
 
-    wait = None if generation is not None else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
+    wait = None if generations else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
     session = min(session, LONGEST_WAIT)
+    claimed = _with_generations(resources, generations)
     try:
-        demand(group, resources, generation=generation, wait=wait, after=after, session=session)
+        demand(group, claimed, wait=wait, after=after, session=session)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if generation is None and is_terminal(sys.stderr):
+    if wait is not None and is_terminal(sys.stderr):
         click.echo(
             f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
             err=True,
         )
     settings = target.settings()
     try:
-        held = hold(settings, group, resources, generation=generation, wait=wait, after=after, session=session)
+        held = hold(settings, group, claimed, wait=wait, after=after, session=session)
     except Refused as refused:
         if after is not None and any(row.token > after for row in refused.rows):
             raise _outdated(refused, after) from None
         raise
     with held:
-        environment = {**os.environ, "FENCEPOST_TOKEN": str(held.token), "FENCEPOST_GENERATION": str(held.generation)}
+        environment = {
+            **os.environ,
+            "FENCEPOST_TOKEN": str(held.token),
+            "FENCEPOST_GENERATION": str(held.generation),
+            "FENCEPOST_TOKENS": json.dumps(held.tokens),
+            "FENCEPOST_GENERATIONS": json.dumps(held.generations),
+        }
         run = Supervised(command, environment, grace=grace)
         code = run.run(held.lost)
     if run.stopped_by is not None:
@@ -112,6 +120,27 @@ def own(
     elif held.lost.is_set():
         raise Lost(_what_became_of(settings, held))
     click.get_current_context().exit(code)
+
+
+def _with_generations(resources: tuple[str, ...], given: tuple[str, ...]) -> Resources:
+    """The names, or each with its generation, of `--generation N` and `--generation RESOURCE=N`."""
+    if not given:
+        return resources
+    found: dict[str, int] = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not number.isascii() or not number.isdigit():
+            raise click.BadParameter(f"{text!r} is neither N nor RESOURCE=N", param_hint="--generation")
+        if name and name not in resources:
+            raise click.BadParameter(f"{name!r} is not one of the resources", param_hint="--generation")
+        for each in [name] if name else resources:
+            if found.setdefault(each, int(number)) != int(number):
+                raise click.BadParameter(f"two different ones for {each!r}", param_hint="--generation")
+    if twice := next((name for at, name in enumerate(resources) if name in resources[:at]), None):
+        raise click.UsageError(f"resource {twice!r} is named more than once")
+    if missing := [name for name in resources if name not in found]:
+        raise click.BadParameter(f"none for {', '.join(missing)}", param_hint="--generation")
+    return {name: found[name] for name in resources}
 
 
 class Lost(click.ClickException):

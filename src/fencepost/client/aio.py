@@ -7,7 +7,7 @@ reader has one thread of its own, which fetches and decodes while the loop goes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,6 +23,7 @@ from fencepost.client.settings import ClientSettings, Servers
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
+from fencepost.core.claim import Resources
 from fencepost.errors import Closed, FencepostError, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -47,6 +48,7 @@ class AsyncClaim:
         self._run = run
         self.group, self.rows = claim.group, claim.rows
         self.generation, self.token = claim.generation, claim.token
+        self.generations, self.tokens = claim.generations, claim.tokens
 
     async def release(self) -> None:
         await self._run(self._claim.release)
@@ -152,8 +154,8 @@ class AsyncProducer:
 
     async def own(
         self,
-        group: str,
-        resources: Sequence[str],
+        group: str | None = None,
+        resources: Resources | None = None,
         **how: Unpack[OwnKeywords],
     ) -> AsyncClaim:
         """As `Producer.own`: `async with await producer.own(…): …`. Cancelled, it claims nothing."""
@@ -250,8 +252,8 @@ class AsyncReader:
 
     async def own(
         self,
-        group: str,
-        resources: Sequence[str] | None = None,
+        group: str | None = None,
+        resources: Resources | None = None,
         **how: Unpack[OwnKeywords],
     ) -> AsyncClaim:
         """As `Reader.own`. Cancelled, it claims nothing."""

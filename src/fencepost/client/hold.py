@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fencepost.client.channel import Channel
@@ -21,7 +21,7 @@ from fencepost.client.closing import Closing
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
-from fencepost.core.claim import Held, demand, own_fields, read_claim
+from fencepost.core.claim import Held, Resources, demand, own_fields, read_claim
 from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key
@@ -53,6 +53,14 @@ class Hold(Closing):
     @property
     def token(self) -> int:
         return next(iter(self.rows.values())).token
+
+    @property
+    def generations(self) -> Mapping[str, Generation]:
+        return {name: row.generation for name, row in self.rows.items()}
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        return {name: row.token for name, row in self.rows.items()}
 
     def check(self) -> None:
         """Raises Fenced if it is lost."""
@@ -93,17 +101,20 @@ class Hold(Closing):
 
 def hold(
     servers: Servers | ClientSettings,
-    group: str,
-    resources: Sequence[str],
+    group: str | None,
+    resources: Resources,
     *,
     generation: int | None = None,
     wait: bool | float | None = None,
-    after: int | None = None,
+    after: int | Mapping[str, int] | None = None,
     session: float = 0.0,
 ) -> Hold:
-    """Claims `resources` in `group`: at once with `generation` (severing an owner whose generation is not higher;
-    Refused otherwise), or with `wait` (seconds, or True) when they become free (TimedOut otherwise). `session`:
-    severed after this many seconds without a sign of life, so that a stopped process does not hold them for ever."""
+    """Claim `resources` in `group` (None: the group `default`).
+
+    At once with `generation`, or with one for each resource (severing an owner whose generation is not higher; Refused
+    otherwise), or with `wait` (seconds, or True) when they become free (TimedOut otherwise). `session`: severed after
+    this many seconds without a sign of life, so that a stopped process does not hold them for ever.
+    """
     settings = ClientSettings.of(servers)
     wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
     with Routes(settings) as routes:
@@ -120,8 +131,8 @@ def hold(
             raise ServerError(
                 ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
             )
-        rows = read_claim(group, channel.request(Key.OWN, wanted.fields()).message)
+        rows = read_claim(wanted.group, channel.request(Key.OWN, wanted.fields()).message)
     except BaseException:
         channel.close()
         raise
-    return Hold(channel, group, rows, session)
+    return Hold(channel, wanted.group, rows, session)

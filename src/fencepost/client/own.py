@@ -27,7 +27,7 @@ class OwnKeywords(TypedDict, total=False):
 
     generation: int | None
     wait: bool | float | None
-    after: int | None
+    after: int | Mapping[str, int] | None
     session: float
 
 
@@ -59,13 +59,23 @@ class Claim:
 
     @property
     def generation(self) -> Generation:
-        """Of the first resource; they differ only where they were claimed apart before."""
+        """Of the first resource; `generations` has all of them."""
         return next(iter(self.rows.values())).generation
 
     @property
+    def generations(self) -> Mapping[str, Generation]:
+        """By resource. Claim with these again: `own(group, claim.generations)`."""
+        return {name: row.generation for name, row in self.rows.items()}
+
+    @property
     def token(self) -> int:
-        """Of the first resource: durable, never used again, higher than all before it."""
+        """Of the first resource: durable, never used again, higher than all before it. `tokens` has all of them."""
         return next(iter(self.rows.values())).token
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """By resource; `own(…, after=claim.tokens)` claims only if nobody was there since."""
+        return {name: row.token for name, row in self.rows.items()}
 
     def release(self) -> None:
         """Waits until what was sent is settled, and gives everything back; the producer or reader goes on without.

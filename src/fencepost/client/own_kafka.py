@@ -29,10 +29,9 @@ from fencepost.client.transactional import Transactional, abort_open
 from fencepost.core.claim import Demand, Held
 from fencepost.core.claim_steps import claim, release
 from fencepost.core.owner_records import Claimant
-from fencepost.core.ownership import Wanted
 from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
-from fencepost.types import Generation, Milliseconds, Offset, TopicPartition
+from fencepost.types import Milliseconds, Offset, TopicPartition
 
 
 class KafkaOwner:
@@ -69,9 +68,7 @@ class KafkaOwner:
             raise _not_on_kafka("waiting claims (wait=…): say generation=N")
         if demand.session:
             raise _not_on_kafka("sessions (session=…): an owner that is gone is replaced by whoever claims")
-        generation = Generation(demand.generation or 0)
-        wanted = [Wanted(name, generation, demand.after) for name in demand.resources]
-        steps = claim(self._claimant(demand.group), wanted, self.identity)
+        steps = claim(self._claimant(demand.group), demand.wanted(), self.identity)
         owned = self.group(demand.group).carry_out(steps)
         self.identity = owned.identity
         self._held.update(dict.fromkeys((demand.group, row.name) for row in owned.rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -22,7 +22,7 @@ from fencepost.client.settings import ClientSettings, Servers, nearest
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
-from fencepost.core.claim import demand
+from fencepost.core.claim import Resources, demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.setting import settings_doc
@@ -236,20 +236,21 @@ class Producer:
 
     def own(
         self,
-        group: str,
-        resources: Sequence[str],
+        group: str | None = None,
+        resources: Resources | None = None,
         *,
         generation: int | None = None,
         wait: bool | float | None = None,
-        after: int | None = None,
+        after: int | Mapping[str, int] | None = None,
         session: float = 0.0,
     ) -> Claim:
-        """Claims `resources` (a partition's name is `TOPIC-PARTITION`) in `group`, all of them or none.
+        """Claim `resources` (a partition's name is `TOPIC-PARTITION`) in `group`, all of them or none.
 
-        At once with `generation`, the one this claimant believes in: severs an owner whose generation is not higher,
-        Refused otherwise. With `wait` (seconds, or True: as long as it takes) when all are free; TimedOut otherwise.
-        `after`: only if that is still the newest token. `session`: this producer loses what it owns when it is silent
-        for so many seconds, as a stopped process is.
+        `group`: without one, the group `default`. At once with `generation`, the one this claimant believes in, or
+        with a generation for each resource (`{"orders-0": 5, "orders-1": 1}`): severs an owner whose generation is not
+        higher, Refused otherwise. With `wait` (seconds, or True: as long as it takes) when all are free; TimedOut
+        otherwise. `after`: only if that is still the newest token, of all or of each. `session`: this producer loses
+        what it owns when it is silent for so many seconds, as a stopped process is.
 
         Once it owns something, the loss of its connection is the end of this producer: every ticket is settled with
         what is known, `send` raises Fenced, and it does not come back by itself.

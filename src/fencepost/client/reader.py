@@ -6,7 +6,7 @@ is given to it. For balanced consumption any Kafka consumer works with the serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
@@ -24,7 +24,7 @@ from fencepost.client.own import Claim, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
-from fencepost.core.claim import demand
+from fencepost.core.claim import Resources, demand
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -321,12 +321,12 @@ class Reader(Closing):
 
     def own(
         self,
-        group: str,
-        resources: Sequence[str] | None = None,
+        group: str | None = None,
+        resources: Resources | None = None,
         *,
         generation: int | None = None,
         wait: bool | float | None = None,
-        after: int | None = None,
+        after: int | Mapping[str, int] | None = None,
         session: float = 0.0,
     ) -> Claim:
         """Claims `resources` (those it reads, as `TOPIC-PARTITION`, if none are given) in `group`; see `Producer.own`.

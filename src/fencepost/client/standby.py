@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar, Unpack
 
@@ -58,6 +58,14 @@ class Term:
     @property
     def generation(self) -> Generation:
         return self.claim.generation
+
+    @property
+    def generations(self) -> Mapping[str, Generation]:
+        return self.claim.generations
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        return self.claim.tokens
 
     def check(self) -> None:
         """Raises Fenced if somebody has taken over, for a body that does long work between two sends."""
@@ -121,7 +129,7 @@ class Standby:
     def __init__(
         self,
         servers: Servers | ClientSettings,
-        group: str,
+        group: str | None,
         resources: Sequence[str],
         session: float,
         options: ProducerKeywords,
@@ -186,7 +194,7 @@ class Standby:
 
 def standby(
     servers: Servers | ClientSettings,
-    group: str,
+    group: str | None,
     resources: Sequence[str],
     *,
     session: float = 10.0,
@@ -194,6 +202,7 @@ def standby(
 ) -> Standby:
     """Terms of owning `resources` in `group`, one after the other: `for term in standby(…): with term as producer: …`.
 
-    `session`: seconds of silence after which this one is replaced. `options` are the producer's.
+    `group`: None means the group `default`. `session`: seconds of silence after which this one is replaced. `options`
+    are the producer's.
     """
     return Standby(servers, group, resources, session, options)

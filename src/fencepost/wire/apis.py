@@ -149,7 +149,7 @@ APIS: Final[dict[int, ApiInfo]] = {
     90: ApiInfo("DescribeShareGroupOffsets", 0, 1, 0),
     91: ApiInfo("AlterShareGroupOffsets", 0, 0, 0),
     92: ApiInfo("DeleteShareGroupOffsets", 0, 0, 0),
-    Key.OWN: ApiInfo("Own", 0, 0, 0),
+    Key.OWN: ApiInfo("Own", 0, 1, 0),
     Key.DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 0, 0),
 }
 

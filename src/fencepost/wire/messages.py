@@ -87,7 +87,8 @@ def _codec(key: int, version: int, direction: str) -> Codec:
         raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
     with _loading:
         if key >= Key.OWN:
-            return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}"))
+            suffix = f"V{version}" if version else ""
+            return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}{suffix}"))
         from kio.schema.index import api_key_map
 
         module = f"kio.schema.{api_key_map[key]}.v{version}.{direction}"

@@ -1,11 +1,15 @@
 """fencepost's own messages, described as kio describes Kafka's: `own` (API key 10000) claims, waits for and releases
-resources; DescribeOwners (10001) says who holds what. Version 0 both.
+resources; DescribeOwners (10001) says who holds what.
 
-    OwnRequest             => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
+    OwnRequest v0          => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
                               resource tag 0: after_token INT64
                               request tag 0: session_ms INT32; tag 1: release [COMPACT_STRING]
-    OwnResponse            => error_code INT16, error_message COMPACT_NULLABLE_STRING,
+    OwnResponse v0         => error_code INT16, error_message COMPACT_NULLABLE_STRING,
                               resources [name COMPACT_STRING, error_code INT16, generation INT32, token INT64]
+    OwnRequest v1          => group COMPACT_NULLABLE_STRING (null: the group `default`), wait_ms INT32,
+                              resources [resource COMPACT_STRING, generation INT32], tags as in v0
+    OwnResponse v1         => error_code INT16, error_message COMPACT_NULLABLE_STRING, group COMPACT_STRING,
+                              resources [resource COMPACT_STRING, error_code INT16, generation INT32, token INT64]
     DescribeOwnersRequest  => group COMPACT_NULLABLE_STRING (null: all groups)
     DescribeOwnersResponse => error_code INT16,
                               owners [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64,
@@ -70,6 +74,52 @@ class OwnResponse:
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
     resources: tuple[OwnedResource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedResourceV1:
+    __flexible__: ClassVar[bool] = True
+    resource: str = field(metadata=_of("string"))
+    generation: int = field(metadata=_of("int32"))
+    after_token: int = field(metadata=_of("int64", tag=0), default=NO_TOKEN)
+
+    @property
+    def name(self) -> str:
+        """Version 0's name for it, so that both versions are read alike."""
+        return self.resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRequestV1:
+    __flexible__: ClassVar[bool] = True
+    group: str | None = field(metadata=_of("string"), default=None)
+    wait_ms: int = field(metadata=_of("int32"), default=0)
+    resources: tuple[ClaimedResourceV1, ...]
+    session_ms: int = field(metadata=_of("int32", tag=0), default=0)
+    release: tuple[str, ...] = field(metadata=_of("string", tag=1), default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedResourceV1:
+    __flexible__: ClassVar[bool] = True
+    resource: str = field(metadata=_of("string"))
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    generation: int = field(metadata=_of("int32"))
+    token: int = field(metadata=_of("int64"), default=NO_TOKEN)
+
+    @property
+    def name(self) -> str:
+        return self.resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnResponseV1:
+    __flexible__: ClassVar[bool] = True
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    error_message: str | None = field(metadata=_of("string"), default=None)
+    group: str = field(metadata=_of("string"))
+    """In which the resources were claimed: the request's, or the default group."""
+    resources: tuple[OwnedResourceV1, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,18 @@ def test_a_claim_is_sent_when_the_server_is_reached() -> None:
     assert claim.outcome.result()[0].generation == 1
 
 
+@pytest.mark.parametrize("spoken", [0, 1])
+def test_a_claim_is_asked_in_the_newest_version_that_the_server_speaks(spoken: int) -> None:
+    """OWN-1: an older server is asked in version 0, where the group is always named."""
+    on = cluster()
+    on.versions = {**on.versions, Api.OWN: (0, spoken)}
+    producer = SteppedProducer(on)
+    claim = asks(producer)
+    producer.step_until(claim.outcome.done)
+    assert [(row.name, row.generation) for row in claim.outcome.result()] == [("t-0", 1)]
+    assert [request.version for request in on.requests(Api.OWN)] == [spoken]
+
+
 def test_a_refused_claim_says_the_current_generation_and_changes_nothing() -> None:
     """OWN-4."""
     on = cluster()

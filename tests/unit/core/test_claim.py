@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.claim import LONGEST_WAIT, demand
+from fencepost.core.claim import DEFAULT_GROUP, LONGEST_WAIT, demand
 
 pytestmark = pytest.mark.unit
 
@@ -29,11 +29,39 @@ pytestmark = pytest.mark.unit
         ("g", ["r"], {"wait": 1e9}, "wait=True"),
         ("g", ["r"], {"generation": 1, "after": -1}, "a token"),
         ("g", ["r"], {"generation": 1, "session": -1.0}, "a session"),
+        ("g", None, {"generation": 1}, "resources is missing"),
+        ("g", {"r": 1}, {"generation": 1}, "leave generation=… out"),
+        ("g", {"r": 1}, {"wait": True}, "say generation=N"),
+        ("g", {"r": 1, "s": -1}, {}, "a generation is 0 to 2147483647, not -1"),
+        ("g", ["r"], {"generation": 1, "after": {"s": 1}}, "after names 's', which is not claimed"),
+        ("g", ["r"], {"generation": 1, "after": {"r": -1}}, "a token"),
     ],
 )
-def test_a_mistake_is_named(group: str, resources: list[str], how: dict[str, Any], said: str) -> None:
+def test_a_mistake_is_named(group: str, resources: Any, how: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         demand(group, resources, **how)
+
+
+def test_every_resource_may_have_its_own_generation_and_token() -> None:
+    """OWN-1: the document's claim is a list of (resource, generation)."""
+    wanted = demand("g", {"a": 5, "b": 1}, after={"b": 17})
+    assert [tuple(want) for want in wanted.wanted()] == [("a", 5, None), ("b", 1, 17)]
+    assert [row.get("after_token") for row in wanted.fields()["resources"]] == [None, 17]
+
+
+def test_a_claim_without_a_group_is_made_in_the_default_group() -> None:
+    assert demand(None, ["r"], generation=1).group == DEFAULT_GROUP == "default"
+
+
+@pytest.mark.parametrize("wrong", [{"r": "5"}, {"r": True}, {"r": None}])
+def test_a_generation_of_the_wrong_kind_is_named(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="the generation of 'r' must be an int"):
+        demand("g", wrong)
+
+
+def test_resources_in_the_place_of_the_group_are_named() -> None:
+    with pytest.raises(TypeError, match=r"group must be a str, not list; leave it out with own\(resources=…\)"):
+        demand(["orders-0"], None, generation=1)  # type: ignore[arg-type]
 
 
 def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
@@ -55,7 +83,7 @@ def test_a_short_wait_is_still_a_wait() -> None:
 def test_the_request_says_what_was_demanded() -> None:
     fields = demand("g", ["a", "b"], generation=3, after=17, session=2.5).fields()
     assert fields["resources"] == [
-        {"name": "a", "generation": 3, "after_token": 17},
-        {"name": "b", "generation": 3, "after_token": 17},
+        {"name": "a", "resource": "a", "generation": 3, "after_token": 17},
+        {"name": "b", "resource": "b", "generation": 3, "after_token": 17},
     ]
     assert (fields["wait_ms"], fields["session_ms"], fields["release"]) == (0, 2500, [])

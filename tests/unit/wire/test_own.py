@@ -72,20 +72,35 @@ def test_an_answer_has_the_documented_layout() -> None:
     assert encode_response(10_000, 0, {"error_code": 0}) == b"\0\0\0\x01\0"
 
 
-@pytest.mark.parametrize("kind", [own.OwnRequest, own.OwnResponse])
+def test_version_1_names_the_resource_and_answers_with_the_group() -> None:
+    """OWN-1, as the document has it: the group is optional, and the answer says which one it was."""
+    fields = {"group": None, "wait_ms": 0, "resources": [{"resource": "orders-0", "generation": 3}]}
+    written = b"\0" + b"\0\0\0\0" + b"\x02" + b"\x09orders-0\0\0\0\x03" + b"\0" + b"\0"
+    assert encode_request(10_000, 1, fields) == written
+    request = decode_request(10_000, 1, written)
+    assert (request.group, request.resources[0].resource, request.resources[0].name) == (None, "orders-0", "orders-0")
+    granted = {"resource": "orders-0", "error_code": 0, "generation": 4, "token": 7}
+    answer = {"error_code": 0, "error_message": None, "group": "default", "resources": [granted]}
+    written = b"\0\0\0" + b"\x08default" + b"\x02\x09orders-0\0\0\0\0\0\x04" + b"\0" * 7 + b"\x07\0" + b"\0"
+    assert encode_response(10_000, 1, answer) == written
+    assert decode_response(10_000, 1, written).group == "default"
+
+
+@pytest.mark.parametrize("kind", [own.OwnRequest, own.OwnResponse, own.OwnRequestV1, own.OwnResponseV1])
 @examples(100)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_a_message_survives_the_wire_and_kio_reads_it_as_one_of_its_own(
     kind: Any, data: st.DataObject, seed: int
 ) -> None:
-    encode, decode = (encode_request, decode_request) if kind is own.OwnRequest else (encode_response, decode_response)
+    is_request, version = "Request" in kind.__name__, int(kind.__name__.endswith("V1"))
+    encode, decode = (encode_request, decode_request) if is_request else (encode_response, decode_response)
     message = data.draw(messages(kind))
-    written = encode(10_000, 0, fields_of(message))
+    written = encode(10_000, version, fields_of(message))
     assert written == kio_bytes(message)
-    assert decode(10_000, 0, written) == kio_read(kind, written) == message
+    assert decode(10_000, version, written) == kio_read(kind, written) == message
     for spoiled in damaged(written, random.Random(seed), count=5):
         with contextlib.suppress(Malformed):
-            decode(10_000, 0, spoiled)
+            decode(10_000, version, spoiled)
 
 
 def test_a_claim_that_is_cut_off_is_malformed() -> None:

@@ -1,8 +1,9 @@
 """Own (10000): claim resources for this connection, wait for them, or give them back (OWN-1 to OWN-9).
 
-Version 0, fencepost's own. A claim of several resources is all or nothing; a refusal says which and what is current.
-With `wait_ms` it severs nobody and waits until all are free. `session_ms` makes silence fatal, for an owner: whoever
-waits may be silent until it is one. `release` is carried out first.
+fencepost's own; version 1 names the field `resource`, makes the group optional and answers with it. A claim of several
+resources is all or nothing; a refusal says which and what is current. With `wait_ms` it severs nobody and waits until
+all are free. `session_ms` makes silence fatal, for an owner: whoever waits may be silent until it is one. `release` is
+carried out first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from fencepost.core.claim import LONGEST_NAME, MOST_RESOURCES
+from fencepost.core.claim import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
 from fencepost.core.ownership import Granted, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
@@ -22,27 +23,30 @@ _NO_TOKEN: Final = -1
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message, connection = request.message, request.connection
+    group = DEFAULT_GROUP if message.group is None else message.group
     try:
-        wanted = _check(broker, request)
+        wanted = _check(broker, request, group)
         if message.release:
-            broker.owners.release(connection, message.group, message.release)
+            broker.owners.release(connection, group, message.release)
         if message.wait_ms > 0:
-            judged = await broker.owners.wait(connection, message.group, wanted, message.wait_ms)
+            judged = await broker.owners.wait(connection, group, wanted, message.wait_ms)
             if judged is None:
                 raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {message.wait_ms} ms")
         else:
-            judged = await broker.owners.claim(connection, message.group, wanted)
+            judged = await broker.owners.claim(connection, group, wanted)
         if message.session_ms > 0 and broker.owners.table.held_by(connection):
             broker.owners.set_session(connection, message.session_ms)
     except FencepostError as error:
-        return {"error_code": error.code, "error_message": error.reason, "resources": []}
+        return {"error_code": error.code, "error_message": error.reason, "group": group, "resources": []}
     refused = not isinstance(judged, Granted)
     return {
         "error_code": ErrorCode.ILLEGAL_GENERATION if refused else ErrorCode.NONE,
         "error_message": _reason(judged.rows) if refused else None,
+        "group": group,
         "resources": [
             {
                 "name": row.name,
+                "resource": row.name,
                 "error_code": ErrorCode.ILLEGAL_GENERATION if row.refused else ErrorCode.NONE,
                 "generation": row.generation,
                 "token": row.token,
@@ -58,9 +62,9 @@ def _reason(rows: list[Any]) -> str:
     return words + (f" (and {more} more)" if more else "")
 
 
-def _check(broker: Broker, request: Request) -> list[Wanted]:
+def _check(broker: Broker, request: Request, claimed_in: str) -> list[Wanted]:
     message = request.message
-    if not 0 < len(message.group) <= LONGEST_NAME:
+    if not 0 < len(claimed_in) <= LONGEST_NAME:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"a group's name has 1 to {LONGEST_NAME} characters")
     if message.wait_ms < 0 or message.session_ms < 0:
         raise ServerError(ErrorCode.INVALID_REQUEST, "wait_ms and session_ms cannot be negative")
@@ -70,7 +74,7 @@ def _check(broker: Broker, request: Request) -> list[Wanted]:
             raise ServerError(ErrorCode.INVALID_REQUEST, f"a resource's name has 1 to {LONGEST_NAME} characters")
         if times > 1:
             raise ServerError(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
-    held = {name for group, name in broker.owners.table.held_by(request.connection) if group == message.group}
+    held = {name for group, name in broker.owners.table.held_by(request.connection) if group == claimed_in}
     if len(held | names.keys()) > MOST_RESOURCES:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection owns at most {MOST_RESOURCES} resources")
     for resource in message.resources:
@@ -88,4 +92,4 @@ def _check(broker: Broker, request: Request) -> list[Wanted]:
     ]
 
 
-API = Api(key=10_000, name="Own", versions=(0, 0), handle=handle, waits=True)
+API = Api(key=10_000, name="Own", versions=(0, 1), handle=handle, waits=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fencepost.core.claim import DEFAULT_GROUP
 from fencepost.core.ownership import Granted, Wanted
 from fencepost.errors import ErrorCode
 from fencepost.kernel import Buffer
@@ -165,20 +166,27 @@ class Brokers:
 
     def _own(self, message: Any, link: Connected) -> Mapping[str, Any]:
         """Waiting is the test's affair: `Delayed` holds the answer back."""
-        self._state.ownership.release(link, message.group, message.release)
+        group = DEFAULT_GROUP if message.group is None else message.group
+        self._state.ownership.release(link, group, message.release)
         wanted = [
             Wanted(each.name, Generation(each.generation), None if each.after_token < 0 else each.after_token)
             for each in message.resources
         ]
-        judged = self._state.ownership.claim(link, message.group, wanted)
+        judged = self._state.ownership.claim(link, group, wanted)
         if isinstance(judged, Granted):
             self._state.sever(judged.severed)
         code = ErrorCode.NONE if isinstance(judged, Granted) else ErrorCode.ILLEGAL_GENERATION
         rows = [
-            {"name": row.name, "error_code": int(code), "generation": row.generation, "token": row.token}
+            {
+                "name": row.name,
+                "resource": row.name,
+                "error_code": int(code),
+                "generation": row.generation,
+                "token": row.token,
+            }
             for row in judged.rows
         ]
-        return {"error_code": int(code), "error_message": None, "resources": rows}
+        return {"error_code": int(code), "error_message": None, "group": group, "resources": rows}
 
     def _owners(self) -> Mapping[str, Any]:
         owners = [

@@ -24,7 +24,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     Api.INIT_PRODUCER_ID: (0, 4),
 }
 
-OWNING: Final[Mapping[int, tuple[int, int]]] = {Api.OWN: (0, 0), Api.DESCRIBE_OWNERS: (0, 0)}
+OWNING: Final[Mapping[int, tuple[int, int]]] = {Api.OWN: (0, 1), Api.DESCRIBE_OWNERS: (0, 0)}
 """What fencepost's server offers besides."""
 
 
