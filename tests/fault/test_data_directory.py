@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sqlite3
+import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,3 +105,49 @@ def test_the_folder_of_a_deleted_topic_that_a_crash_left_behind_goes_at_the_next
         while folder.exists():
             time.sleep(0.01)
     assert f"removing {folder}: its topic is deleted" in caplog.messages
+
+
+def test_the_folder_of_a_topic_that_is_made_during_the_sweep_is_not_called_strange(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever believes that a folder belongs to no topic deletes it."""
+    (folder,) = written(tmp_path, "old")
+    with sqlite3.connect(tmp_path / "meta.sqlite") as store:
+        store.execute("DELETE FROM topics")
+        store.execute("INSERT INTO deleted_folders (folder) VALUES (?)", (folder.name,))
+    store.close()
+    made = threading.Event()
+    remove = shutil.rmtree
+
+    def late(path: Path, *, ignore_errors: bool = False) -> None:
+        made.wait()
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    with fencepost.Server(tmp_path) as server, RawClient(server.address) as client:
+        client.create_topic("new")
+        client.produce("new", batch([b"live"]))
+        made.set()
+        while folder.exists():
+            time.sleep(0.005)
+    assert "belongs to no topic" not in caplog.text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
+def test_nobody_else_can_read_what_the_server_makes(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        data = tmp_path / "above" / "data"
+        with fencepost.Server(data) as server, RawClient(server.address) as client:
+            client.create_topic("t", configs={"segment.bytes": "200"})
+            for _ in range(3):
+                client.produce("t", batch([b"x" * 100]))
+            while_running = [data, *data.rglob("*")]
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in while_running}
+        modes |= {path.name: stat.S_IMODE(path.stat().st_mode) for path in data.rglob("*")}
+    finally:
+        os.umask(old)
+    assert {"meta.sqlite-wal", "fencepost.lock"} <= set(modes)
+    assert any(name.endswith(".snapshot") for name in modes)
+    wrong = {name: oct(mode) for name, mode in modes.items() if mode not in (0o700, 0o600)}
+    assert wrong == {}

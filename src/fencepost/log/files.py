@@ -74,7 +74,7 @@ class OsFiles:
         self._nowait_flag = _NOWAIT_FLAG
 
     def open(self, path: str, *, create: bool) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -125,7 +125,7 @@ class OsFiles:
         return os.listdir(path)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path)
+        os.mkdir(path, 0o700)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

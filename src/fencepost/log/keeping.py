@@ -27,6 +27,8 @@ from fencepost.log.rewriting import delete_horizon, rebuild, records_of, split
 from fencepost.types import Milliseconds, Offset, Pid
 
 _DIGEST_SIZE: Final = 16
+_NEVER: Final[Milliseconds] = 2**63 - 1
+"""The last time that a batch can carry: a horizon beyond it is never reached."""
 _marker_offset = attrgetter("marker_offset")
 
 
@@ -148,4 +150,4 @@ class BatchFilter:
     def _new_horizon(self, header: BatchHeader, needed: bool) -> Milliseconds | None:
         if not needed or delete_horizon(header) is not None:
             return None
-        return self.now_ms + self.delete_retention_ms
+        return min(self.now_ms + self.delete_retention_ms, _NEVER)

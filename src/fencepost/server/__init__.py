@@ -12,5 +12,5 @@
     store.py, group_rows.py, transaction_rows.py    what is not records: SQLite, and how things lie in it
     groups.py, transactions.py, markers.py, pids.py    the coordinators; markers in the logs; producer ids
     owners.py, guards.py                  own, and who may write or read what
-    housekeeping.py                       retention, compaction and snapshots, when nobody asks
+    housekeeping.py, health.py            retention, compaction and snapshots, when nobody asks; what of that fails
 """

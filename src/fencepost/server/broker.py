@@ -10,13 +10,14 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from fencepost.errors import ErrorCode, ServerError
+from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server import group_rows, owners, transactions
 from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.datadir import DataDirectory
 from fencepost.server.groups import Coordinator
+from fencepost.server.health import Chore, Health
 from fencepost.server.housekeeping import Housekeeping
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.pids import PidAllocator
@@ -38,6 +39,7 @@ class Broker:
     def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.health = Health(self.clock)
         self.directory = DataDirectory(config.data)
         try:
             self.store = Store(
@@ -54,7 +56,7 @@ class Broker:
             self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
         )
         self.pids = PidAllocator(self.store)
-        self.syncer = Syncer(self.threads)
+        self.syncer = Syncer(self.threads, self.health)
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
@@ -62,6 +64,8 @@ class Broker:
         """Bytes of answers that wait in connections whose clients do not read."""
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""
+        self._leftovers: set[Path] = set()
+        """Folders of deleted topics that are still there."""
         self._creating: dict[str, asyncio.Task[Topic]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -73,12 +77,15 @@ class Broker:
 
     async def start(self) -> None:
         deleted = [str(name) for (name,) in self.store.query("SELECT folder FROM deleted_folders")]
+        self._report_strange_folders(deleted)
         await self.store.execute(
             [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
         )
         await self.groups.start()
         self.transactions.start()
-        self.spawn(Housekeeping(self).run(), "housekeeping")
+        housekeeping = Housekeeping(self)
+        self.spawn(housekeeping.run(), "housekeeping")
+        self.spawn(housekeeping.run_compaction(), "compaction")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
 
     async def close(self, *, served: bool = True) -> None:
@@ -147,28 +154,42 @@ class Broker:
             if partition.log is not None:
                 partition.log.abandon()
                 partition.log = None
+        self.health.forget({str(partition.name) for partition in topic.touched()})
         self.groups.topic_deleted(topic.name)
         self.spawn(self._remove_folder(topic.folder), f"remove {topic.folder.name}")
 
     async def _remove_folder(self, folder: Path) -> None:
-        """Of a deleted topic. What cannot be removed now is tried again at the next start."""
+        """Of a deleted topic. What cannot be removed now is tried again in the next round, and at the next start."""
 
         def remove() -> bool:
             shutil.rmtree(folder, ignore_errors=True)
             return not folder.exists()
 
-        if await asyncio.get_running_loop().run_in_executor(self.threads, remove):
+        self._leftovers.add(folder)
+        with self.health.watch(Chore.FOLDERS, folder.name):
+            if not await asyncio.get_running_loop().run_in_executor(self.threads, remove):
+                raise StorageError(f"{folder} cannot be removed")
             await self.store.execute([("DELETE FROM deleted_folders WHERE folder = ?", (folder.name,))])
+            self._leftovers.discard(folder)
+
+    async def remove_leftovers(self) -> None:
+        """Tries again to remove what is left of deleted topics."""
+        for folder in list(self._leftovers):
+            await self._remove_folder(folder)
 
     async def _sweep_folders(self, deleted: list[str]) -> None:
-        """A crash between deleting a topic and removing its folder leaves one behind: it goes now. Others stay: they
-        may be all that is left of a topic that an older metadata store has never heard of."""
-        expected = {topic.folder.name for topic in self.topics} | set(deleted)
+        """A crash between deleting a topic and removing its folder leaves one behind: it goes now."""
         for name in deleted:
             folder = self.directory.logs / name
             if folder.exists():
                 logger.info("removing %s: its topic is deleted", folder)
             await self._remove_folder(folder)
+
+    def _report_strange_folders(self, deleted: list[str]) -> None:
+        """Names the folders of no topic, and leaves them alone: they may be all that is left of a topic that an older
+        metadata store has never heard of. Asked before anybody can make a topic: the folder of one that is made
+        meanwhile would be named too, and whoever believes it deletes live data."""
+        expected = {topic.folder.name for topic in self.topics} | set(deleted)
         for folder in self.directory.logs.iterdir():
             if folder.is_dir() and folder.name not in expected:
                 logger.warning("%s belongs to no topic; it is left alone", folder)

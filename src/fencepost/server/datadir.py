@@ -31,6 +31,10 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class DataDirectory:
     """Takes the directory, or says who has it; a temporary one is removed on `close`."""
 
@@ -40,8 +44,11 @@ class DataDirectory:
         self._is_new = not self.path.exists()
         try:
             self._check_that_it_is_ours()
-            self.logs.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] = (self.path / "fencepost.lock").open("a+", encoding="ascii")
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(0o700, exist_ok=True)
+            self._lock: IO[str] = open(  # noqa: SIM115 - held until `close`
+                self.path / "fencepost.lock", "a+", encoding="ascii", opener=_private
+            )
         except OSError as error:
             raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror or error}") from error
         self._take()

@@ -50,6 +50,7 @@ from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed, OffsetTable
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server import group_rows
+from fencepost.server.health import Chore
 from fencepost.server.store import Statement
 from fencepost.types import Milliseconds, Pid, TopicPartition
 
@@ -62,6 +63,9 @@ SCHEMA: Final = group_rows.SCHEMA
 
 _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
+
+_AFTER_A_FAILURE_MS: Final = 1000
+"""A deadline that could not be carried out is tried again after this time."""
 
 _STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
 """Those of a classic group that a restart brings back."""
@@ -387,31 +391,33 @@ class Coordinator:
 
     async def expire_offsets(self) -> None:
         """Forgets offsets beyond their retention, and groups that have neither members nor offsets."""
-        now_ms = self._broker.clock.now_ms()
         for entry in list(self._groups.values()):
-            expired = entry.offsets.expired(
-                now_ms,
-                self._broker.config.offsets_retention_ms,
-                empty_since_ms=entry.empty_since_ms,
-                is_read=entry.reads,
+            with self._broker.health.watch(Chore.OFFSETS, entry.group_id):
+                await self._expire_offsets(entry)
+        for chore in (Chore.OFFSETS, Chore.GROUPS):
+            self._broker.health.keep_only(chore, self._groups)
+
+    async def _expire_offsets(self, entry: GroupEntry) -> None:
+        expired = entry.offsets.expired(
+            self._broker.clock.now_ms(),
+            self._broker.config.offsets_retention_ms,
+            empty_since_ms=entry.empty_since_ms,
+            is_read=entry.reads,
+        )
+        if expired:
+            # Only what is as old as it looks: a newer commit may be on its way to the store.
+            newest = max(committed.committed_ms for committed in expired.values())
+            await self._when_stored(
+                group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
             )
-            if expired:
-                # Only what is as old as it looks: a newer commit may be on its way to the store.
-                newest = max(committed.committed_ms for committed in expired.values())
-                await self._when_stored(
-                    group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
-                )
-            abandoned = entry.group.is_empty and not (isinstance(entry.group, Group) and entry.group.pending)
-            if abandoned and not entry.has_offsets and self._groups.get(entry.group_id) is entry:
-                await self.delete(entry.group_id)
+        abandoned = entry.group.is_empty and not (isinstance(entry.group, Group) and entry.group.pending)
+        if abandoned and not entry.has_offsets and self._groups.get(entry.group_id) is entry:
+            await self.delete(entry.group_id)
 
     async def _expire_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
-            try:
-                await self.expire_offsets()
-            except StorageError as error:
-                logger.warning("offsets could not be expired, will try again: %s", error)
+            await self.expire_offsets()
 
     # ------------------------------------------------------------------------------------------ administration
 
@@ -493,6 +499,9 @@ class Coordinator:
         at = entry.group.next_deadline()
         if at is None or self._closed or (entry.armed is not None and entry.armed <= at):
             return
+        self._arm_at(entry, at)
+
+    def _arm_at(self, entry: GroupEntry, at: Milliseconds) -> None:
         entry.armed = at
         heapq.heappush(self._timers, (at, next(self._numbers), entry))
         self._sleep_until(at)
@@ -517,15 +526,24 @@ class Coordinator:
             if entry.armed != at or self._groups.get(entry.group_id) is not entry:
                 continue  # an earlier deadline has taken its place, or the group is gone
             entry.armed = None
-            if isinstance(entry.group, Group):
-                self._perform(entry, entry.group.tick(now))
+            failed = True
+            with self._broker.health.watch(Chore.GROUPS, entry.group_id):
+                self._tick(entry, now)
+                failed = False
+            if failed:
+                self._arm_at(entry, now + _AFTER_A_FAILURE_MS)
             else:
-                for member_id in entry.group.tick(now):
-                    logger.info("member %s of group %s is removed: its time was over", member_id, entry.group_id)
-                self._save_consumer(entry, entry.group)
-            self._arm(entry)
+                self._arm(entry)
         if self._timers:
             self._sleep_until(self._timers[0][0])
+
+    def _tick(self, entry: GroupEntry, now: Milliseconds) -> None:
+        if isinstance(entry.group, Group):
+            self._perform(entry, entry.group.tick(now))
+        else:
+            for member_id in entry.group.tick(now):
+                logger.info("member %s of group %s is removed: its time was over", member_id, entry.group_id)
+            self._save_consumer(entry, entry.group)
 
 
 def _random_id() -> str:

@@ -14,6 +14,7 @@ from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
+from fencepost.server.health import Chore
 from fencepost.server.memory import RequestMemory
 from fencepost.server.router import Api, Fields
 from fencepost.server.settings import parse_address
@@ -95,12 +96,14 @@ class Listener:
     def close_the_silent(self) -> None:
         """Closes connections that are idle for long, and, while others need the memory, those that keep it for requests
         that hardly come, or that wait for their own client."""
+        self.broker.health.each(Chore.CONNECTIONS, list(self.connections), self._close_if_silent)
+
+    def _close_if_silent(self, connection: Connection) -> None:
         config, now = self.broker.config, self.broker.clock.monotonic()
-        for connection in list(self.connections):
-            silent = now - connection.last_progress
-            if silent * 1000 > config.connection_idle_ms and connection.idle:
-                logger.info("closing %s after %.0f s of silence", connection.peer, silent)
-                connection.close()
-            elif self.memory.contended and connection.is_late(now, config.stalled_frame_ms / 1000):
-                logger.warning("closing %s: it is too slow while others wait for memory", connection.peer)
-                connection.close()
+        silent = now - connection.last_progress
+        if silent * 1000 > config.connection_idle_ms and connection.idle:
+            logger.info("closing %s after %.0f s of silence", connection.peer, silent)
+            connection.close()
+        elif self.memory.contended and connection.is_late(now, config.stalled_frame_ms / 1000):
+            logger.warning("closing %s: it is too slow while others wait for memory", connection.peer)
+            connection.close()

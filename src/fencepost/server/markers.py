@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from fencepost.core.transactions import State, Transaction
-from fencepost.errors import FencepostError, StorageError
+from fencepost.errors import StorageError
 from fencepost.kernel.control import MarkerType, encode_marker
 from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
@@ -58,7 +58,7 @@ class Markers:
         for partition in sorted(transaction.partitions):
             try:
                 marker = await self._mark(transaction, partition, again=again)
-            except (FencepostError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other partitions get theirs
                 logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
                 missing = True
                 continue

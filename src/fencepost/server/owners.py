@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.ownership import Granted, Judgement, Ownership, Wanted
 from fencepost.errors import FencepostError, StorageError
+from fencepost.server.health import Chore
 from fencepost.server.store import Statement
 from fencepost.types import Milliseconds, partition_named
 
@@ -185,10 +186,12 @@ class Owners:
         try:
             while self._sessions:
                 await asyncio.sleep(_PATROL_SECONDS)
-                now = self._broker.clock.monotonic()
-                for connection, session_ms in list(self._sessions.items()):
-                    if (now - connection.last_progress) * 1000 > session_ms:
-                        logger.info("severing %s: silent for more than %d ms", connection.peer, session_ms)
-                        connection.sever()
+                self._broker.health.each(Chore.OWNERS, list(self._sessions), self._sever_if_silent)
         finally:
             self._patrolling = False
+
+    def _sever_if_silent(self, connection: Connection) -> None:
+        session_ms = self._sessions.get(connection)
+        if session_ms is not None and (self._broker.clock.monotonic() - connection.last_progress) * 1000 > session_ms:
+            logger.info("severing %s: silent for more than %d ms", connection.peer, session_ms)
+            connection.sever()

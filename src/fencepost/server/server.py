@@ -24,6 +24,7 @@ from fencepost.log.files import Files
 from fencepost.server.allocator import keep_freed_memory
 from fencepost.server.broker import Broker
 from fencepost.server.clock import Clock
+from fencepost.server.health import Health, Trouble
 from fencepost.server.listener import Listener
 from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.setting import settings_doc
@@ -53,8 +54,11 @@ async def _serve(
     *,
     clock: Clock | None = None,
     files: Files | None = None,
+    on_broker: Callable[[Broker], None] | None = None,
 ) -> None:
     broker = Broker(config, clock=clock, files=files)
+    if on_broker is not None:
+        on_broker(broker)
     listens = False
     try:
         await broker.start()
@@ -124,6 +128,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[str] | None = None
         self._failure: BaseException | None = None
+        self._health: Health | None = None
 
     def __repr__(self) -> str:
         if not self._address:
@@ -148,6 +153,13 @@ class Server:
     def pid(self) -> int:
         """The process that serves."""
         return self._child.pid if self._child is not None else os.getpid()
+
+    @property
+    def health(self) -> tuple[Trouble, ...]:
+        """What the server does unasked and could not do, oldest first; empty if all is well."""
+        if self._health is None:
+            raise RuntimeError("health is known of a server that was started in this process, without process=True")
+        return self._health.troubles
 
     def start(self) -> Self:
         if self._address:
@@ -196,9 +208,12 @@ class Server:
             self._address, self._data = address, data
             ready.set()
 
+        def on_broker(broker: Broker) -> None:
+            self._health = broker.health
+
         async def main() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            await _serve(self.config, on_ready, self._stop, clock=self._clock, files=self._files)
+            await _serve(self.config, on_ready, self._stop, clock=self._clock, files=self._files, on_broker=on_broker)
 
         def target() -> None:
             try:

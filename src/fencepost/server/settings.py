@@ -94,6 +94,10 @@ class ServerConfig:
         5 * 60 * 1000,
         "How often retention, expiry of idle pids and compaction look for work.",
     )
+    compaction_keys: int = setting(
+        200_000,
+        "Keys that a compaction keeps in memory at once, at under 200 bytes each; more keys take more passes.",
+    )
 
     def __post_init__(self) -> None:
         if self.sync not in ("always", "os"):

@@ -54,9 +54,10 @@ class Store:
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
         self.commits = 0
         try:
+            path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._prepare(sync, (*SCHEMA, *schema))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise DataDirectoryError(f"cannot use {path}: {error}") from error
         self._thread = threading.Thread(target=self._run, name="fencepost-store", daemon=True)
         self._thread.start()
@@ -123,7 +124,9 @@ class Store:
                         failures[number] = error
                 self._connection.execute("COMMIT")
             self.commits += 1
-        except sqlite3.Error as error:
+        except Exception as error:
+            # Not only sqlite3.Error: a number or a text that SQLite cannot take is another one, and without this thread
+            # nobody's change would ever be answered.
             logger.exception("the metadata store could not commit %d changes", len(batch))
             failures = dict.fromkeys(range(len(batch)), StorageError(f"metadata could not be written: {error}"))
             with contextlib.suppress(sqlite3.Error):
@@ -138,7 +141,7 @@ class Store:
         try:
             for sql, params in change.statements:
                 self._connection.execute(sql, params)
-        except sqlite3.Error as error:
+        except Exception as error:
             logger.exception("a change of the metadata was refused")
             self._connection.execute("ROLLBACK TO change")
             return StorageError(f"metadata could not be written: {error}")

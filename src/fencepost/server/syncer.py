@@ -9,24 +9,22 @@ server, the more requests share a sync.
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import Executor
 from typing import Final
 
-from fencepost.errors import StorageError
 from fencepost.log.partition import PartitionLog
+from fencepost.server.health import Chore, Health
 from fencepost.server.partition import Partition
 from fencepost.types import Offset
-
-logger = logging.getLogger(__name__)
 
 _PARALLEL: Final = 4
 """Threads that a round may use: syncs of different files share the file system's journal commit."""
 
 
 class Syncer:
-    def __init__(self, threads: Executor) -> None:
+    def __init__(self, threads: Executor, health: Health) -> None:
         self._threads = threads
+        self._health = health
         self._dirty: set[Partition] = set()
         self._gathering: asyncio.Future[None] | None = None
         self._running = False
@@ -59,9 +57,12 @@ class Syncer:
             shares = [logs[i::_PARALLEL] for i in range(min(_PARALLEL, len(logs)))]
             results = await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
             for synced in results:
-                for partition, log, offset in synced:
-                    if offset is not None and partition.log is log:
-                        partition.advance(offset)
+                for partition, log, outcome in synced:
+                    if isinstance(outcome, Exception):
+                        self._health.note(Chore.SYNC, partition.name, outcome)
+                    elif partition.log is log:
+                        self._health.clear(Chore.SYNC, partition.name)
+                        partition.advance(outcome)
             self.rounds += 1
             this_round.set_result(None)
         self._running = False
@@ -69,13 +70,14 @@ class Syncer:
 
 def _sync_all(
     logs: list[tuple[Partition, PartitionLog]],
-) -> list[tuple[Partition, PartitionLog, Offset | None]]:
-    results: list[tuple[Partition, PartitionLog, Offset | None]] = []
+) -> list[tuple[Partition, PartitionLog, Offset | Exception]]:
+    """Whatever goes wrong with one log is that log's matter: the others are synced, and the round comes to its end."""
+    results: list[tuple[Partition, PartitionLog, Offset | Exception]] = []
     for partition, log in logs:
-        offset: Offset | None = None
+        outcome: Offset | Exception
         try:
-            offset = log.sync()
-        except (StorageError, OSError) as error:
-            logger.error("sync of %s failed: %s; it takes no writes until it is reopened", partition.name, error)
-        results.append((partition, log, offset))
+            outcome = log.sync()
+        except Exception as error:  # noqa: BLE001 - the round has to come to its end
+            outcome = error
+        results.append((partition, log, outcome))
     return results

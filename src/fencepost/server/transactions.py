@@ -45,6 +45,7 @@ from fencepost.server.guards import (
     refuse_severed,
     rights_of,
 )
+from fencepost.server.health import Chore
 from fencepost.server.markers import Markers
 from fencepost.server.store import Statement
 from fencepost.server.transaction_rows import Overruled
@@ -443,9 +444,11 @@ class Transactions:
     async def _finish(self, entry: Entry) -> None:
         """The decision stands: its markers are tried until they are in the logs."""
         while True:
-            async with entry.lock:
-                if entry.transaction.state not in DECIDED or await self._mark_all(entry, again=True):
-                    return
+            with self._broker.health.watch(Chore.MARKERS, entry.transaction.name):
+                async with entry.lock:
+                    if entry.transaction.state not in DECIDED or await self._mark_all(entry, again=True):
+                        return
+                raise StorageError("some of its markers cannot be written yet")
             await asyncio.sleep(_PATROL_SECONDS)
 
     async def _mark_all(self, entry: Entry, *, again: bool = False) -> bool:
@@ -516,27 +519,35 @@ class Transactions:
     async def _patrol(self) -> None:
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
-            now = self._broker.clock.now_ms()
-            for entry in list(self._by_name.values()):
-                if entry.lock.locked():
-                    continue
-                if entry.transaction.has_timed_out(now):
-                    self._broker.spawn(self._abort_late(entry), f"abort {entry.transaction.name}")
-                elif _is_forgettable(entry.transaction, now):
-                    self._broker.spawn(self._forget(entry), f"forget {entry.transaction.name}")
+            with self._broker.health.watch(Chore.TRANSACTIONS):
+                self._look_for_late()
+            for chore in (Chore.TRANSACTIONS, Chore.MARKERS):
+                self._broker.health.keep_only(chore, self._by_name)
+
+    def _look_for_late(self) -> None:
+        now = self._broker.clock.now_ms()
+        for entry in list(self._by_name.values()):
+            if entry.lock.locked():
+                continue
+            if entry.transaction.has_timed_out(now):
+                self._broker.spawn(self._abort_late(entry), f"abort {entry.transaction.name}")
+            elif _is_forgettable(entry.transaction, now):
+                self._broker.spawn(self._forget(entry), f"forget {entry.transaction.name}")
 
     async def _abort_late(self, entry: Entry) -> None:
-        async with entry.lock:
-            transaction = entry.transaction
-            if transaction.has_timed_out(self._broker.clock.now_ms()):
-                logger.warning("aborting %s: open for more than %d ms", transaction.name, transaction.timeout_ms)
-                await self._end(entry, commit=False, fence=True)
+        with self._broker.health.watch(Chore.TRANSACTIONS, entry.transaction.name):
+            async with entry.lock:
+                transaction = entry.transaction
+                if transaction.has_timed_out(self._broker.clock.now_ms()):
+                    logger.warning("aborting %s: open for more than %d ms", transaction.name, transaction.timeout_ms)
+                    await self._end(entry, commit=False, fence=True)
 
     async def _forget(self, entry: Entry) -> None:
-        async with entry.lock:
-            if _is_forgettable(entry.transaction, self._broker.clock.now_ms()):
-                await self._broker.store.execute(transaction_rows.drop(entry.transaction.name))
-                self._drop(entry)
+        with self._broker.health.watch(Chore.TRANSACTIONS, entry.transaction.name):
+            async with entry.lock:
+                if _is_forgettable(entry.transaction, self._broker.clock.now_ms()):
+                    await self._broker.store.execute(transaction_rows.drop(entry.transaction.name))
+                    self._drop(entry)
 
 
 def _copy(transaction: Transaction) -> Transaction:

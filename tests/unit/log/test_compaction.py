@@ -727,3 +727,18 @@ class TestWhen:
         put(bed, (b"a", b"1"))
         seal(bed)
         assert not bed.log.wants_compaction(NOW)
+
+
+def test_tombstones_that_may_never_go_stay_and_keep_their_times(bed: LogBed) -> None:
+    """`delete.retention.ms` at its maximum: the horizon lies behind the last time that a batch can carry."""
+    bed.log.config = dataclasses.replace(bed.log.config, delete_retention_ms=2**63 - 1)
+    put(bed, (b"a", b"1"))
+    put(bed, (b"a", None), (b"b", None), timestamp=NOW + 5)
+    seal(bed)
+    compact(bed.log)
+    seal(bed)
+    compact(bed.log, now_ms=NOW + 1000 * 365 * DAY)
+    assert [(key, value) for _, key, value in contents(bed.log)] == [(b"a", None), (b"b", None)]
+    [data] = bed.log.read(Offset(0), 1, upto=bed.log.high_watermark, block=True)
+    assert delete_horizon(read_header(data)) == 2**63 - 1
+    assert [record.timestamp for record in decode_batch(data)] == [NOW + 5, NOW + 6]

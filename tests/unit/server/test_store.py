@@ -44,6 +44,27 @@ def test_many_waiting_changes_share_a_few_commits(tmp_path: Path) -> None:
     assert store.commits < 100
 
 
+@pytest.mark.parametrize("value", [2**70, "\ud800", object()], ids=["number", "text", "object"])
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
+def test_a_value_that_cannot_be_stored_is_refused_and_the_store_goes_on(
+    tmp_path: Path, value: object, together: bool
+) -> None:
+    """Not all of these are SQLite's own errors; one that is not ended the thread, and every change waited for ever."""
+    store = Store(tmp_path / "meta.sqlite", "os")
+    change = [("INSERT OR REPLACE INTO meta (name, value) VALUES ('a', ?)", (value,))]
+
+    async def write() -> None:
+        wrong = store.execute([*change, set_meta("c", "3")] if together else change)
+        right = store.execute([set_meta("b", "2")])
+        with pytest.raises(StorageError):
+            await asyncio.wait_for(wrong, 30)
+        await asyncio.wait_for(right, 30)
+
+    asyncio.run(write())
+    assert store.query("SELECT name FROM meta") == [("b",)]
+    store.close()
+
+
 def test_a_statement_that_fails_changes_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
 
