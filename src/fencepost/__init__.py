@@ -6,11 +6,13 @@ The public names load on first use, so that `import fencepost` costs next to not
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from fencepost._version import __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the cost of this module
 if TYPE_CHECKING:
+    from typing import Any
+
     from fencepost.client.admin import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
     from fencepost.client.hold import Hold, hold

@@ -44,3 +44,23 @@ def test_a_client_or_a_server_needs_neither_spark_nor_arrow(name: str) -> None:
 def test_every_public_name_can_be_had() -> None:
     for name in fencepost.__all__:
         assert getattr(fencepost, name) is not None
+
+
+FIRST_RECORD = """
+import fencepost, sys
+producer = fencepost.Producer(sys.argv[1])
+producer.send("cold-start", b"value").result()
+"""
+
+
+def test_the_first_record_loads_only_what_it_needs() -> None:
+    """Counted in modules: what a program that only sends would wait for at its start, and never use."""
+    show = "loaded = sorted(sys.modules); producer.close(); import json; print(json.dumps(loaded))"
+    with fencepost.Server() as server:
+        said = subprocess.check_output([sys.executable, "-I", "-c", FIRST_RECORD + show, server.address])
+    loaded = set(json.loads(said))
+    unused = {"own_kafka", "owner_topic", "owning", "reader", "admin", "results", "config_names", "sasl", "fetcher"}
+    assert not {f"fencepost.client.{name}" for name in unused} & loaded
+    others = {"asyncio", "crc32c", "email", "argparse", "json", "difflib", "hmac"}
+    assert not others & loaded, others & loaded
+    assert len(loaded) <= 235, len(loaded)

@@ -20,9 +20,9 @@ from fencepost.client.admin_transactions import Transactions
 from fencepost.client.channel import Channel, raise_for
 from fencepost.client.checks import check_names, check_text
 from fencepost.client.closing import Closing
+from fencepost.client.metadata import Broker
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.results import (
-    Broker,
     ClusterDescription,
     ConfigEntry,
     GroupDescription,

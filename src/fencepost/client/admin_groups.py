@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from fencepost.client.channel import raise_for
+from fencepost.client.metadata import Broker
 from fencepost.client.results import (
-    Broker,
     GroupDescription,
     GroupMember,
     GroupOffset,

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from fencepost.client.channel import raise_for
-from fencepost.client.results import Broker, ProducerState, TransactionDescription, TransactionSummary
+from fencepost.client.metadata import Broker
+from fencepost.client.results import ProducerState, TransactionDescription, TransactionSummary
 from fencepost.client.routing import Routes
 from fencepost.client.transactional import Transactional
 from fencepost.errors import ErrorCode, ServerError

@@ -13,7 +13,6 @@ records without sending them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -45,10 +44,14 @@ class ProducerIds:
             for (topic, index), saved in sorted(self.partitions.items())
         ]
         fields = {"cluster_id": self.cluster_id, "name": self.name, "pid": self.pid, "epoch": self.epoch}
+        import json  # loaded only by those who save ids
+
         return json.dumps({**fields, "partitions": rows})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
+        import json
+
         try:
             fields: dict[str, Any] = json.loads(text)
             partitions = {

@@ -27,6 +27,16 @@ def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str,
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One node of the cluster."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
 @dataclass(slots=True)
 class Partition:
     leader: int

@@ -11,15 +11,17 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost._version import __version__
-from fencepost.client.sasl import Exchange
 from fencepost.client.security import Security
 from fencepost.client.settings import Address
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
 from fencepost.wire.apis import Key
 from fencepost.wire.messages import ms
+
+if TYPE_CHECKING:
+    from fencepost.client.sasl import Exchange
 
 SOFTWARE_NAME: Final = "fencepost"
 """What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""

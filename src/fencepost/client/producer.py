@@ -8,14 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fencepost.client.clock import Clock, SystemClock
-from fencepost.client.config_names import producer_settings
 from fencepost.client.forking import tell_after_fork, wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Acks, Compression, OnError, Partitioner, ProducerOptions, Serializer, WhenFull
 from fencepost.client.own import Claim, Road, claim_by, offers_own
-from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
-from fencepost.client.owning import ProducerRoad
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings, Servers, nearest
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fencepost.client.bulk import BulkTicket
+    from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -101,6 +99,7 @@ class Producer:
             self._steps = Transactional(self._routes, self._options.name)
         self._transaction: Transaction | None = None
         self._owns_by: Road | None = None
+        self._kafka_owner: KafkaOwner | None = None
         self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
@@ -112,6 +111,8 @@ class Producer:
     def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
         """From librdkafka's and Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …); `options` are
         in addition. A name that means nothing here is an error which names the nearest."""
+        from fencepost.client.config_names import producer_settings
+
         settings, named = producer_settings(config)
         return cls(settings, **{**named, **options})
 
@@ -262,8 +263,8 @@ class Producer:
             self._begin()
         road = self._road()
         claim = claim_by(road, wanted)
-        if isinstance(road, KafkaProducerRoad):
-            self._steps = road.owner.writing  # transactions are those of the write id
+        if self._kafka_owner is not None:
+            self._steps = self._kafka_owner.writing  # transactions are those of the write id
         return claim
 
     def check_owned(self) -> None:
@@ -282,6 +283,8 @@ class Producer:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             if offers_own(self._sender.brokers, self._routes):
+                from fencepost.client.owning import ProducerRoad  # loaded only by those who own
+
                 patience = self._options.delivery_timeout
                 self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
             else:
@@ -289,8 +292,11 @@ class Producer:
         return self._owns_by
 
     def _kafka_road(self) -> KafkaProducerRoad:
+        from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad  # loaded only by those who own on Kafka
+
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
         owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience)
+        self._kafka_owner = owner
         return KafkaProducerRoad(self._sender, owner, self._options)
 
     # --- until all is settled ---

@@ -16,7 +16,6 @@ from fencepost.client.channel import raise_for
 from fencepost.client.checks import check_bytes, check_name, check_seconds
 from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.closing import Closing
-from fencepost.client.config_names import reader_settings
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.network import Network, SocketNetwork
@@ -164,6 +163,8 @@ class Reader(Closing):
     ) -> Self:
         """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
         starts where the group left off. A name that means nothing here is an error which names the nearest."""
+        from fencepost.client.config_names import reader_settings
+
         settings, named = reader_settings(config)
         places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
         return cls(settings, topics, **{**named, **places, **options})

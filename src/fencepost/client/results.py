@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from fencepost.client.metadata import Broker
 from fencepost.types import Epoch, Generation, Milliseconds, Offset, Pid, Sequence, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Answer, Channel, raise_for
 from fencepost.client.closing import Closing
-from fencepost.client.metadata import question
+from fencepost.client.metadata import Broker, question
 from fencepost.client.opening import keeps_us_out
-from fencepost.client.results import Broker
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.errors import LEADER_MOVED, ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.wire.apis import Key

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from fencepost.client.sasl import MECHANISMS, Bearer, Exchange, Plain, Scram
 from fencepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fencepost.client.sasl import Exchange
 
 Token: TypeAlias = Callable[[], str]
 """Returns a bearer token that is valid now. Called once for every authentication, and waited for."""
@@ -77,6 +79,8 @@ class Sasl:
     """For OAUTHBEARER."""
 
     def __post_init__(self) -> None:
+        from fencepost.client.sasl import MECHANISMS  # loaded only by those who authenticate
+
         if self.mechanism not in MECHANISMS:
             raise ConfigError(f"sasl mechanism {self.mechanism!r}: known are {', '.join(MECHANISMS)}")
         if self.mechanism == "OAUTHBEARER":
@@ -87,6 +91,8 @@ class Sasl:
 
     def exchange(self) -> Exchange:
         """The steps of one authentication."""
+        from fencepost.client.sasl import Bearer, Plain, Scram
+
         if self.token is not None and self.mechanism == "OAUTHBEARER":
             return Bearer(self.token)
         assert self.username is not None

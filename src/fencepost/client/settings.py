@@ -6,7 +6,6 @@ names; a name that means nothing here is an error that names the nearest one, ne
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
@@ -100,5 +99,7 @@ class ClientSettings:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean …?`, if there is one that is close."""
+    import difflib  # loaded only for the hint of an error
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,22 +7,24 @@ thread alone.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.errors import FencepostError, TimedOut
 from fencepost.kernel import Place
 from fencepost.types import NO_TIMESTAMP, Milliseconds
 
+if TYPE_CHECKING:
+    import asyncio
+
 log = logging.getLogger("fencepost.producer")
 
 Callback: TypeAlias = Callable[["Ticket"], object]
 Callbacks: TypeAlias = list[tuple[Callback, "Ticket"]]
-Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple["asyncio.Future[Delivered]", "Ticket"]]]
+Futures: TypeAlias = "dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Delivered], Ticket]]]"
 
 UNKNOWN_OFFSET: Final = -1
 
@@ -197,7 +199,9 @@ class Ticket(Place):
                 _call(callback, self)
 
     def __await__(self) -> Generator[Any, None, Delivered]:
-        future: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
+        from asyncio import get_running_loop  # loaded by whoever awaits; other programs do without
+
+        future: asyncio.Future[Delivered] = get_running_loop().create_future()
         while not self.settlement.resolve(future, self):
             if self.done():
                 _resolve_all([(future, self)])

@@ -23,8 +23,6 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, UnsupportedFormat
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
@@ -147,9 +145,18 @@ def split_batches(buffer: Buffer) -> Iterator[memoryview]:
         at += size
 
 
+def _crc32c(data: memoryview) -> int:
+    """Load the crc32c package on the first call: its import takes longer than all of this package's together, and a
+    producer, whose batches the compiled kernel checksums, never needs it."""
+    global _crc32c
+    from crc32c import crc32c as _crc32c
+
+    return int(_crc32c(data))
+
+
 def checksum(buffer: Buffer, at: int, size: int) -> int:
     """CRC-32C of the part of the batch that is under the checksum."""
-    return int(crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : at + size]))
+    return int(_crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : at + size]))
 
 
 def check_batch(buffer: Buffer, at: int = 0) -> BatchHeader:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fencepost.cli.output import Column, plain, show_json, show_table, when
-from fencepost.client.results import Broker, OffsetAt
+from fencepost.client.metadata import Broker
+from fencepost.client.results import OffsetAt
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
