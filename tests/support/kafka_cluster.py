@@ -113,6 +113,10 @@ class KafkaCluster:
         """Every partition has a leader, and it is not that node."""
         self._wait(topic, lambda each: each.leader not in (-1, away_from))
 
+    def wait_until_led(self, topic: str) -> None:
+        """Every partition has a leader, however few replicas there are."""
+        self._wait(topic, lambda each: each.leader != -1)
+
     def wait_until_whole(self, topic: str) -> None:
         """Every replica is in sync: the next node may go."""
         self._wait(topic, lambda each: each.leader != -1 and len(each.in_sync) == len(NODES))

@@ -40,7 +40,8 @@ class ProducerOptions:
     )
     buffer_memory: int = setting(
         64 << 20,
-        "Bytes of records accepted and not settled. One topic holds at most as much as is still free.",
+        "Bytes of records accepted and not settled. One topic holds at most as much as is still free, and one "
+        "partition as much as is still free of its topic's share.",
     )
     when_full: WhenFull = setting(
         "block",

@@ -12,7 +12,9 @@ A topic's partitions become known in `place`, under the lock and after everythin
 record overtakes an earlier one of its partition.
 
 Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at
-most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are.
+most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are; and
+so does a partition inside its topic's share (`core/sharing.py`). Records whose partition is not known yet, because
+their topic's are not or they are still to be serialized, count for their topic alone.
 
 One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
 """
@@ -116,11 +118,13 @@ class Queues:
             topic = self._topics.get(topic_name)
             if topic is None:
                 topic = self._topics[topic_name] = TopicQueues(topic_name, self._budget)
-            if not topic.has_room_for(size):
-                self._wait_for_room(topic, size)
-            if not topic.partition_count or options.serializes:
+            queue = self._destination(topic, key, partition)
+            while not topic.has_room_for(size, queue):
+                self._wait_for_room(topic, queue, size)
+                if queue is None:  # it may have been found meanwhile
+                    queue = self._destination(topic, key, partition)
+            if queue is None or options.serializes:
                 return self._keep(topic, key, value, headers, partition, timestamp, size)
-            queue = self._queue_for(topic, key, partition)
             before = queue.open
             ticket = self._append(queue, key, value, headers, timestamp, size)
             filled_one = before is not None and queue.open is not before
@@ -128,20 +132,28 @@ class Queues:
             give_way()
         return ticket
 
-    def _wait_for_room(self, topic: TopicQueues, size: int) -> None:
+    def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
+        """The queue that has to have room; None where that is not known before the record is placed."""
+        if not topic.partition_count:
+            return None
+        if self._options.serializes:
+            return topic.partitions.get(partition) if partition is not None else None
+        return self._queue_for(topic, key, partition)
+
+    def _wait_for_room(self, topic: TopicQueues, queue: PartitionQueue | None, size: int) -> None:
         """PROD-1: the only place where `send` blocks."""
         options = self._options
         if size > options.buffer_memory // 2:
             raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
         if options.when_full == "raise":
-            raise self._full(topic)
+            raise self._full(topic, queue)
         deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
         self._callers_blocked += 1
         try:
-            while not topic.has_room_for(size):
+            while not topic.has_room_for(size, queue):
                 left = None if deadline is None else deadline - self._clock.monotonic()
                 if left is not None and left <= 0:
-                    raise self._full(topic)
+                    raise self._full(topic, queue)
                 self._wake()
                 self._room.wait(left)
                 if (refusal := self.refusal) is not None:
@@ -149,10 +161,11 @@ class Queues:
         finally:
             self._callers_blocked -= 1
 
-    def _full(self, topic: TopicQueues) -> BufferFull:
+    def _full(self, topic: TopicQueues, queue: PartitionQueue | None) -> BufferFull:
+        here = f", {queue.held} of them for partition {queue.index}" if queue is not None and queue.index >= 0 else ""
         return BufferFull(
-            f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged, "
-            f"and {self._options.buffer_memory - self._budget.held} bytes are free"
+            f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged"
+            f"{here}, and {self._options.buffer_memory - self._budget.held} bytes are free"
         )
 
     def _keep(
@@ -235,15 +248,15 @@ class Queues:
             topic = self._topics[topic_name]
             if (refusal := self.refusal) is not None:
                 raise refusal
-            if not topic.has_room_for(builder.size):
-                self._wait_for_room(topic, builder.size)
             queue = topic.queue(partition)
+            if not topic.has_room_for(builder.size, queue):
+                self._wait_for_room(topic, queue, builder.size)
             if queue.open is not None:
                 self._seal(queue)
             now = self._clock.monotonic()
             batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout)
             batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
-            topic.charge(builder.size)
+            topic.charge(builder.size, queue)
             queue.sealed.append(batch)
             self._unsettled[batch] = None
             self._active[queue] = None
@@ -254,7 +267,7 @@ class Queues:
         now = self._clock.monotonic()
         batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout)
         queue.begin(batch, BatchBuilder(queue.last_size))
-        queue.topic.charge(HEADER_SIZE)
+        queue.topic.charge(HEADER_SIZE, queue)
         self._unsettled[batch] = None
         if queue not in self._active:
             self._active[queue] = None
@@ -268,7 +281,7 @@ class Queues:
             assert queue.open is not None
             del self._unsettled[queue.open]
             queue.end()
-            queue.topic.charge(-HEADER_SIZE)
+            queue.topic.charge(-HEADER_SIZE, queue)
 
     def _seal(self, queue: PartitionQueue) -> None:
         batch, builder = queue.open, queue.builder
@@ -375,7 +388,9 @@ class Queues:
         """An undesignated batch gets its partition and stands at the end of its queue."""
         with self._lock:
             topic = batch.queue.topic
-            queue = batch.queue = topic.queue(partition)
+            queue = topic.queue(partition)
+            topic.move(batch.charged, batch.queue, queue)
+            batch.queue = queue
             queue.sealed.append(batch)
             self._active[queue] = None
             return queue
@@ -510,7 +525,7 @@ class Queues:
                 self.settled(whole)
             return
         with self._lock:
-            batch.queue.topic.charge(-batch.charged)
+            batch.queue.topic.charge(-batch.charged, batch.queue)
             self._unsettled.pop(batch, None)
             if self._callers_blocked:
                 self._room.notify_all()

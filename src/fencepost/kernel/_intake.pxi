@@ -21,6 +21,7 @@ cdef extern from *:
 
 cdef enum:
     RECORD_OVERHEAD = 36
+    RESERVE = 8  # core/sharing.py
 
 
 cdef class Place:
@@ -47,10 +48,11 @@ cdef class Budget:
 
 
 cdef class Slot:
-    """The open batch of one partition, if it has one."""
+    """The open batch of one partition, if it has one, and what the partition holds of the memory."""
 
     cdef readonly object batch
     cdef readonly BatchBuilder builder
+    cdef readonly Py_ssize_t held
     cdef bint busy  # somebody appends the slow way, and foreign code may run meanwhile
 
     def begin(self, batch, BatchBuilder builder not None):
@@ -63,7 +65,7 @@ cdef class Slot:
         self.batch = None
 
     def append(self, Lane lane not None, key, value, int64_t timestamp, headers=None):
-        """As `BatchBuilder.append`, but charges the lane, and answers with the record's place in the batch."""
+        """As `BatchBuilder.append`, but charges slot and lane, and answers with the record's place in the batch."""
         cdef BatchBuilder builder = self.builder
         cdef Py_ssize_t before = builder.filled()
         self.busy = True
@@ -71,8 +73,7 @@ cdef class Slot:
             builder.append(key, value, timestamp, headers)
         finally:
             self.busy = False
-        lane.held += builder.filled() - before
-        lane.budget.held += builder.filled() - before
+        lane.take(builder.filled() - before, self)
         return builder.count - 1
 
 
@@ -80,6 +81,7 @@ cdef class Lane:
     """The slots of one topic, and what it holds of the memory."""
 
     cdef readonly Py_ssize_t held
+    cdef readonly Py_ssize_t active
     cdef readonly list slots
     cdef readonly Budget budget
     cdef public Slot undesignated
@@ -92,14 +94,40 @@ cdef class Lane:
         """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
         self.slots = slots
 
-    def charge(self, Py_ssize_t size):
-        """Negative to give back. In one call, because two threads must not add at once."""
+    def charge(self, Py_ssize_t size, Slot slot=None):
+        """Negative to give back. In one call, because two threads must not add at once. Without a slot: of records
+        that have none yet."""
+        self.take(size, slot)
+
+    def move(self, Py_ssize_t size, Slot source not None, Slot target not None):
+        """What one slot was charged is the other's from now on."""
+        self.hold(-size, source)
+        self.hold(size, target)
+
+    def has_room_for(self, Py_ssize_t size, Slot slot=None):
+        """By `core/sharing.py`; without a slot the lane alone is asked."""
+        return self.admits(size, slot)
+
+    cdef inline void take(self, Py_ssize_t size, Slot slot) noexcept:
         self.held += size
         self.budget.held += size
+        if slot is not None:
+            self.hold(size, slot)
 
-    def has_room_for(self, Py_ssize_t size):
-        """A lane may hold as much as is still free."""
-        return self.held + size <= self.budget.limit - self.budget.held - size
+    cdef inline void hold(self, Py_ssize_t size, Slot slot) noexcept:
+        self.active -= slot.held != 0
+        slot.held += size
+        self.active += slot.held != 0
+
+    cdef inline bint admits(self, Py_ssize_t size, Slot slot) noexcept:
+        cdef Py_ssize_t free = self.budget.limit - self.budget.held
+        cdef Py_ssize_t active
+        if slot is None or len(self.slots) == 1:
+            return self.held + 2 * size <= free
+        if self.held + 2 * size <= free and (slot.held == 0 or 2 * slot.held + 4 * size + self.held <= free):
+            return True
+        active = self.active + (slot.held == 0)
+        return (slot.held + size) * RESERVE * active <= free - size
 
 
 cdef class Intake:
@@ -158,14 +186,12 @@ cdef class Intake:
                 builder is not None
                 and builder.lent == 0
                 and not slot.busy
-                and lane.held + size <= lane.budget.limit - lane.budget.held - size
+                and lane.admits(size, slot)
             ):
                 no_headers.size = 0
                 before = builder.filled()
                 if builder.put(key_span, value_span, time, 0, no_headers, self.batch_size) == DONE:
-                    size = builder.filled() - before
-                    lane.held += size
-                    lane.budget.held += size
+                    lane.take(builder.filled() - before, slot)
                     ticket.settlement = slot.batch
                     ticket.index = builder.count - 1
                     ticket.timestamp = time

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencepost.core.sharing import partition_has_room, topic_has_room
 from fencepost.kernel.batch_py import BatchBuilder
 from fencepost.kernel.record import Headers, Payload
 
@@ -34,11 +35,12 @@ class Budget:
 
 
 class Slot:
-    """The open batch of one partition, if it has one."""
+    """The open batch of one partition, if it has one, and what the partition holds of the memory."""
 
-    __slots__ = ("batch", "builder")
+    __slots__ = ("batch", "builder", "held")
 
     def __init__(self) -> None:
+        self.held = 0
         self.batch: Any = None
         self.builder: BatchBuilder | None = None
 
@@ -52,21 +54,23 @@ class Slot:
         self.batch = None
 
     def append(self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
-        """As `BatchBuilder.append`, but charges the lane, and answers with the record's place in the batch."""
+        """As `BatchBuilder.append`, but charges slot and lane, and answers with the record's place in the batch."""
         assert self.builder is not None
         before = self.builder.size
-        lane.charge(self.builder.append(key, value, timestamp, headers) - before)
+        lane.charge(self.builder.append(key, value, timestamp, headers) - before, self)
         return self.builder.count - 1
 
 
 class Lane:
     """The slots of one topic, and what it holds of the memory."""
 
-    __slots__ = ("budget", "held", "slots", "undesignated")
+    __slots__ = ("active", "budget", "held", "slots", "undesignated")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.held = 0
+        self.active = 0
+        """Slots that hold something."""
         self.slots: list[Any] = []
         self.undesignated: Any = None
 
@@ -74,14 +78,31 @@ class Lane:
         """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
         self.slots = slots
 
-    def charge(self, size: int) -> None:
-        """Negative to give back."""
+    def charge(self, size: int, slot: Slot | None = None) -> None:
+        """Negative to give back. Without a slot: of records that have none yet."""
         self.held += size
         self.budget.held += size
+        if slot is not None:
+            self._hold(size, slot)
 
-    def has_room_for(self, size: int) -> bool:
-        """A lane may hold as much as is still free."""
-        return self.held + size <= self.budget.limit - self.budget.held - size
+    def move(self, size: int, source: Slot, target: Slot) -> None:
+        """What one slot was charged is the other's from now on."""
+        self._hold(-size, source)
+        self._hold(size, target)
+
+    def _hold(self, size: int, slot: Slot) -> None:
+        self.active -= slot.held != 0
+        slot.held += size
+        self.active += slot.held != 0
+
+    def has_room_for(self, size: int, slot: Slot | None = None) -> bool:
+        """By `core/sharing.py`; without a slot the lane alone is asked."""
+        limit, held = self.budget.limit, self.budget.held
+        if slot is None or len(self.slots) == 1:
+            return topic_has_room(size, limit=limit, held=held, topic=self.held)
+        return partition_has_room(
+            size, limit=limit, held=held, topic=self.held, partition=slot.held, active=self.active
+        )
 
 
 class Intake:

@@ -25,12 +25,7 @@ def cluster(**topics: int) -> ScriptedCluster:
 
 
 def fill(producer: SteppedProducer, topic: str) -> int:
-    for sent in range(10_000):
-        try:
-            producer.send(topic, b"x" * 1000)
-        except BufferFull:
-            return sent
-    raise AssertionError("never full")
+    return fill_partition(producer, topic)
 
 
 def test_a_topic_may_hold_as_much_as_is_still_free_so_others_always_find_room() -> None:
@@ -40,6 +35,99 @@ def test_a_topic_may_hold_as_much_as_is_still_free_so_others_always_find_room() 
     assert 45 <= first <= 50
     assert 22 <= second <= 25
     assert 10 <= third <= 13
+
+
+def fill_partition(producer: SteppedProducer, topic: str, **where: Any) -> int:
+    for sent in range(10_000):
+        try:
+            producer.send(topic, b"x" * 1000, **where)
+        except BufferFull:
+            return sent
+    raise AssertionError("never full")
+
+
+def test_a_partition_that_is_full_leaves_room_for_the_others_of_its_topic() -> None:
+    """PROD-6, inside a topic's share. What is refused says which partition is full."""
+    producer = SteppedProducer(cluster(t=3), buffer_memory=100_000, when_full="raise")
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    assert 22 <= fill_partition(producer, "t", partition=0) <= 25
+    with pytest.raises(BufferFull, match="for partition 0"):
+        producer.send("t", b"x" * 1000, partition=0)
+    assert 10 <= fill_partition(producer, "t", partition=1) <= 13
+    assert 5 <= fill_partition(producer, "t") <= 7  # without a partition: the undesignated queue is one of them
+    producer.send("t", b"x" * 1000, partition=2)
+    producer.settle()
+    assert [queue.held for queue in producer.sender.queues.everything()] == [0, 0, 0, 0]
+    assert producer.sender.queues.held == 0
+
+
+def test_a_partition_without_neighbours_may_hold_its_topics_whole_share() -> None:
+    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, when_full="raise")
+    producer.send("t", b"first")
+    producer.settle()
+    assert 45 <= fill_partition(producer, "t") <= 50
+
+
+def test_a_partition_that_holds_nothing_takes_a_record_that_fits_its_topic() -> None:
+    """However much its neighbours hold: records need not be smaller because a topic has several partitions."""
+    producer = SteppedProducer(cluster(t=2), buffer_memory=100_000, when_full="raise", max_request_size=1 << 20)
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    producer.send("t", b"x" * 45_000, partition=0)
+    producer.settle()
+    fill_partition(producer, "t", partition=0)
+    producer.send("t", b"x" * 20_000, partition=1)
+    producer.settle()
+    assert producer.sender.queues.held == 0
+
+
+def test_records_to_be_serialized_leave_room_beside_a_full_partition_that_they_name() -> None:
+    on = cluster(t=2)
+    producer = SteppedProducer(on, buffer_memory=100_000, when_full="raise", value_serializer=lambda size: b"x" * size)
+    producer.send("t", 10, partition=0)
+    producer.settle()
+    on.latency = 1000.0
+
+    def flood() -> None:
+        for _ in range(100):
+            producer.send("t", 1000, partition=0)
+            producer.sender.run_once(0.0)
+
+    with pytest.raises(BufferFull, match="for partition 0"):
+        flood()
+    producer.send("t", 1000, partition=1)
+
+
+def test_a_caller_blocked_by_one_partition_does_not_hold_up_another_ones() -> None:
+    on = cluster(t=2)
+    producer = SteppedProducer(on, buffer_memory=100_000)
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    blocked = threading.Event()
+    wake = producer.sender.queues._wake
+
+    def wake_and_tell() -> None:
+        if producer.sender.queues.in_a_hurry:
+            blocked.set()
+        wake()
+
+    producer.sender.queues._wake = wake_and_tell
+
+    def flood() -> None:
+        for _ in range(30):
+            producer.send("t", b"x" * 1000, partition=0)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    assert blocked.wait(10)
+    ticket = producer.send("t", b"x" * 1000, partition=1)
+    assert flooding.is_alive()
+    producer.step_until(ticket.done)
+    producer.step_until(lambda: not flooding.is_alive())
+    producer.settle()
+    flooding.join()
+    assert len(on.values("t", 0)) == 31
 
 
 def test_memory_is_free_again_when_records_are_settled() -> None:
