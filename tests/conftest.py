@@ -14,9 +14,13 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
 
 from tests.support import attacks, counts
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
+
+settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
+settings.load_profile("untimed")
 
 _numbers = itertools.count(1)
 _PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
