@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 import pytest
 
 import fencepost
-from tests.support.bystander import Bystander
+from tests.support.bystander import Bystander, Seen
 from tests.support.raw import RawClient
 
 _PROPERTY: Final = "attack"
@@ -48,6 +48,7 @@ class Siege:
         self.long = long
         self.rows: list[Row] = []
         self._bystander = bystander
+        self._seen = Seen(0, 0.0, 0)
 
     def connect(self, timeout: float = 100) -> RawClient:
         return RawClient(self.address, client_id="attacker", timeout=timeout)
@@ -56,13 +57,27 @@ class Siege:
         """One of the two, by the form of the run."""
         return long if self.long else short
 
+    def linger(self, answers: int) -> None:
+        """Keep the attack up until the bystander has got so many more answers."""
+        enough = self._seen.answers + answers
+        while self._seen.answers < enough:
+            self._ask()
+
+    def _ask(self) -> None:
+        seen = self._bystander.ask()
+        self._seen = Seen(
+            self._seen.answers + seen.answers, max(self._seen.longest, seen.longest), self._seen.lost + seen.lost
+        )
+
     @contextmanager
     def attack(self, name: str) -> Iterator[None]:
         """What is done inside is the attack. It must not have hurt the bystander, nor have swollen the server."""
         self._bystander.ask()
+        self._seen = Seen(0, 0.0, 0)
         began = time.monotonic()
         yield
-        seen = self._bystander.ask()
+        self._ask()
+        seen = self._seen
         seconds = time.monotonic() - began
         row = Row(name, seen.longest, seen.answers, seconds, peak_memory(self.server.pid))
         self.rows.append(row)

@@ -1,10 +1,10 @@
 """The embedded server: asyncio around `core`, `wire` and `log`.
 
-`listener` accepts connections, `connection` cuts frames and keeps answers in order, `router` finds the handler in
-`api/`, the handlers ask the `broker`, which holds the catalogue of topics, the open partitions and the store.
+`listener` accepts connections, `receiving` cuts frames, `connection` keeps answers in order, `router` finds the handler
+in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, the open partitions and the store.
 
     server.py, child.py, settings.py      in the foreground, in a thread or as a process; what it can be told
-    listener.py, connection.py, memory.py, allocator.py    clients, and what they may cost
+    listener.py, connection.py, receiving.py, memory.py, allocator.py    clients, and what they may cost
     router.py, api/                       from an API key to its handler, a file each
     broker.py, datadir.py, clock.py       what the handlers ask; where it lies; the time
     topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them

@@ -1,7 +1,7 @@
 """One client's connection: bytes in, frames out to the router, answers back in the order of the requests.
 
-Reading. Frames are cut from the stream without copying large ones: the socket reads right into the frame's own buffer,
-which the log later writes from. Every frame is paid for from the server's `RequestMemory` before it is read.
+Reading. `FrameReceiver` cuts frames from the stream, and pays for them from the server's `RequestMemory` as their bytes
+arrive.
 
 Working. Requests of a connection are begun in order, one after the other. A Produce that only waits for its sync lets
 the next one in (that is what pipelining is for); anything else that waits holds up this connection alone. After so many
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from struct import Struct
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.server.memory import RequestMemory
+from fencepost.server.receiving import Frame, FrameReceiver
 from fencepost.server.router import Answer, Api, Deferred, Request, encode
 from fencepost.wire import frame, messages
 from fencepost.wire.apis import Key
@@ -34,22 +34,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LENGTH: Final = Struct(">i")
-_RECEIVE_BYTES: Final = 256 * 1024
-_SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
-"""Shared by all connections: on Linux and macOS the loop asks for the buffer, fills it and hands it over in one go."""
 _LINGER_NOT: Final = Struct("ii").pack(1, 0)
 """For SO_LINGER: closing resets the connection and drops what is still unsent."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _AT_A_STRETCH: Final = 512 * 1024
 """Bytes of requests that are worked off for one connection before all others had a turn: about half a millisecond."""
-_FRAME_SECONDS: Final = 60.0
-"""While others wait for memory, a frame has to come at a pace that has it whole within this time: else a client that
-sends a byte now and then could keep the memory of its frame, which may be all there is. A minute is generous: a line
-that takes longer for a request of 1 MiB carries less than 18 kB in a second. A client has as long to read the answers
-that its next requests wait for."""
+_LEAST_STRETCH: Final = 2 * 1024
+"""What a request counts as at least: hundreds of small ones take their time, too."""
+_SECONDS_AT_A_STRETCH: Final = 0.002
+"""The same, in time."""
+_UNREAD_SECONDS: Final = 60.0
+"""So long may a client not read the answers that its next requests wait for, while others wait for their memory."""
 _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
+_MOST_WAITING_BYTES: Final = 1024 * 1024
+"""The same, of the bytes of those in line."""
 
 
 class _Pending:
@@ -66,23 +65,23 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._memory: RequestMemory = listener.memory
+        self._monotonic = listener.broker.clock.monotonic
         self._transport: asyncio.Transport | None = None
-        self._small = memoryview(bytearray(_RECEIVE_BYTES)) if sys.platform == "win32" else _SHARED_RECEIVE_BUFFER
-        self._head = bytearray()
-        """First bytes of a length prefix that came in pieces."""
-        self._frame: bytearray | None = None
-        """The frame being received, and how much of it is there."""
-        self._received = 0
-        self._frame_began = 0.0
-        """When there was memory for it: from then on its bytes are read."""
-        self._unparsed: bytes = b""
-        """What lay behind a frame that had to wait for memory."""
-        self._inbox: deque[bytearray] = deque()
+        self._inbox: deque[Frame] = deque()
+        self._receiver = FrameReceiver(
+            listener.memory,
+            listener.apis,
+            listener.broker.config.max_request_bytes,
+            self._inbox,
+            waiter=self,
+            monotonic=listener.broker.clock.monotonic,
+        )
         self._line: deque[_Pending] = deque()
         self._busy = False
         """A request is being worked on that later ones must not overtake."""
         self._stretch = 0
-        """Bytes of requests worked off since this connection last stepped back."""
+        """Bytes of requests worked off since this connection last stepped back, and the seconds that it took."""
+        self._worked = 0.0
         self._steps_back = False
         self._task: asyncio.Task[None] | None = None
         self._waits = False
@@ -93,11 +92,9 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of answers that this client has not taken yet, as counted by the broker."""
         self._read_paused = False
         self._finishing = False
-        self.waiting_for_memory = False
         self.closed = False
         self.severed = False
         """Fenced by another owner: checked wherever something is appended, committed or served."""
-        self.last_progress = listener.broker.clock.monotonic()
         self.number = listener.next_number()
         """Rises with every connection: an older one may carry requests that were delayed on the way."""
         self.client_id = ""
@@ -132,13 +129,12 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 # Half-way through a change: it is carried to its end, only nobody is there to be told.
                 self._listener.adopt(self._task)
-        if self._frame is not None:
-            self._memory.release(len(self._frame))
-            self._frame = None
-        self._memory.release(sum(pending.cost for pending in self._line) + sum(len(f) for f in self._inbox))
-        self._memory.forget(self)
+        self._receiver.discard()
+        held = [pending.cost for pending in self._line] + [len(received) for received in self._inbox]
         self._inbox.clear()
         self._line.clear()
+        for cost in held:
+            self._memory.release(cost)
         if not self.severed:
             self._listener.broker.owners.ended(self)
         self._listener.lost(self)
@@ -195,102 +191,92 @@ class Connection(asyncio.BufferedProtocol):
             self._read_paused
             and not self.closed
             and not self._finishing
-            and not self.waiting_for_memory
+            and not self._receiver.waits
             and not self._steps_back
-            and len(self._line) + len(self._inbox) < _MOST_WAITING
+            and not self._has_enough()
             and self._transport is not None
             and not self._transport.is_closing()
         ):
             self._read_paused = False
             self._transport.resume_reading()
 
-    # -- cutting frames ---------------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            return memoryview(self._frame)[self._received :]
-        return self._small
+        return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_progress = self._listener.broker.clock.monotonic()
-        if self._frame is not None:
-            self._received += nbytes
-            if self._received == len(self._frame):
-                self._complete()
-        else:
-            self._cut(self._small[:nbytes])
-        self._work()
+        try:
+            self._receiver.received(nbytes)
+        except Malformed as error:
+            self._refuse(error)
+            return
+        self._received()
 
     def eof_received(self) -> bool:
         return False
 
-    def _complete(self) -> None:
-        assert self._frame is not None
-        self._inbox.append(self._frame)
-        self._frame = None
-        if len(self._line) + len(self._inbox) >= _MOST_WAITING:
-            self._pause_reading()
-
-    def _cut(self, data: memoryview) -> None:
-        """Takes frames off `data`; begins a buffer for one that is not whole yet."""
-        at, end = 0, len(data)
-        while at < end:
-            if self._head or end - at < 4:
-                take = min(4 - len(self._head), end - at)
-                self._head += data[at : at + take]
-                at += take
-                if len(self._head) < 4:
-                    return
-                (size,) = _LENGTH.unpack(self._head)
-                self._head.clear()
-            else:
-                (size,) = _LENGTH.unpack_from(data, at)
-                at += 4
-            if not 8 <= size <= self._listener.broker.config.max_request_bytes:
-                logger.warning("closing %s: a frame of %d bytes is not served", self.peer, size)
-                self.close()
-                return
-            if not self._memory.reserve(size, self):
-                self._unparsed = _LENGTH.pack(size) + bytes(data[at:])
-                self.waiting_for_memory = True
-                self._pause_reading()
-                return
-            here = min(size, end - at)
-            self._frame = bytearray(size)
-            self._frame[:here] = data[at : at + here]
-            self._received = here
-            at += here
-            if here == size:
-                self._complete()
-            else:
-                self._frame_began = self._listener.broker.clock.monotonic()
-
     def memory_freed(self) -> None:
         """Called by the memory when this connection, which waited, may try again."""
-        self.waiting_for_memory = False
-        data, self._unparsed = self._unparsed, b""
-        self._cut(memoryview(data))
-        self._work()
+        try:
+            self._receiver.resume()
+        except Malformed as error:
+            self._refuse(error)
+            return
+        self._received()
         self._resume_reading()
+
+    def _received(self) -> None:
+        if self._receiver.waits or self._has_enough():
+            self._pause_reading()
+        self._work()
+
+    def _has_enough(self) -> bool:
+        """Whether what waits in line is enough for now: nothing more is read until some of it is worked off."""
+        inbox = self._inbox
+        return len(self._line) + len(inbox) >= _MOST_WAITING or (
+            bool(inbox) and sum(map(len, inbox)) >= _MOST_WAITING_BYTES
+        )
+
+    def _refuse(self, error: FencepostError) -> None:
+        logger.warning("closing %s: %s", self.peer, error)
+        self.close()
+
+    @property
+    def waiting_for_memory(self) -> bool:
+        return self._receiver.waits
+
+    @property
+    def last_progress(self) -> float:
+        """When the last byte came."""
+        return self._receiver.last_progress
+
+    @last_progress.setter
+    def last_progress(self, when: float) -> None:
+        self._receiver.last_progress = when
 
     @property
     def idle(self) -> bool:
         return not self._line and not self._inbox
 
     def is_late(self, now: float, grace: float) -> bool:
-        """Whether it keeps memory for longer than it should: for whole requests, while it does not read the answers to
-        those before; or for a frame of which not a byte came for `grace` seconds, or, so long after it began, less than
-        it takes."""
-        if self._inbox and self._write_paused and now - self._write_paused_at > _FRAME_SECONDS:
+        """Whether others wait for memory that it keeps for longer than it should: for whole requests, while it does not
+        read the answers to those before, or for a frame that does not come."""
+        if self._receiver.is_late(now, grace):
             return True
-        if self._frame is None:
-            return False
-        expected = len(self._frame) * (now - self._frame_began - grace) / _FRAME_SECONDS
-        return now - max(self.last_progress, self._frame_began) > grace or self._received < expected
+        return (
+            self._write_paused
+            and now - self._write_paused_at > _UNREAD_SECONDS
+            and any(self._memory.pool_for(len(received)).contended for received in self._inbox)
+        )
 
     # -- working off requests ---------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        if not self._inbox:
+            self._resume_reading()
+            return
+        began = self._monotonic()
         while (
             self._inbox
             and not self._busy
@@ -299,23 +285,23 @@ class Connection(asyncio.BufferedProtocol):
             and not self.closed
             and not self.severed
         ):
-            if self._stretch >= _AT_A_STRETCH:
+            if self._stretch >= _AT_A_STRETCH or self._monotonic() - began > _SECONDS_AT_A_STRETCH - self._worked:
                 self._step_back()
                 return
             received = self._inbox.popleft()
-            self._stretch += len(received)
+            self._stretch += max(len(received), _LEAST_STRETCH)
             pending = _Pending(len(received))
             self._line.append(pending)
             try:
                 self._begin(received, pending)
             except FencepostError as error:
-                logger.warning("closing %s: %s", self.peer, error)
-                self.close()
+                self._refuse(error)
                 return
             except Exception:  # whatever a handler did not foresee ends this connection and nothing else
                 logger.exception("closing %s: a request could not be worked off", self.peer)
                 self.close()
                 return
+        self._worked += self._monotonic() - began
         self._resume_reading()
 
     def _step_back(self) -> None:
@@ -326,9 +312,10 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         self._steps_back = False
         self._stretch = 0
+        self._worked = 0.0
         self._work()
 
-    def _begin(self, received: bytearray, pending: _Pending) -> None:
+    def _begin(self, received: Frame, pending: _Pending) -> None:
         head = frame.read_request_head(received)
         api = self._listener.apis.get(head.key)
         if api is None:
@@ -358,8 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._take(await work, api, version, correlation_id, pending)
         except FencepostError as error:
-            logger.warning("closing %s: %s", self.peer, error)
-            self.close()
+            self._refuse(error)
             return
         except Exception:
             logger.exception("closing %s: %s could not be worked off", self.peer, api.name)
@@ -390,12 +376,13 @@ class Connection(asyncio.BufferedProtocol):
     def _settle(self, pending: _Pending, answer: list[Buffer]) -> None:
         pending.answer = answer
         ready: list[Buffer] = []
-        freed = 0
+        freed: list[int] = []
         while self._line and (first := self._line[0].answer) is not None:
             ready += first
-            freed += self._line.popleft().cost
+            freed.append(self._line.popleft().cost)
         if ready and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(ready)
+        for cost in freed:
+            self._memory.release(cost)
         if freed:
-            self._memory.release(freed)
             self._close_when_idle()

@@ -104,6 +104,6 @@ class Listener:
         if silent * 1000 > config.connection_idle_ms and connection.idle:
             logger.info("closing %s after %.0f s of silence", connection.peer, silent)
             connection.close()
-        elif self.memory.contended and connection.is_late(now, config.stalled_frame_ms / 1000):
+        elif connection.is_late(now, config.stalled_frame_ms / 1000):
             logger.warning("closing %s: it is too slow while others wait for memory", connection.peer)
             connection.close()

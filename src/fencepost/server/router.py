@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fencepost.kernel.header import Buffer
+from fencepost.server.memory import SMALL
 from fencepost.wire import frame, messages
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Api:
     """What it does when it takes long is wait, not change something: it is dropped when its client is gone."""
     raw: bool = False
     """The handler reads the frame and packs the answer itself (`wire.hot`)."""
+    most_bytes: int = SMALL
+    """Largest request; the server's max_request_bytes holds besides. Only Produce needs more than this default."""
     advertise_from: int | None = None
     """Lowest version told in ApiVersions where it differs from what is served (see k00_produce)."""
 

@@ -127,6 +127,16 @@ def test_what_waits_while_a_connection_steps_back_is_not_begun_once_it_is_severe
     assert asyncio.run(flood()) == list(range(8))
 
 
+def test_many_small_requests_make_a_connection_step_back() -> None:
+    async def flood() -> int:
+        served = Served()
+        for number in range(1000):
+            served.receive(number % 256, 100)
+        return len(served.begun)
+
+    assert asyncio.run(flood()) < 500
+
+
 def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() -> None:
     async def talk() -> None:
         served = Served()

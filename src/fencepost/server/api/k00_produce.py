@@ -286,4 +286,4 @@ def _settled(outcome: _Outcome) -> ProducedPartition:
     return outcome.answer
 
 
-API = Api(key=0, name="Produce", versions=(3, 13), handle=handle, raw=True, advertise_from=0)
+API = Api(key=0, name="Produce", versions=(3, 13), handle=handle, raw=True, most_bytes=2**31 - 1, advertise_from=0)
