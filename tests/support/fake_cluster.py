@@ -105,6 +105,9 @@ class FakeChannel(Channel):
                 offered[int(key)] = (lowest, highest)
         return offered
 
+    def round_trip(self) -> float:
+        return 0.0
+
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
     ) -> Answer:

@@ -92,9 +92,12 @@ class Admin(Closing):
 
     def ping(self) -> Pong:
         """One small question to the first server that answers."""
-        channel = self._routes.any()
-        apis = len(channel.versions())
-        return Pong(str(channel.address), round(channel.round_trip() * 1000, 3), apis)
+
+        def ask(channel: Channel) -> Pong:
+            apis = len(channel.versions())
+            return Pong(str(channel.address), round(channel.round_trip() * 1000, 3), apis)
+
+        return self._routes.whoever(ask)
 
     def cluster(self) -> ClusterDescription:
         answer = self._routes.ask(
@@ -307,7 +310,7 @@ class Admin(Closing):
     # --- configs ---
 
     def topic_configs(self, topic: str) -> tuple[ConfigEntry, ...]:
-        return self._configs(self._routes.any(), _TOPIC, topic)
+        return self._routes.whoever(lambda channel: self._configs(channel, _TOPIC, topic))
 
     def broker_configs(self, broker: int) -> tuple[ConfigEntry, ...]:
         return self._configs(self._to_broker(broker), _BROKER, str(broker))

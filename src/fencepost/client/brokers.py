@@ -1,6 +1,7 @@
 """The connections of one client: to the addresses it was given, and to the brokers that metadata names.
 
 One connection per broker. A broker that cannot be reached is left alone for a growing while; the others go on (PROD-6).
+What any broker can answer is asked of the least loaded one, and of another one too when it is slow (`ask_any`).
 An owner has one connection for everything, and when that is lost, none (`keep_to`).
 """
 
@@ -8,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from fencepost.client.clock import Clock
-from fencepost.client.connection import Connection
+from fencepost.client.connection import Connection, Lost
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.settings import Address, ClientSettings
+from fencepost.core.broker_choice import Hedge, by_load
 from fencepost.errors import FencepostError
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,37 @@ _LONGEST_BACKOFF: Final = 2.0
 
 KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
 """The broker that does not let us in, or None where nobody is left who does; and why."""
+
+
+class _Question:
+    """A question that any broker can answer, put to one or more of them; the first answer counts."""
+
+    def __init__(
+        self, key: int, fields: Mapping[str, Any], answered: Callable[[Any], None], lost: Lost, now: float
+    ) -> None:
+        self.key = key
+        self._fields = fields
+        self._answered = answered
+        self._lost = lost
+        self.hedge: Hedge[Connection] = Hedge(now)
+        self.is_over = False
+
+    def put_to(self, connection: Connection, now: float, clock: Clock) -> None:
+        """Ask this broker, too. Raises Unoffered if it does not offer the API."""
+
+        def answered(answer: Any) -> None:
+            if not self.is_over:
+                self.is_over = True
+                self._answered(answer)
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self.hedge.failed(connection, clock.monotonic())
+            if not self.is_over and not self.hedge.is_waiting:
+                self.is_over = True
+                self._lost(error, left)
+
+        connection.ask(self.key, self._fields, answered, lost)
+        self.hedge.asked(connection, now)
 
 
 class Brokers:
@@ -53,6 +86,8 @@ class Brokers:
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
+        self._questions: list[_Question] = []
+        """Those of `ask_any` that are not answered yet."""
         self._random = random.Random()
         self.offers_own: bool | None = None
         """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
@@ -71,17 +106,54 @@ class Brokers:
         return None if address is None else self._ready(address)
 
     def any(self) -> Connection | None:
-        """A ready connection to whichever broker; without one, all that may be are dialled, and the first wins."""
+        """The ready connection to the least loaded broker; without one, all that may be are dialled, and the first
+        wins."""
         if self._only is not None or self.held_back:
             return self._the_only()
-        addresses = self._addresses()
-        for address in addresses:
-            connection = self._connections.get(address)
-            if connection is not None and connection.is_ready:
-                return connection
-        for address in addresses:
-            self._ready(address)
+        loads = {
+            connection: connection.load
+            for address in self._addresses()
+            if (connection := self._connections.get(address)) is not None and connection.is_ready
+        }
+        if loads:
+            return by_load(loads, self._clock.monotonic())[0]
+        self._dial_all()
         return None
+
+    def ask_any(
+        self, key: int, fields: Mapping[str, Any], answered: Callable[[Any], None], lost: Lost
+    ) -> Connection | None:
+        """Put a question that changes nothing to the least loaded broker, and to another one when no answer comes soon.
+
+        One of the two is called later: `answered` with the first answer, or `lost` when nobody is left who could
+        answer. Return the broker that was asked, or None if none is ready and nothing was asked. Raise Unoffered if
+        the broker does not offer the API.
+        """
+        connection = self.any()
+        if connection is not None:
+            now = self._clock.monotonic()
+            question = _Question(key, fields, answered, lost, now)
+            question.put_to(connection, now, self._clock)
+            self._questions.append(question)
+        return connection
+
+    def _hedge(self, now: float) -> None:
+        self._questions = [question for question in self._questions if not question.is_over]
+        if self._only is not None or self.held_back:
+            return  # an owner has nobody else to ask
+        for question in self._questions:
+            if question.hedge.next_at > now:
+                continue
+            able = {each: each.load for each in self if each.is_ready and each.offers(question.key)}
+            other = question.hedge.choose(able, now)
+            if other is None:
+                self._dial_all()
+            else:
+                question.put_to(other, now, self._clock)
+
+    def _dial_all(self) -> None:
+        for address in self._addresses():
+            self._ready(address)
 
     def keep_to(self, connection: Connection | None) -> None:
         """There is this connection and no other, also after it has ended. None: as it was before."""
@@ -157,11 +229,13 @@ class Brokers:
     def check_deadlines(self, now: float) -> None:
         for connection in self:
             connection.check_deadlines(now)
+        self._hedge(now)
 
     def next_moment(self, now: float) -> float:
         """When something here is due: an answer that is late, an address that may be dialled again."""
         moment = min((connection.next_deadline for connection in self), default=float("inf"))
         waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
+        waits += [question.hedge.next_at for question in self._questions if question.hedge.next_at > now]
         return min(moment, min(waits, default=float("inf")))
 
     def close(self) -> None:

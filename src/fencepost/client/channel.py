@@ -5,17 +5,19 @@ pipelined connection of their own. A channel connects when it is first asked, ne
 connects anew after a failure. It never repeats a request by itself: whether a lost answer may be asked for again is
 known only to the caller.
 
-Threads may share a channel: a lock lets one question through at a time.
+Threads may share a channel: a lock lets one question through at a time. `close` waits for no question: one that is
+under way in another thread ends with the connection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.opening import (
@@ -30,6 +32,7 @@ from fencepost.client.opening import (
 )
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
+from fencepost.core.broker_choice import Load
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -67,6 +70,16 @@ class Channel:
         self._versions: Mapping[int, tuple[int, int]] = {}
         self._session_ends = float("inf")
         self._correlation_id = 0
+        # Of all threads, guarded by nothing: single operations of a dict are atomic.
+        self._waiting: dict[object, float] = {}
+        self._failures = 0
+        self._is_to_close = False
+
+    @property
+    def load(self) -> Load:
+        """How many threads wait for an answer here, and since when; how often there was none."""
+        waiting = list(self._waiting.values())
+        return Load(len(waiting), min(waiting, default=None), self._failures)
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
@@ -75,7 +88,7 @@ class Channel:
 
         `reconnect=False` is for those whose connection itself means something, as an owner's does: Unreachable if it
         has ended."""
-        with self._lock:
+        with self._turn():
             if not reconnect and (self._socket is None or ended_by_peer(self._socket)):
                 raise Unreachable(f"the connection to {self.address} has ended")
             self._connect()
@@ -83,7 +96,7 @@ class Channel:
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """The APIs that the server offers: key → (lowest, highest version)."""
-        with self._lock:
+        with self._turn():
             self._connect()
             return dict(self._versions)
 
@@ -92,7 +105,7 @@ class Channel:
 
     def round_trip(self) -> float:
         """Seconds for one small question and its answer on the open connection."""
-        with self._lock:
+        with self._turn():
             self._connect()
             started = time.perf_counter()
             self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, None), INTRODUCTION)
@@ -108,13 +121,43 @@ class Channel:
             waiting.select(seconds)
 
     def close(self) -> None:
-        with self._lock:
-            self._disconnect()
+        self._is_to_close = True
+        connected = self._socket
+        if connected is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        self._close_if_free()
 
     def forget_socket(self) -> None:
         """In a forked child, where nobody holds the lock and who held it is not there: the socket is the parent's."""
         self._lock = threading.Lock()
+        self._waiting = {}
         self._disconnect()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The time of one question: other threads wait for its end, and `load` counts it."""
+        token = object()
+        self._waiting[token] = time.monotonic()
+        try:
+            with self._lock:
+                self._is_to_close = False
+                yield
+            self._failures = 0
+        except (Unreachable, TimedOut):
+            self._failures += 1
+            raise
+        finally:
+            del self._waiting[token]
+            self._close_if_free()
+
+    def _close_if_free(self) -> None:
+        """If another thread has the lock, it comes by here when it is done."""
+        if self._is_to_close and self._lock.acquire(blocking=False):
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
 
     # --- under the lock ---
 

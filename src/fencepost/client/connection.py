@@ -16,6 +16,7 @@ from fencepost.client.network import Link, Network
 from fencepost.client.opening import SOFTWARE_NAME, Steps, Welcome, introduce, renew
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
+from fencepost.core.broker_choice import Load
 from fencepost.core.window import LITTLE, Window
 from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
@@ -46,6 +47,7 @@ class Pending(NamedTuple):
     """Where in the link's stream the request begins: before it, nothing of it has left."""
     answered: Answered
     lost: Lost
+    since: float
     asked_at: float | None
     """Where its answer tells how long the way is: it is small, and nothing is in front of it."""
 
@@ -114,6 +116,10 @@ class Connection:
         return len(self._pending) + len(self._leaving)
 
     @property
+    def load(self) -> Load:
+        return Load(self.in_flight, self._pending[0].since if self._pending else None)
+
+    @property
     def is_ready(self) -> bool:
         return self.state is State.READY
 
@@ -135,6 +141,14 @@ class Connection:
             )
         return min(highest, offered[1])
 
+    def offers(self, key: int) -> bool:
+        """Whether there is a version of the API that both sides speak."""
+        try:
+            self.version(key)
+        except Unoffered:
+            return False
+        return True
+
     def request(
         self,
         key: int,
@@ -153,7 +167,9 @@ class Connection:
         parts = framed([head, *body])
         is_lone = not self._pending and not self._leaving and sum(map(len, parts)) <= LITTLE
         asked_at = now if is_lone else None
-        self._pending.append(Pending(self._correlation_id, key, version, deadline, begins_at, answered, lost, asked_at))
+        self._pending.append(
+            Pending(self._correlation_id, key, version, deadline, begins_at, answered, lost, now, asked_at)
+        )
         self._link.write(parts)
 
     def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:

@@ -214,9 +214,6 @@ class Fetcher:
     def _refresh_metadata(self, now: float) -> None:
         if not self._metadata.due(now):
             return
-        connection = self.brokers.any()
-        if connection is None:
-            return
         fields = question(self._metadata.wanted() or ())
 
         def answered(answer: Any) -> None:
@@ -225,10 +222,11 @@ class Fetcher:
         def lost(error: FencepostError, left: bool) -> None:
             self._metadata.failed(self._clock.monotonic())
 
-        self._metadata.asked()
         try:
-            connection.ask(Key.METADATA, fields, answered, lost)
+            if self.brokers.ask_any(Key.METADATA, fields, answered, lost) is not None:
+                self._metadata.asked()
         except FencepostError as error:
+            self._metadata.asked()
             self._fail(error)
 
     def _fetch(self, now: float) -> float:

@@ -1,12 +1,16 @@
 """Who is to be asked: any broker, the controller, a partition's leader, a group's coordinator.
 
 Nothing about the cluster is remembered except the open channels: administration is asked rarely, and a fresh answer to
-"who leads?" is worth more than a saved round trip. Errors that waiting cures (a leader being elected, a coordinator
-loading) are retried until the request timeout is over; everything else goes to the caller at once.
+"who leads?" is worth more than a saved round trip. What any broker can answer is asked of the least loaded one, and of
+another one too when it is slow (`whoever`): a broker that hangs holds up nobody. Errors that waiting cures (a leader
+being elected, a coordinator loading) are retried until the request timeout is over; everything else goes to the caller
+at once.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,7 +20,8 @@ from fencepost.client.closing import Closing
 from fencepost.client.metadata import Broker, question
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.errors import LEADER_MOVED, ErrorCode, ServerError, TimedOut, Unreachable
+from fencepost.core.broker_choice import Hedge
+from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.wire.apis import Key
 
 T = TypeVar("T")
@@ -76,25 +81,59 @@ class Routes(Closing):
         return self.channel(Address(broker.host, broker.port))
 
     def any(self) -> Channel:
-        """Whoever answered last, or the first that answers: of the given servers, and then of all that were met."""
-        refusals: list[Unreachable | TimedOut] = []
-        tried = list(dict.fromkeys([*self._answered, *self.settings.servers, *list(self._channels)]))
-        for address in tried:
-            channel = self.channel(address)
+        """A channel to a server that has let us in: whoever answered last, or the first that answers."""
+
+        def connected(channel: Channel) -> Channel:
+            channel.versions()
+            return channel
+
+        return self.whoever(connected)
+
+    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
+        """Make a call that changes nothing with the least loaded server; when it is slow, with another one, too.
+
+        The first answer counts, an error code being one. The given servers are candidates, all that were met, and
+        `first`, which is preferred. Raise Unreachable or TimedOut if none of them answers."""
+        candidates = list(dict.fromkeys([*first, *self._answered, *self.settings.servers, *list(self._channels)]))
+        if len(candidates) == 1:
+            return call(self.channel(candidates[0]))
+        outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
+
+        def ask(address: Address) -> None:
             try:
-                channel.versions()
-            except (Unreachable, TimedOut) as error:
-                refusals.append(error)
-            else:
-                self._answered = (address,)
-                return channel
-        kept_out = [error for error in refusals if keeps_us_out(error)]
-        if kept_out or len(refusals) == 1:
-            raise (kept_out or refusals)[0]
-        raise Unreachable(f"none of {', '.join(map(str, tried))} answered; the first: {refusals[0]}")
+                outcomes.put((address, call(self.channel(address))))
+            except BaseException as error:  # noqa: BLE001 - raised, or passed over, by the thread that waits
+                outcomes.put((address, error))
+
+        hedge: Hedge[Address] = Hedge(time.monotonic())
+        left = dict.fromkeys(candidates)
+        refusals: list[Unreachable | TimedOut] = []
+        while True:
+            now = time.monotonic()
+            chosen = hedge.choose({address: self.channel(address).load for address in left}, now)
+            if chosen is not None:
+                del left[chosen]
+                hedge.asked(chosen, now)
+                _on_its_own_thread(ask, chosen)
+            elif not hedge.is_waiting:
+                raise _nobody_answered(candidates, refusals)
+            try:
+                patience = max(0.0, hedge.next_at - now) if left else None
+                address, outcome = outcomes.get(timeout=patience)
+            except queue.Empty:
+                continue
+            if isinstance(outcome, Unreachable | TimedOut):
+                refusals.append(outcome)
+                hedge.failed(address, time.monotonic())
+                continue
+            self._answered = (address,)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
 
     def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
-        return self.any().request(key, fields, at_most=at_most)
+        """Put a question that changes nothing to whoever answers first."""
+        return self.whoever(lambda channel: channel.request(key, fields, at_most=at_most))
 
     def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
         """The brokers, and the given topics (None: all of them). Never creates a topic."""
@@ -119,10 +158,20 @@ class Routes(Closing):
         raise unknown_topic(name)
 
     def controller(self) -> Channel:
-        """Who creates and deletes topics. With KRaft every broker passes it on; older clusters have just one."""
+        """Who creates and deletes topics. With KRaft every broker passes it on; older clusters have just one.
+
+        What it is asked may not be repeated, so it must not be one that hangs: another broker is taken if the one that
+        is named does not answer a small question soon."""
         view = self.view()
-        broker = view.brokers.get(view.controller)
-        return self.to(broker) if broker else self.any()
+        brokers = sorted(view.brokers.values(), key=lambda broker: broker.id != view.controller)
+        if len(brokers) == 1:
+            return self.to(brokers[0])
+
+        def answering(channel: Channel) -> Channel:
+            channel.round_trip()
+            return channel
+
+        return self.whoever(answering, [Address(broker.host, broker.port) for broker in brokers])
 
     def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[Broker, list[int]]:
         """Each leader with the partitions it leads, of those asked for (None: all)."""
@@ -167,6 +216,22 @@ class Routes(Closing):
                 if error.code not in _CURED_BY_WAITING or time.monotonic() + self.settings.retry_backoff > deadline:
                     raise
             time.sleep(self.settings.retry_backoff)
+
+
+def _on_its_own_thread(ask: Callable[[Address], None], address: Address) -> None:
+    """A channel blocks, so each broker is asked by a thread for the moment. One that hangs ends with its answer's time,
+    or when the channel is closed."""
+    try:
+        threading.Thread(target=ask, args=(address,), daemon=True, name="fencepost-ask").start()
+    except RuntimeError:  # the interpreter is shutting down and starts no more threads
+        ask(address)
+
+
+def _nobody_answered(tried: list[Address], refusals: list[Unreachable | TimedOut]) -> FencepostError:
+    kept_out = [error for error in refusals if keeps_us_out(error)]
+    if kept_out or len(refusals) == 1:
+        return (kept_out or refusals)[0]
+    return Unreachable(f"none of {', '.join(map(str, tried))} answered; the first: {refusals[0]}")
 
 
 def unknown_topic(name: str) -> ServerError:

@@ -7,9 +7,9 @@ partition to a transaction, and a transaction ends with its owner only if it cam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from fencepost.client.channel import Answer, Channel
 from fencepost.client.errands import Errands
@@ -17,6 +17,8 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
 from fencepost.errors import FencepostError, Unreachable
+
+T = TypeVar("T")
 
 
 class SharedChannel(Channel):
@@ -61,3 +63,6 @@ class SharedRoutes(Routes):
 
     def channel(self, address: Address) -> Channel:
         return self._shared
+
+    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
+        return call(self._shared)

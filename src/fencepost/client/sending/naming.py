@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fencepost.client.connection import Connection
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
@@ -30,12 +31,11 @@ class Naming:
     def ask_for_pid(self, now: float) -> None:
         if not self._standing.identity.wants_to_ask(now):
             return
-        connection = self._brokers.any()
-        if connection is None:
-            return
-        self._standing.limit = REMEMBERED if connection.is_fencepost else KAFKA_LIMIT
         if self._standing.steps is not None:
-            self._fence_by_name(self._standing.steps)
+            connection = self._brokers.any()
+            if connection is not None:
+                self._learn_limit(connection)
+                self._fence_by_name(self._standing.steps)
             return
         fields = {
             "transactional_id": None,
@@ -43,11 +43,18 @@ class Naming:
             "producer_id": NO_PID,
             "producer_epoch": -1,
         }
-        self._standing.identity.asked()
         try:
-            connection.ask(Key.INIT_PRODUCER_ID, fields, self._pid_answered, self._pid_lost)
+            # Two brokers may be asked: each pid is a fresh one, and the one that comes second is used by nobody.
+            connection = self._brokers.ask_any(Key.INIT_PRODUCER_ID, fields, self._pid_answered, self._pid_lost)
         except FencepostError as error:
             self._pid_refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
+            return
+        if connection is not None:
+            self._learn_limit(connection)
+            self._standing.identity.asked()
+
+    def _learn_limit(self, connection: Connection) -> None:
+        self._standing.limit = REMEMBERED if connection.is_fencepost else KAFKA_LIMIT
 
     def _pid_answered(self, answer: Any) -> None:
         if self._standing.steps is not None:

@@ -62,14 +62,12 @@ class Placing:
     def refresh_metadata(self, now: float) -> None:
         if not self._metadata.due(now):
             return
-        connection = self._brokers.any()
-        if connection is None:
-            return
         fields = question(self._metadata.wanted(), create=self._options.allow_topic_creation)
-        self._metadata.asked()
         try:
-            connection.ask(Key.METADATA, fields, self._metadata_answered, self._metadata_lost)
+            if self._brokers.ask_any(Key.METADATA, fields, self._metadata_answered, self._metadata_lost) is not None:
+                self._metadata.asked()
         except FencepostError as error:
+            self._metadata.asked()
             self._metadata_lost(error, False)
             self._brokers.last_error = error
 
