@@ -7,8 +7,10 @@ are short, so that a leader that was killed has a successor in seconds.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.alter_partition_reassignments.v0.request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.types import BrokerId, TopicName
+from kio.serial import entity_writer
+from kio.static.primitive import i16, i32
 
 from fencepost import Admin
 from fencepost.client.results import PartitionDescription
@@ -93,6 +104,41 @@ class KafkaCluster:
         admin = AdminClient({"bootstrap.servers": self.servers})
         partitions = [TopicPartition(topic, each.partition) for each in self.partitions(topic)]
         admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
+
+    def create_on(self, topic: str, *replicas: int) -> None:
+        """A topic of one partition on these nodes; the first of them leads."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([NewTopic(topic, 1, replica_assignment=[list(replicas)])])[topic].result(60)
+        self._wait(topic, lambda each: each.leader == replicas[0] and len(each.in_sync) == len(replicas))
+
+    def move_leader(self, topic: str, to: int) -> None:
+        """The partition's replicas stay the same; another one of them leads."""
+        (partition,) = self.partitions(topic)
+        others = [node for node in partition.replicas if node != to]
+        request = AlterPartitionReassignmentsRequest(
+            topics=(
+                ReassignableTopic(
+                    name=TopicName(topic),
+                    partitions=(
+                        ReassignablePartition(partition_index=i32(0), replicas=tuple(map(BrokerId, [to, *others]))),
+                    ),
+                ),
+            )
+        )
+        head = RequestHeader(
+            request_api_key=i16(45), request_api_version=i16(0), correlation_id=i32(1), client_id="tests"
+        )
+        written = io.BytesIO()
+        entity_writer(RequestHeader)(written, head)
+        entity_writer(AlterPartitionReassignmentsRequest)(written, request)
+        frame = written.getvalue()
+        with socket.create_connection((HOST, self.nodes[to].port)) as connection:
+            connection.sendall(len(frame).to_bytes(4, "big") + frame)
+            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+            assert connection.recv(size, socket.MSG_WAITALL)
+        self._wait(topic, lambda each: each.replicas[0] == to)
+        self.elect_preferred(topic)
+        self._wait(topic, lambda each: each.leader == to)
 
     # --- who does what ---
 
