@@ -64,3 +64,16 @@ def test_the_first_record_loads_only_what_it_needs() -> None:
     others = {"asyncio", "crc32c", "email", "argparse", "json", "difflib", "hmac"}
     assert not others & loaded, others & loaded
     assert len(loaded) <= 235, len(loaded)
+
+
+def test_a_command_loads_only_its_own_module() -> None:
+    loaded = loaded_by(
+        "import fencepost.cli, click; fencepost.cli.main.get_command(click.Context(fencepost.cli.main), 'ping')"
+    )
+    assert {name for name in loaded if name.startswith("fencepost.cli.")} == {
+        "fencepost.cli.errors",
+        "fencepost.cli.options",
+        "fencepost.cli.output",
+        "fencepost.cli.ping",
+    }
+    assert not {name for name in loaded if name.startswith(("fencepost.client", "fencepost.server", "rich"))}

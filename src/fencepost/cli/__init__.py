@@ -1,6 +1,7 @@
 """The command line: one module per command group, each thin over `fencepost.client` or `fencepost.server`.
 
-What a command needs is imported when it runs, so that `fencepost --help` answers at once.
+A command's module is imported when the command is called, and what the command needs when it runs, so that a short
+command answers at once.
 """
 
 from __future__ import annotations
@@ -8,21 +9,7 @@ from __future__ import annotations
 import click
 
 from fencepost._version import __version__
-from fencepost.cli.completion import completion
-from fencepost.cli.consume import consume
-from fencepost.cli.copy import copy
-from fencepost.cli.demo import demo
-from fencepost.cli.doctor import doctor
 from fencepost.cli.errors import OneLineErrors
-from fencepost.cli.group import group
-from fencepost.cli.own import own, owners
-from fencepost.cli.ping import ping
-from fencepost.cli.produce import produce
-from fencepost.cli.producers import producers
-from fencepost.cli.serve import serve
-from fencepost.cli.sink import sink
-from fencepost.cli.topic import topic
-from fencepost.cli.transactions import transactions
 
 
 @click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -45,7 +32,7 @@ def main() -> None:
     """
 
 
-main.add_section("To begin with", demo, serve, doctor, ping, completion)
-main.add_section("Records", produce, consume, copy)
-main.add_section("What is there", topic, group, producers, transactions, sink)
-main.add_section("One at a time", own, owners)
+main.add_section("To begin with", "demo", "serve", "doctor", "ping", "completion")
+main.add_section("Records", "produce", "consume", "copy")
+main.add_section("What is there", "topic", "group", "producers", "transactions", "sink")
+main.add_section("One at a time", "own", "owners:own")

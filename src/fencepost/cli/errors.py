@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import click
@@ -31,18 +32,31 @@ class OneLineErrors(click.Group):
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self.sections: dict[str, list[click.Command]] = {}
+        self._sections: dict[str, list[str]] = {}
+        self._modules: dict[str, str] = {}
 
-    def add_section(self, title: str, *commands: click.Command) -> None:
-        self.sections[title] = list(commands)
-        for command in commands:
-            self.add_command(command)
+    def add_section(self, title: str, *commands: str) -> None:
+        """List commands under `title`. Each is NAME, or NAME:MODULE where its module in `fencepost.cli` has another
+        name; the module is imported when the command is called."""
+        homes = {name: module or name for name, _, module in (command.partition(":") for command in commands)}
+        self._sections[title] = list(homes)
+        self._modules.update(homes)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in self._modules:
+            module = import_module(f"fencepost.cli.{self._modules[cmd_name]}")
+            self.add_command(getattr(module, cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        limit = formatter.width - 6 - max(len(name) for name in self.commands)
-        for title, commands in self.sections.items():
+        limit = formatter.width - 6 - max(len(name) for name in self._modules)
+        for title, names in self._sections.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(limit)) for command in commands])
+                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in found if command])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

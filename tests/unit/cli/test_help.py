@@ -30,7 +30,10 @@ Leaf = tuple[tuple[str, ...], click.Command]
 
 def leaves(command: click.Command = main, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     if isinstance(command, click.Group):
-        for name, sub in sorted(command.commands.items()):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            sub = command.get_command(context, name)
+            assert sub is not None, name
             yield from leaves(sub, (*path, name))
     else:
         yield path, command
