@@ -17,7 +17,9 @@ import sys
 from http import HTTPStatus
 
 import fencepost
-from fencepost.errors import RecordTooLarge
+
+DELIVERY_TIMEOUT = 5.0
+"""Seconds: whoever waits for an answer of a web server waits no longer."""
 
 
 async def answer(producer: fencepost.AsyncProducer, method: str, path: str, body: bytes) -> tuple[HTTPStatus, object]:
@@ -28,7 +30,9 @@ async def answer(producer: fencepost.AsyncProducer, method: str, path: str, body
         delivered = await producer.send(path.strip("/"), body)
     except fencepost.SendFailed as error:  # says whether it is in the log all the same
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": error.persisted}
-    except RecordTooLarge as error:
+    except ValueError as error:  # no legal name of a topic: the client's mistake
+        return HTTPStatus.BAD_REQUEST, {"error": str(error), "persisted": "no"}
+    except fencepost.RecordTooLarge as error:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error), "persisted": "no"}
     except fencepost.BufferFull as error:  # more comes in than the server takes: the client may try again later
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": "no"}
@@ -56,7 +60,9 @@ async def handle(producer: fencepost.AsyncProducer, reader: asyncio.StreamReader
 
 
 async def main(servers: str, port: int) -> None:
-    async with fencepost.AsyncProducer(servers) as producer:  # at the end it waits until everything is stored
+    async with fencepost.AsyncProducer(
+        servers, delivery_timeout=DELIVERY_TIMEOUT, request_timeout=DELIVERY_TIMEOUT / 2
+    ) as producer:  # at the end it waits until everything is stored
         server = await asyncio.start_server(lambda r, w: handle(producer, r, w), "127.0.0.1", port)
         print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
         async with server:
@@ -64,5 +70,7 @@ async def main(servers: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/web_handler.py SERVERS PORT, for example 127.0.0.1:9092 8080")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main(sys.argv[1], int(sys.argv[2])))

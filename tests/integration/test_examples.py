@@ -178,6 +178,9 @@ def test_a_web_handler_answers_when_the_record_is_stored(
     assert ask("POST", "/web-orders", "two apples") == (201, {"partition": 0, "offset": 0})
     assert ask("POST", "/web-orders", "a pear") == (201, {"partition": 0, "offset": 1})
     assert ask("GET", "/web-orders", "")[0] == 404
+    status, told = ask("POST", "/web%20orders", "a pear")
+    assert (status, told["persisted"]) == (400, "no")
+    assert "may only have ASCII letters" in told["error"]
     status, told = ask("POST", "/web-orders", "x" * (2 << 20))
     assert (status, told["persisted"]) == (413, "no")
     assert values(fencepost_server.address, "web-orders") == ["two apples", "a pear"]
@@ -272,3 +275,16 @@ def test_every_example_says_how_to_start_it_and_is_run_by_a_test(example: str) -
     )
     tests = [path for path in (ROOT / "tests").rglob("test_*.py") if runs.search(path.read_text(encoding="utf-8"))]
     assert tests, f"no test runs examples/{example}"
+
+
+def test_a_web_handler_without_arguments_says_how_to_call_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "web_handler.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "usage: python examples/web_handler.py SERVERS PORT, for example 127.0.0.1:9092 8080\n"

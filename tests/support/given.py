@@ -6,6 +6,8 @@ what the text around it says.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -60,3 +62,32 @@ def a_script(page: Namespace) -> Iterator[None]:
     script.chmod(0o755)
     yield
     assert int(Path("token").read_text()) > 0
+
+
+def a_suite_of_two_workers(page: Namespace) -> Iterator[None]:
+    """Run the page's `conftest.py` as it stands there, with tests on two workers of xdist."""
+    yield
+    from tests.support.pages import ROOT, blocks
+
+    text = next(block.text for block in blocks(ROOT / "docs" / "testing.md") if "pytest_configure" in block.text)
+    Path("shared").mkdir()
+    Path("shared/conftest.py").write_text(text, encoding="utf-8")
+    Path("shared/test_shared.py").write_text(
+        "import os, fencepost, pathlib, pytest\n"
+        "@pytest.mark.parametrize('number', range(4))\n"
+        "def test_every_worker_writes(servers, number):\n"
+        "    with fencepost.Producer(servers) as producer:\n"
+        "        producer.send('shared', str(number))\n"
+        "    pathlib.Path(f'worker-{number}').write_text(os.environ['PYTEST_XDIST_WORKER'] + ' ' + servers)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "shared"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    told = [path.read_text(encoding="utf-8").split() for path in Path().glob("worker-*")]
+    assert {worker for worker, _ in told} == {"gw0", "gw1"}
+    assert len({address for _, address in told}) == 1

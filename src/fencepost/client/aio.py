@@ -163,6 +163,10 @@ class AsyncProducer:
         claiming = asyncio.ensure_future(asyncio.to_thread(partial(its.own, group, resources, **how)))
         return AsyncClaim(await _or_interrupt(claiming, its.interrupt), asyncio.to_thread)
 
+    async def init_transactions(self) -> None:
+        """As `Producer.init_transactions`."""
+        await asyncio.to_thread(self._its.init_transactions)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """As `Producer.transaction`: `async with producer.transaction(): …`."""

@@ -209,6 +209,18 @@ class Producer:
 
     # --- transactions ---
 
+    def init_transactions(self) -> None:
+        """Take the producer's name: fence whoever had it before, and abort what they left open.
+
+        The first `transaction()` does the same. Call it earlier to read where to go on only when nobody else can move
+        that place any more, as in consume, transform, produce.
+        """
+        if self._steps is None:
+            raise ConfigError("init_transactions needs a name: Producer(…, name='…')")
+        if self._thread is None:
+            self._begin()
+        wait_for_identity(self._sender, self._options.delivery_timeout)
+
     def transaction(self) -> Transaction:
         """What is sent in its block appears whole when the block ends, or not at all if it ends with an exception.
 
