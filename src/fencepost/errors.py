@@ -7,6 +7,7 @@ succeed later, `fatal` whether this object is finished. A failed send also says 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -295,6 +296,25 @@ class SendFailed(FencepostError):
         self.partition = partition
         self.count = count
         """How many records share this fate: those of one batch."""
+
+
+class NotOwned(SendFailed):
+    """A record whose key belongs to a partition that its producer does not own, while it owns others of the topic."""
+
+    def __init__(self, topic: str, partition: int | None, owned: Iterable[int], count: int) -> None:
+        mine = sorted(owned)
+        self.owned: tuple[int, ...] = tuple(mine)
+        """The partitions of the topic that the producer owns."""
+        more = f" and {len(mine) - 5} more" if len(mine) > 5 else ""
+        names = ", ".join(f"{topic}-{each}" for each in mine[:5]) + more
+        if partition is None:
+            message = f"this producer owns {names}, and the topic has {count} partitions: own one that exists"
+        else:
+            message = (
+                f"its key belongs to {topic}-{partition}, and this producer owns {names}: send it with the producer "
+                f"that owns {topic}-{partition}, claim that partition too, or name a partition that is owned"
+            )
+        super().__init__(message, persisted="no", topic=topic, partition=partition)
 
 
 class Expired(SendFailed):

@@ -14,6 +14,7 @@ Reading
     reader.py, fetcher.py             what callers see; what fetches
 Owning
     own.py, standby.py, hold.py       the API and its roads; active and standby; for its own sake
+    owned_partitions.py               where an owner's records go
     owning.py, tenure.py, aftermath.py, shared_channel.py    on fencepost's server: by the connection of the data
     own_kafka.py, owner_topic.py, implicit.py                on Apache Kafka: by transactional ids
 Administration

@@ -15,7 +15,7 @@ from fencepost.client.options import ProducerOptions
 from fencepost.client.partition_queue import Batch
 from fencepost.client.queue import Queues
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
-from fencepost.errors import BufferFull, ConfigError, FencepostError, RecordTooLarge, SendFailed
+from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge, SendFailed
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, decode_batch, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
 from fencepost.types import Milliseconds
@@ -116,7 +116,9 @@ def send_table(
         chunks[0] = chunks[0].slice(1)
         sources[0] = column_source(chunks[0])
     count = queues.partition_count(topic)
-    chosen = [_choose(queues, options, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)]
+    chosen = [
+        _choose(queues, options, topic, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)
+    ]
     for source, partitions in zip(sources, chosen, strict=True):
         for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
@@ -188,7 +190,9 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
         raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
 
 
-def _choose(queues: Queues, options: ProducerOptions, chunk: pa.RecordBatch, source: ColumnSource, count: int) -> Any:
+def _choose(
+    queues: Queues, options: ProducerOptions, topic: str, chunk: pa.RecordBatch, source: ColumnSource, count: int
+) -> Any:
     """A partition per row, as numbers of 32 bits: the one it names, or its key's, or one for all the others. A single
     number where all rows go to the same."""
     import pyarrow as pa
@@ -197,25 +201,37 @@ def _choose(queues: Queues, options: ProducerOptions, chunk: pa.RecordBatch, sou
     if options.partitioner is None and not {"key", "partition"} & set(chunk.schema.names):
         if queues.needs_partitions and count > 1:
             raise FencepostError(_NAME_IT)
-        return queues.next_partition(count)
+        return queues.next_partition(topic)
     if options.partitioner is not None:
         keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
         as_bytes = [key.encode() if isinstance(key, str) else key for key in keys]
         chosen = pa.array([options.partitioner(key, count) for key in as_bytes], pa.int32())
     else:
-        keyless = queues.next_partition(count)
         block = partition_rows(source, count, keyless=-1)
         chosen = pa.Array.from_buffers(pa.int32(), chunk.num_rows, [None, pa.py_buffer(block)])
-    if "partition" in chunk.schema.names:
-        named = chunk.column("partition").cast(pa.int32())
+    named = chunk.column("partition").cast(pa.int32()) if "partition" in chunk.schema.names else None
+    if (owned := queues.owned(topic)) is not None:
+        _check_owned(chosen if named is None else chosen.filter(named.is_null()), topic, owned, count)
+    if named is not None:
         _check_partitions(named, count)
         chosen = pc.coalesce(named, chosen) if named.null_count else named
     if options.partitioner is None and pc.any(pc.equal(chosen, -1)).as_py():
         if queues.needs_partitions and count > 1:
             raise FencepostError(_NAME_IT)
-        chosen = pc.if_else(pc.equal(chosen, -1), pa.scalar(keyless, pa.int32()), chosen)
+        keyless = pa.scalar(queues.next_partition(topic), pa.int32())
+        chosen = pc.if_else(pc.equal(chosen, -1), keyless, chosen)
     _check_partitions(chosen, count)
     return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]
+
+
+def _check_owned(chosen: pa.Array, topic: str, owned: frozenset[int], count: int) -> None:
+    """`chosen`: the partitions of the rows that name none themselves, −1 for those without a key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    strange = chosen.filter(pc.invert(pc.is_in(chosen, pa.array([-1, *owned], pa.int32()))))
+    if len(strange):
+        raise NotOwned(topic, strange[0].as_py(), owned, count)
 
 
 def _check_partitions(chosen: pa.Array, count: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
 from fencepost.core.inflight import Flight
-from fencepost.errors import FencepostError
+from fencepost.errors import FencepostError, NotOwned
 from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Slot
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -104,9 +104,10 @@ class Waiting(NamedTuple):
 
 
 class TopicQueues(Lane):
-    __slots__ = ("name", "partition_count", "partitions", "roaming", "unplaced", "waiting")
+    __slots__ = ("name", "owned", "partition_count", "partitions", "roaming", "roaming_queue", "unplaced", "waiting")
 
     undesignated: PartitionQueue
+    """Where records without a key and a partition go: `roaming_queue`, or the one partition that is owned."""
 
     def __init__(self, name: str, budget: Budget) -> None:
         super().__init__(budget)
@@ -114,21 +115,60 @@ class TopicQueues(Lane):
         self.partition_count = 0
         """0: not known yet."""
         self.partitions: dict[int, PartitionQueue] = {}
-        self.undesignated = PartitionQueue(self, UNDESIGNATED)
+        self.owned: frozenset[int] | None = None
+        """The partitions that records without a partition may go to; None: to any."""
+        self.undesignated = self.roaming_queue = PartitionQueue(self, UNDESIGNATED)
         self.waiting: deque[Waiting] = deque()
         self.unplaced: Unplaced | None = None
         self.roaming = 0
         """Batches of the undesignated queue that are under way; the send thread's alone."""
 
+    def know(self, partition_count: int) -> None:
+        """The topic has so many partitions."""
+        self.partition_count = partition_count
+        mine = self._mine()
+        self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
+
     def admit(self) -> None:
         """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""
-        self.set_slots([self.partitions.get(index) for index in range(self.partition_count)])
+        self.set_slots(
+            [self.partitions.get(index) if self.may_choose(index) else None for index in range(self.partition_count)]
+        )
+
+    def restrict(self, owned: frozenset[int] | None) -> None:
+        """While these are owned, records go to no others unless the caller names the partition."""
+        if owned != self.owned:
+            self.owned = owned
+            if self.partition_count:
+                self.know(self.partition_count)
+                self.admit()
+
+    def may_choose(self, partition: int) -> bool:
+        """Whether a record that names no partition may go there."""
+        return self.owned is None or partition in self.owned
+
+    def check_choice(self, partition: int) -> None:
+        """Raise NotOwned if a record that names no partition must not go to the one that its key belongs to."""
+        if self.owned is not None and partition not in self.owned:
+            raise NotOwned(self.name, partition, self.owned, self.partition_count)
+
+    def pick(self, turn: int) -> int:
+        """A partition for records without a key, each turn another one. NotOwned if what is owned does not exist."""
+        if self.owned is None:
+            return turn % self.partition_count
+        if not (mine := self._mine()):
+            raise NotOwned(self.name, None, self.owned, self.partition_count)
+        return mine[turn % len(mine)]
+
+    def _mine(self) -> list[int]:
+        """What is owned, as far as the topic has it."""
+        return sorted(self.owned.intersection(range(self.partition_count))) if self.owned is not None else []
 
     def queue(self, partition: int) -> PartitionQueue:
         queue = self.partitions.get(partition)
         if queue is None:
             queue = self.partitions[partition] = PartitionQueue(self, partition)
-            if partition < len(self.slots):
+            if partition < len(self.slots) and self.may_choose(partition):
                 self.slots[partition] = queue
         return queue
 

@@ -100,6 +100,8 @@ class Producer:
         self._transaction: Transaction | None = None
         self._owns_by: Road | None = None
         self._kafka_owner: KafkaOwner | None = None
+        self._held: dict[tuple[str, str], None] = {}
+        """Group and name of what is owned."""
         self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
         self._sender = self._new_sender()
@@ -273,8 +275,10 @@ class Producer:
             raise FencepostError("own first, then begin the transaction")
         if self._thread is None:
             self._begin()
+        from fencepost.client.owned_partitions import PlacingRoad  # nobody else needs it
+
         road = self._road()
-        claim = claim_by(road, wanted)
+        claim = claim_by(PlacingRoad(road, self._sender.queues, self._held), wanted)
         if self._kafka_owner is not None:
             self._steps = self._kafka_owner.writing  # transactions are those of the write id
         return claim

@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fencepost.client.checks import check_topic, header_pairs, whole_number
@@ -75,6 +75,7 @@ class Queues:
         self._active: dict[PartitionQueue, None] = {}
         self._to_place: dict[TopicQueues, None] = {}
         self._bulks = 0
+        self._owned: Mapping[str, frozenset[int]] = {}
         self.needs_partitions = False
         """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
         self.flushing = 0
@@ -118,6 +119,7 @@ class Queues:
             topic = self._topics.get(topic_name)
             if topic is None:
                 topic = self._topics[topic_name] = TopicQueues(topic_name, self._budget)
+                topic.restrict(self._owned.get(topic_name))
             queue = self._destination(topic, key, partition)
             while not topic.has_room_for(size, queue):
                 self._wait_for_room(topic, queue, size)
@@ -191,6 +193,7 @@ class Queues:
 
     def _queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count
+        is_named = partition is not None
         if partition is None:
             if self._options.partitioner is not None:
                 partition = self._options.partitioner(None if key is None else bytes(as_bytes(key)), count)
@@ -201,11 +204,14 @@ class Queues:
             elif self.needs_partitions:
                 raise FencepostError("a record without a key needs its partition named, to be the same once more")
             else:
+                topic.pick(0)
                 return topic.undesignated
         if not 0 <= partition < count:
             raise SendFailed(
                 f"there is no partition {partition}, the topic has {count}", persisted="no", topic=topic.name
             )
+        if not is_named:
+            topic.check_choice(partition)
         return topic.queue(partition)
 
     def _append(
@@ -236,11 +242,22 @@ class Queues:
         topic = self._topics.get(topic_name)
         return topic.partition_count if topic is not None else 0
 
-    def next_partition(self, count: int) -> int:
+    def next_partition(self, topic_name: str) -> int:
         """For rows without a key that are sent together: each time another one."""
         with self._lock:
             self._bulks += 1
-            return self._bulks % count
+            return self._topics[topic_name].pick(self._bulks)
+
+    def write_only_to(self, owned: Mapping[str, frozenset[int]]) -> None:
+        """While partitions of a topic are owned, records that name no partition go to those or are refused."""
+        with self._lock:
+            self._owned = owned
+            for topic in self._topics.values():
+                topic.restrict(owned.get(topic.name))
+
+    def owned(self, topic_name: str) -> frozenset[int] | None:
+        """The partitions of the topic that are owned; None: none, and records may go to any."""
+        return self._owned.get(topic_name)
 
     def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> Batch:
         """A batch that is complete already, behind what the partition's queue holds."""
@@ -418,7 +435,7 @@ class Queues:
     def _place(
         self, topic: TopicQueues, partition_count: int, waiting: deque[Waiting], unplaced: Unplaced | None
     ) -> None:
-        topic.partition_count = partition_count
+        topic.know(partition_count)
         into: dict[Settlement, None] = {}
         for record in waiting:
             topic.charge(-record.charged)
@@ -559,7 +576,7 @@ class Queues:
         with self._lock:
             topic = self._topics.get(topic_name)
             if topic is not None and topic.partition_count not in (0, partition_count):
-                topic.partition_count = partition_count
+                topic.know(partition_count)
                 topic.admit()
 
     @property
@@ -571,7 +588,7 @@ class Queues:
         with self._lock:
             topics = list(self._topics.values())
         for topic in topics:
-            yield topic.undesignated
+            yield topic.roaming_queue
             yield from list(topic.partitions.values())
 
     @property

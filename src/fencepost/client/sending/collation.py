@@ -117,7 +117,7 @@ class Collation:
         if not self._expiry.of_queued(queue, now):
             self._queues.rest(queue)
             return
-        led = list(self._metadata.led(topic.name))
+        led = [partition for partition in self._metadata.led(topic.name) if topic.may_choose(partition)]
         start = self._turn % len(led) if led else 0
         for partition in led[start:] + led[:start]:
             also_open = self._open_is_ready(queue, topic.roaming > 0, now)
