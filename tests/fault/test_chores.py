@@ -23,6 +23,7 @@ from fencepost.server.housekeeping import Housekeeping
 from fencepost.server.markers import Markers
 from fencepost.server.partition import Partition
 from fencepost.server.settings import ServerConfig
+from fencepost.server.space import Space
 from fencepost.testing.clock import HandWoundClock
 from tests.support.batches import batch, record
 from tests.support.logs import append
@@ -139,6 +140,18 @@ def sync(bed: Bed) -> None:
     bed.await_health((Chore.SYNC, "bad-0"))
     plant.lifted = True
     assert bed.client.produce("bad", batch([b"x"])).error is ErrorCode.NONE
+    bed.await_health()
+
+
+def space(bed: Bed) -> None:
+    plant = Plant(bed.patch, Space, "keep_reserve", lambda *_: True)
+    bed.client.create_topic("good")
+    bed.client.produce("good", batch([b"x"]))
+    retention = Plant(bed.patch, PartitionLog, "apply_retention", lambda *_: False)
+    retention.failed = 1
+    await_that(lambda: plant.failed > 1 and retention.spared > 1)
+    bed.await_health((Chore.SPACE, ""))
+    plant.lifted = True
     bed.await_health()
 
 
@@ -267,6 +280,7 @@ PLAYS: dict[Chore, Callable[[Bed], None]] = {
     Chore.COMPACTION: in_partitions(PartitionLog, "wants_compaction", of_bad, Chore.COMPACTION),
     Chore.OPENING: opening,
     Chore.SYNC: sync,
+    Chore.SPACE: space,
     Chore.LOOKING_AROUND: looking_around,
     Chore.FOLDERS: folders,
     Chore.OFFSETS: committed_offsets,

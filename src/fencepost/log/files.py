@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -21,6 +23,11 @@ _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 class WouldBlock(Exception):
     """The bytes are not in the page cache: read them again from a thread that may wait."""
+
+
+class Room(NamedTuple):
+    free: int
+    total: int
 
 
 class Files(Protocol):
@@ -60,6 +67,12 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """The names in this directory are on the disk when this returns."""
+
+    def room(self, path: str) -> Room:
+        """How much room there is for the likes of us, and how large the file system is."""
+
+    def allocate(self, path: str, size: int) -> None:
+        """Makes a file that takes so many bytes of the disk."""
 
 
 class OsFiles:
@@ -142,6 +155,20 @@ class OsFiles:
         finally:
             os.close(fd)
 
+    def room(self, path: str) -> Room:
+        usage = shutil.disk_usage(path)
+        return Room(usage.free, usage.total)
+
+    def allocate(self, path: str, size: int) -> None:
+        fd = self.open(path, create=True)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            else:
+                write_all(self, fd, bytes(size), 0)
+        finally:
+            self.close(fd)
+
 
 def _no_sync(fd: int) -> None:
     """Nothing: the data is thrown away anyway."""
@@ -193,7 +220,12 @@ def write_file(files: Files, path: str, data: Buffer) -> None:
 def write_file_atomically(files: Files, directory: str, name: str, data: Buffer) -> None:
     """The file has its old content or the new one, whenever the power goes; the new one when this returns."""
     temporary = f"{directory}/{name}.tmp"
-    write_file(files, temporary, data)
+    try:
+        write_file(files, temporary, data)
+    except OSError:
+        with suppress(OSError):
+            files.remove(temporary)  # on a full disk even half a file is missed
+        raise
     files.rename(temporary, f"{directory}/{name}")
     files.sync_directory(directory)
 

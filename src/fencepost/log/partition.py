@@ -320,10 +320,12 @@ class PartitionLog:
             now_ms=now_ms,
         )
         if count and count == len(segments):
-            if self._torn:
-                count -= 1
-            else:
+            try:
+                if self._torn:
+                    raise StorageError(f"{segments[-1].handle.path} ends in torn bytes")
                 self._begin_segment(now_ms)
+            except StorageError:
+                count -= 1  # the active one stays until the next can be begun
         if count:
             expired, kept = self._segments[:count], self._segments[count:]
             self._move_start(max(self.start_offset, kept[0].base_offset))

@@ -24,7 +24,7 @@ def count_expired(
     now_ms: Milliseconds,
 ) -> int:
     """How many segments from the beginning may go. None that reaches beyond `upto`. The active one may be among them,
-    if it holds something and is too old: then an empty one takes its place."""
+    if it holds something and all of that is deleted or too old: then an empty one takes its place."""
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for number, segment in enumerate(segments):
@@ -32,7 +32,7 @@ def count_expired(
         end = segments[number + 1].base_offset if sealed else end_offset
         if end > upto or segment.size == 0:
             break
-        deleted = sealed and end <= start_offset
+        deleted = end <= start_offset
         too_old = config.deletes and 0 <= config.retention_ms < now_ms - _youngest(segment)
         too_much = config.deletes and config.retention_bytes >= 0 and sealed and surplus >= segment.size
         if not (deleted or too_old or too_much):

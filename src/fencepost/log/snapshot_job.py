@@ -8,7 +8,9 @@ them.
 
 from __future__ import annotations
 
+import errno
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,9 +63,9 @@ class SnapshotJob:
                 # One that was taken later and written earlier says all that this one says, and more.
                 late = self._number < log.newest_snapshot or log.abandoned
                 if not late and log.handles.files.exists(log.directory):
-                    self._write()
+                    self._write_on_a_full_disk_too()
                     log.newest_snapshot = self._number
-                    self._remove_doomed()
+                    self._remove(self._doomed)
             except OSError as error:
                 log.snapshot_ended(written=False)
                 raise StorageError(f"cannot write a snapshot of {log.directory}: {error}") from error
@@ -71,6 +73,31 @@ class SnapshotJob:
                 log.snapshot_ended(written=False)
                 raise
             log.snapshot_ended(written=True)
+
+    def _write_on_a_full_disk_too(self) -> None:
+        """Where there is no room for the snapshot, segments that were taken out of the log go first. Recovery takes a
+        log whose first segments are missing for one that starts behind them. But it needs the segment that the newest
+        snapshot on the disk ends in: without it the snapshot, and all that is known of producers, would not count."""
+        try:
+            self._write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._doomed:
+                raise
+            needed = self._base_of_the_newest()
+            early = tuple(segment for segment in self._doomed if segment.base_offset < needed)
+            if not early:
+                raise
+            self._remove(early)
+            self._write()
+
+    def _base_of_the_newest(self) -> Offset:
+        """The segment that the newest snapshot on the disk ends in."""
+        files, directory = self._log.handles.files, self._log.directory
+        for offset in snapshots.snapshot_offsets(files.listdir(directory)):
+            found = snapshots.read(files, directory, offset)
+            if found is not None:
+                return found.active_base
+        return Offset(0)
 
     def _write(self) -> None:
         log = self._log
@@ -118,11 +145,11 @@ class SnapshotJob:
             handles.indexes.use(segment)  # from now on it may be dropped
         return mark
 
-    def _remove_doomed(self) -> None:
-        """Removes the segments that had been taken out of the log before this snapshot was. One that cannot be removed
-        is found at the next start, and goes then."""
+    def _remove(self, doomed: Sequence[Segment]) -> None:
+        """Removes segments that had been taken out of the log before this snapshot was. One that cannot be removed is
+        found at the next start, and goes then."""
         files = self._log.handles.files
-        for segment in self._doomed:
+        for segment in doomed:
             if segment not in self._log.doomed:
                 continue  # an earlier job was faster
             self._log.doomed.remove(segment)

@@ -8,7 +8,7 @@ in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, t
     router.py, api/                       from an API key to its handler, a file each
     broker.py, datadir.py, clock.py       what the handlers ask; where it lies; the time
     topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them
-    syncer.py                             one fsync for many requests
+    syncer.py, space.py                   one fsync for many requests; room on the disk
     store.py, group_rows.py, transaction_rows.py    what is not records: SQLite, and how things lie in it
     groups.py, transactions.py, markers.py, pids.py    the coordinators; markers in the logs; producer ids
     owners.py, guards.py                  own, and who may write or read what

@@ -22,6 +22,7 @@ from fencepost.server.housekeeping import Housekeeping
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.pids import PidAllocator
 from fencepost.server.settings import ServerConfig
+from fencepost.server.space import Space, largest
 from fencepost.server.store import Store
 from fencepost.server.syncer import Syncer
 from fencepost.server.topics import Topic, Topics
@@ -41,17 +42,27 @@ class Broker:
         self.clock = clock or SystemClock()
         self.health = Health(self.clock)
         self.directory = DataDirectory(config.data)
+        files = files or OsFiles(durable=not self.directory.ephemeral)
+        self.space = Space(
+            self.directory.path,
+            files,
+            self.clock,
+            min_free=config.min_free_bytes,
+            reserve=0 if self.directory.ephemeral else config.reserve_bytes,
+        )
         try:
             self.store = Store(
-                self.directory.store, config.sync, (*group_rows.SCHEMA, *owners.SCHEMA, *transactions.SCHEMA)
+                self.directory.store,
+                config.sync,
+                (*group_rows.SCHEMA, *owners.SCHEMA, *transactions.SCHEMA),
+                make_room=self.space.give_back,
             )
         except BaseException:
             self.directory.close()
             raise
         self.cluster_id = self._load_cluster_id()
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
-        files = files or OsFiles(durable=not self.directory.ephemeral)
-        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock)
+        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.space)
         self.topics = Topics(
             self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
         )
@@ -84,6 +95,7 @@ class Broker:
         await self.groups.start()
         self.transactions.start()
         housekeeping = Housekeeping(self)
+        await self.look_at_space()
         self.spawn(housekeeping.run(), "housekeeping")
         self.spawn(housekeeping.run_compaction(), "compaction")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
@@ -117,6 +129,16 @@ class Broker:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("chore %r failed", task.get_name(), exc_info=error)
+
+    async def look_at_space(self) -> None:
+        """Keeps the reserve, or says what to free."""
+        in_thread = asyncio.get_running_loop().run_in_executor
+        await in_thread(self.threads, self.space.look)
+        with self.health.watch(Chore.SPACE):
+            if self.space.is_low:
+                folders = [(topic.name, topic.folder) for topic in self.topics]
+                raise self.space.refusal(await in_thread(self.threads, largest, folders))
+            await in_thread(self.threads, self.space.keep_reserve)
 
     # -- partitions -------------------------------------------------------------------------------------------
 

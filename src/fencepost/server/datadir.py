@@ -2,6 +2,7 @@
 
 fencepost.lock      held while a server runs on the directory
 meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
+reserve             room that is given back when the disk is full, so that something can be deleted
 logs/NAME.ID/P/     segments of partition P; the topic's id keeps a re-created topic apart from the deleted one
 """
 
@@ -13,6 +14,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -80,10 +82,11 @@ class DataDirectory:
             self._lock.close()
             who = f" (process {holder})" if holder else ""
             raise DataDirectoryError(f"{self.path} is in use by another fencepost server{who}") from None
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        with suppress(OSError):  # on a full disk nobody is told which process it is
+            self._lock.seek(0)
+            self._lock.truncate()
+            self._lock.write(str(os.getpid()))
+            self._lock.flush()
 
     @property
     def logs(self) -> Path:

@@ -34,6 +34,7 @@ class Chore(StrEnum):
     COMPACTION = "compaction"
     OPENING = "opening for retention"
     SYNC = "sync"
+    SPACE = "keeping room on the disk"
     LOOKING_AROUND = "looking for closed partitions"
     FOLDERS = "removing folders of deleted topics"
     OFFSETS = "expiring committed offsets"

@@ -47,6 +47,7 @@ class Housekeeping:
             rounds += 1
             await self.round()
             await self._broker.remove_leftovers()
+            await self._broker.look_at_space()
 
     async def run_compaction(self) -> None:
         """Compaction, for ever."""

@@ -19,6 +19,7 @@ from fencepost.log.files import Files
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.clock import Clock
+from fencepost.server.space import Space, is_full
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ REOPEN_AFTER_SECONDS = 1.0
 class Disk:
     """What a partition needs to reach the disk, the same for all of them."""
 
-    def __init__(self, files: Files, handles: Handles, threads: Executor, clock: Clock) -> None:
+    def __init__(
+        self, files: Files, handles: Handles, threads: Executor, clock: Clock, space: Space | None = None
+    ) -> None:
         self.files = files
+        self.space = space
+        """Room for new records; None: nobody looks."""
         self.handles = handles
         self.threads = threads
         self.clock = clock
@@ -139,6 +144,9 @@ class Partition:
         verdict = log.judge(header)
         if not isinstance(verdict, Accept):
             return verdict, Offset(-1)
+        space = self._disk.space
+        if space is not None and not space.admits(header.size):
+            raise space.refusal()
         offset = log.append(batch, header, now)
         if log.wants_snapshot():
             self._snapshot(log)
@@ -164,8 +172,16 @@ class Partition:
         writing.add_done_callback(self._snapshot_written)
 
     async def save_snapshot(self) -> None:
-        """A snapshot of the log as it is now, durable when this returns."""
-        if self.log is not None:
+        """A snapshot of the log as it is now, durable when this returns. If it lets segments go, the reserve may be
+        given back for it."""
+        if self.log is None:
+            return
+        try:
+            await self._save(self.log)
+        except StorageError as error:
+            space = self._disk.space
+            if space is None or not is_full(error) or not space.give_back():
+                raise
             await self._save(self.log)
 
     async def _save(self, log: PartitionLog) -> None:

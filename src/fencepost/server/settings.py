@@ -16,9 +16,18 @@ from fencepost.types import Milliseconds
 Sync: TypeAlias = Literal["always", "os"]
 
 _DAY: Milliseconds = 24 * 60 * 60 * 1000
-_MAY_BE_ZERO = frozenset({"node_id", "drain_ms", "group_initial_rebalance_delay_ms", "offset_metadata_max_bytes"})
+_MAY_BE_ZERO = frozenset(
+    {
+        "node_id",
+        "drain_ms",
+        "group_initial_rebalance_delay_ms",
+        "offset_metadata_max_bytes",
+        "min_free_bytes",
+        "reserve_bytes",
+    }
+)
 """Of the numbers; all others are 1 or more."""
-_LARGEST = {"default_partitions": 100_000, "request_memory": 2**62, "answer_memory": 2**62}
+_LARGEST = {"default_partitions": 100_000, "request_memory": 2**62, "answer_memory": 2**62, "min_free_bytes": 2**62}
 """Of the others: 2³¹−1, or a hundred years for a time."""
 
 
@@ -93,6 +102,14 @@ class ServerConfig:
     background_interval_ms: Milliseconds = setting(
         5 * 60 * 1000,
         "How often retention, expiry of idle pids and compaction look for work.",
+    )
+    min_free_bytes: int = setting(
+        64 * 1024 * 1024,
+        "New records are refused while the disk has less room than this (but at most a 20th of the file system).",
+    )
+    reserve_bytes: int = setting(
+        8 * 1024 * 1024,
+        "A file that is given back when the disk is full, so that deleting can begin (but at most a 50th of it).",
     )
     compaction_keys: int = setting(
         200_000,

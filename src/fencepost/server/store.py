@@ -13,7 +13,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -44,49 +44,80 @@ class _Change(NamedTuple):
     statements: Sequence[Statement]
     done: asyncio.Future[None]
     loop: asyncio.AbstractEventLoop
+    frees: bool
 
 
 class Store:
     """Owned by the server's loop; the connection belongs to the writing thread once `start` was called."""
 
-    def __init__(self, path: Path, sync: Sync, schema: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, sync: Sync, schema: Sequence[str] = (), *, make_room: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`make_room` is called by the writing thread when the disk is full and something is to be deleted; True if
+        it is worth another try."""
+        self._make_room = make_room
         self._path = path
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
         self.commits = 0
         try:
             path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._prepare(sync, (*SCHEMA, *schema))
+            self._connection = self._open(sync, (*SCHEMA, *schema))
         except (sqlite3.Error, OSError) as error:
             raise DataDirectoryError(f"cannot use {path}: {error}") from error
         self._thread = threading.Thread(target=self._run, name="fencepost-store", daemon=True)
         self._thread.start()
 
-    def _prepare(self, sync: Sync, schema: Sequence[str]) -> None:
-        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+    def _open(self, sync: Sync, schema: Sequence[str]) -> sqlite3.Connection:
+        """On a full disk SQLite has no room for the file that it shares with other processes. It can do without, and
+        what is kept for deletion is used only if it must be."""
+        try:
+            return self._connect(sync, schema)
+        except sqlite3.OperationalError as error:
+            logger.warning("cannot open %s as usual (%s): trying without sharing it", self._path, error)
+        try:
+            return self._connect(sync, schema, exclusive=True)
+        except sqlite3.OperationalError:
+            if not self._make_room():
+                raise
+        return self._connect(sync, schema, exclusive=True)
+
+    def _connect(self, sync: Sync, schema: Sequence[str], *, exclusive: bool = False) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            if exclusive:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._prepare(connection, sync, schema)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, sync: Sync, schema: Sequence[str]) -> None:
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT_VERSION:
-            self._connection.close()
             raise DataDirectoryError(
                 f"{self._path.parent} was written by a newer fencepost "
                 f"(format {found}, this one knows {FORMAT_VERSION})"
             )
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
-        self._connection.execute("BEGIN")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
+        connection.execute("BEGIN")
         for statement in schema:
-            self._connection.execute(statement)
-        self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        self._connection.execute("COMMIT")
+            connection.execute(statement)
+        if found != FORMAT_VERSION:  # a start on a full disk writes nothing
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
 
     def query(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Blocking; for start-up, before anything is executed."""
         return self._connection.execute(sql, params).fetchall()
 
-    def execute(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
-        """Done when the statements are committed; all or none of them. StorageError if the disk refused."""
+    def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
+        """Done when the statements are committed; all or none of them. StorageError if the disk refused. What `frees`
+        room may use what is kept for a full disk."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._changes.put(_Change(statements, done, loop))
+        self._changes.put(_Change(statements, done, loop, frees))
         return done
 
     def close(self) -> None:
@@ -128,9 +159,14 @@ class Store:
             # Not only sqlite3.Error: a number or a text that SQLite cannot take is another one, and without this thread
             # nobody's change would ever be answered.
             logger.exception("the metadata store could not commit %d changes", len(batch))
-            failures = dict.fromkeys(range(len(batch)), StorageError(f"metadata could not be written: {error}"))
+            reason = "the disk is full" if _is_full(error) else error
+            failures = dict.fromkeys(range(len(batch)), StorageError(f"metadata could not be written: {reason}"))
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
+            freeing = [change for change in batch if change.frees]
+            if freeing and _is_full(error) and self._make_room():
+                batch = [change for change in batch if not change.frees]
+                self._commit(freeing)
         for loop, settled in _by_loop(batch, failures).items():
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
                 loop.call_soon_threadsafe(_settle, settled)
@@ -142,12 +178,23 @@ class Store:
             for sql, params in change.statements:
                 self._connection.execute(sql, params)
         except Exception as error:
+            if _is_full(error):
+                raise
             logger.exception("a change of the metadata was refused")
             self._connection.execute("ROLLBACK TO change")
             return StorageError(f"metadata could not be written: {error}")
         finally:
             self._connection.execute("RELEASE change")
         return None
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Is there no room? SQLite may have rolled back by itself, so that what fails at last is something else."""
+    while error is not None:
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            return True
+        error = error.__context__
+    return False
 
 
 _Settled: TypeAlias = list[tuple[_Change, StorageError | None]]

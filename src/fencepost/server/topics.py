@@ -210,7 +210,8 @@ class Topics:
                     ("DELETE FROM topics WHERE name = ?", (topic.name,)),
                     ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
                     ("INSERT OR IGNORE INTO deleted_folders (folder) VALUES (?)", (topic.folder.name,)),
-                ]
+                ],
+                frees=True,
             )
             topic.deleted = True
             del self._by_id[topic.topic_id]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from fencepost.log.files import Buffer, OsFiles, WouldBlock
+from fencepost.log.files import Buffer, OsFiles, Room, WouldBlock, write_all
 
 Operation: TypeAlias = Literal[
     "open", "write", "read", "sync", "truncate", "mkdir", "rename", "remove", "sync_directory"
@@ -218,7 +218,10 @@ class FailingFiles(OsFiles):
     def remove(self, path: str) -> None:
         self._meet("remove")
         self._change()
+        size = os.stat(path).st_size
         super().remove(path)
+        if self.free_bytes is not None:
+            self.free_bytes += size
         directory, name = self._parent(path)
         directory.change({name: None})
 
@@ -228,6 +231,17 @@ class FailingFiles(OsFiles):
         node = self._node(path)
         assert isinstance(node, _Directory)
         node.sync()
+
+    def room(self, path: str) -> Room:
+        real = super().room(path)
+        return real if self.free_bytes is None else Room(self.free_bytes, real.total)
+
+    def allocate(self, path: str, size: int) -> None:
+        fd = self.open(path, create=True)
+        try:
+            write_all(self, fd, bytes(size), 0)
+        finally:
+            self.close(fd)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -51,13 +51,13 @@ class Stored:
         self.refuses_transactions = False
         broker.store.execute = self.execute  # type: ignore[method-assign]
 
-    def execute(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+    def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
         if self.refuses_transactions and any("INTO transactions" in sql for sql, _ in statements):
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(StorageError("the disk is full"))
             return refused
         if self.let_through.is_set():
-            return self._execute(statements)
+            return self._execute(statements, frees=frees)
         return asyncio.ensure_future(self._execute_later(statements))
 
     async def _execute_later(self, statements: Sequence[Statement]) -> None:

@@ -39,6 +39,7 @@ async def _delete(broker: Broker, request: Request, topic: str, index: int, befo
         if not 0 <= offset <= log.high_watermark:
             raise ServerError(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_records(offset)
+        log.apply_retention(broker.clock.now_ms())  # whole segments go at once, not in the next round
         await partition.save_snapshot()
     except FencepostError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
