@@ -11,7 +11,6 @@ the log. Wake the stopped one (fg): it is fenced, none of its writes is taken, a
 from __future__ import annotations
 
 import sys
-import time
 
 import fencepost
 
@@ -34,7 +33,8 @@ def main(servers: str, topic: str, name: str) -> None:
             while True:
                 number += 1
                 producer.send(topic, f"{number} {name}", partition=0).result()  # raises Fenced, and the term is over
-                time.sleep(PAUSE)
+                term.lost.wait(PAUSE)
+                term.check()
         print(f"{name}: fenced, waiting", flush=True)
 
 

@@ -10,7 +10,8 @@ psycopg).
 
 There is no table of positions to keep in step: every record carries its row's position, and a relay that has just
 become the owner reads the last one from the log. That is right because of the order of things: once the claim is
-granted, nothing of the relay before it can enter the log any more. A relay that is replaced ends with exit code 3.
+granted, nothing of the relay before it can enter the log any more. A relay that is replaced ends with exit code 3, also
+while there is nothing to relay.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import argparse
 import contextlib
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from fencepost import Admin, Fenced, FencepostError, Producer, Reader
+from fencepost import Admin, Claim, Fenced, FencepostError, Producer, Reader
 from fencepost.types import TopicPartition
 
 GROUP = "outbox-relays"
@@ -114,7 +114,8 @@ def relayed(servers: str, topic: str) -> Position:
     return BEGINNING
 
 
-def rows(outbox: Outbox, position: Position, *, until_empty: bool) -> Iterator[Row]:
+def rows(outbox: Outbox, position: Position, claim: Claim, *, until_empty: bool) -> Iterator[Row]:
+    """What there is to relay, until it is done or the claim is lost (Fenced)."""
     while True:
         found = outbox.after(position, AT_ONCE)
         yield from found
@@ -122,8 +123,8 @@ def rows(outbox: Outbox, position: Position, *, until_empty: bool) -> Iterator[R
             position = found[-1].position
         elif until_empty:
             return
-        else:
-            time.sleep(PAUSE)  # a database does not tell; asking again is how one learns of new rows
+        elif claim.lost.wait(PAUSE):  # a database does not tell; asking again is how one learns of new rows
+            claim.check()
 
 
 def run(servers: str, topic: str, outbox: Outbox, *, session: float = 5.0, until_empty: bool = False) -> int:
@@ -132,7 +133,7 @@ def run(servers: str, topic: str, outbox: Outbox, *, session: float = 5.0, until
             claim = producer.own(GROUP, [f"{topic}-0"], wait=True, session=session)
             position = relayed(servers, topic)
             print(f"relaying from {position}, token {claim.token}", flush=True)
-            for row in rows(outbox, position, until_empty=until_empty):
+            for row in rows(outbox, position, claim, until_empty=until_empty):
                 place = f"{row.position[0]} {row.position[1]}".encode()
                 producer.send(topic, row.value, key=row.key, partition=0, headers=[("position", place)])
         return 0

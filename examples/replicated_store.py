@@ -28,6 +28,8 @@ from fencepost.errors import FencepostError, TimedOut
 from fencepost.types import TopicPartition
 
 GROUP = "store-masters"
+LOST = "lost"
+"""Among the commands: look whether this is still the master."""
 
 
 class Store:
@@ -60,6 +62,7 @@ def lead(
     store.catch_up()
     print(f"{name} is the master", flush=True)
     while command := commands.get():
+        producer.check_owned()
         match command.split():
             case ["add", key, number] if is_number(number):
                 value = store.values.get(key, 0) + int(number)
@@ -87,6 +90,8 @@ def replicate(
             command = commands.get_nowait()
             if not command:
                 return None
+            if command == LOST:
+                continue
             key = command.split()[-1]
             get = command.startswith("get ")
             print(*([key, store.values.get(key, 0)] if get else [name, "is not the master"]), flush=True)
@@ -101,9 +106,12 @@ def run(servers: str, topic: str, name: str, session: float = 3.0) -> None:
         producer = Producer(servers, linger=0)
         granted: queue.SimpleQueue[Claim] = queue.SimpleQueue()
 
+        def wake(fenced: Fenced) -> None:
+            commands.put(LOST)  # a master that waits for commands hears of it, too
+
         def wait_in_line(producer: Producer = producer, granted: queue.SimpleQueue[Claim] = granted) -> None:
             with suppress(FencepostError):  # it is closed when the replica ends first
-                granted.put(producer.own(GROUP, [f"{topic}-0"], wait=True, session=session))
+                granted.put(producer.own(GROUP, [f"{topic}-0"], wait=True, session=session, on_lost=wake))
 
         threading.Thread(target=wait_in_line, daemon=True).start()
         try:

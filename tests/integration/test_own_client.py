@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -149,6 +151,92 @@ def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, produc
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_an_owner_that_sends_nothing_learns_that_it_was_replaced(producer: Make, name: str) -> None:
+    """OWN-8: the server closes its connection, and nobody has to try."""
+    told: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+    one = producer()
+    claim = one.own(name, ["a"], generation=1, session=60, on_lost=told.put)
+    other = one.own(name, ["b"], generation=1)
+    given_back = one.own(name, ["c"], generation=1)
+    given_back.release()
+    claim.check()
+    producer().own(name, ["a"], generation=1)
+    assert claim.lost.wait(60)
+    assert other.lost.wait(60), "a severed connection owns nothing any more"
+    assert not given_back.lost.is_set()
+    assert "or it was silent for longer than its session of 60 s" in str(told.get(timeout=60))
+    for check in (claim.check, other.check, one.check_owned):
+        with pytest.raises(Fenced):
+            check()
+    with pytest.raises(Fenced):
+        claim.release()
+    assert told.empty(), "it is told once"
+
+
+def test_a_callback_that_takes_its_time_does_not_hold_up_the_producer(producer: Make, name: str) -> None:
+    may_end, ended = threading.Event(), threading.Event()
+
+    def slowly(fenced: Fenced) -> None:
+        assert may_end.wait(60)
+        ended.set()
+
+    one = producer()
+    claim = one.own(name, ["a"], generation=1, on_lost=slowly)
+    producer().own(name, ["a"], generation=1)
+    assert claim.lost.wait(60)
+    one.close()  # which waits for the send thread
+    may_end.set()
+    assert ended.wait(60)
+
+
+def test_a_reader_that_is_not_read_from_looks_whether_it_was_replaced(
+    ours: TestedServer, producer: Make, guarded: str
+) -> None:
+    told: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+    with fencepost.Reader(ours.address, guarded) as reader:
+        reader.check_owned()
+        claim = reader.own(guarded, generation=1, on_lost=told.put)
+        reader.check_owned()
+        producer().own(guarded, [f"{guarded}-0"], generation=1)
+        while not claim.lost.is_set():
+            with contextlib.suppress(Fenced):
+                reader.check_owned()
+        with pytest.raises(Fenced):
+            reader.check_owned()
+        assert told.get(timeout=60) is reader._loss.cause
+
+
+def test_an_async_owner_learns_in_its_loop_that_it_was_replaced(ours: TestedServer, producer: Make, name: str) -> None:
+    async def main() -> None:
+        told: asyncio.Queue[Fenced] = asyncio.Queue()
+        async with fencepost.AsyncProducer(ours.address) as one:
+            claim = await one.own(name, ["a"], generation=1, on_lost=told.put_nowait)
+            one.check_owned()
+            await asyncio.to_thread(producer().own, name, ["a"], generation=1)
+            await claim.lost.wait()
+            assert isinstance(await told.get(), Fenced)
+            for check in (claim.check, one.check_owned):
+                with pytest.raises(Fenced):
+                    check()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_standby_that_works_without_sending_sees_that_its_term_is_over(
+    ours: TestedServer, producer: Make, name: str
+) -> None:
+    terms = 0
+    for term in fencepost.standby(ours.address, name, ["a"]):
+        with term:
+            terms += 1
+            if terms == 1:
+                with producer() as other:
+                    other.own(name, ["a"], generation=term.generation)
+                    assert term.lost.wait(60)
+                    term.check()
+    assert terms == 2
+
+
 def test_an_owner_that_claims_again_is_told_what_it_has(producer: Make, name: str) -> None:
     """OWN-8."""
     one = producer()
@@ -176,7 +264,7 @@ def test_after_grants_only_if_nobody_was_there_since(producer: Make, name: str) 
      (["b", "b"], {"generation": 1}), ([], {"generation": 1}), (["a"], {})],
 )  # fmt: skip
 def test_a_mistake_changes_nothing(
-    ours: TestedServer, producer: Make, name: str, resources: list[str], how: dict[str, int]
+    ours: TestedServer, producer: Make, name: str, resources: list[str], how: Any
 ) -> None:
     one, other = producer(), producer()
     one.own(name, ["a"], generation=1)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.fetcher import Chunk
 from fencepost.client.ids import ProducerIds
-from fencepost.client.own import Claim, OwnKeywords
+from fencepost.client.own import Claim, OnLost, OwnKeywords
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.settings import ClientSettings, Servers
@@ -24,7 +24,7 @@ from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
 from fencepost.core.claim import Resources
-from fencepost.errors import Closed, FencepostError, TimedOut
+from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -43,12 +43,18 @@ _LOOK_UP: Final = 0.2
 class AsyncClaim:
     """A `Claim` whose release is awaited."""
 
-    def __init__(self, claim: Claim, run: Runner) -> None:
+    def __init__(self, claim: Claim, run: Runner, lost: asyncio.Event) -> None:
         self._claim = claim
         self._run = run
+        self.lost = lost
+        """Set when somebody else has taken over, or will; also while nothing is sent."""
         self.group, self.rows = claim.group, claim.rows
         self.generation, self.token = claim.generation, claim.token
         self.generations, self.tokens = claim.generations, claim.tokens
+
+    def check(self) -> None:
+        """Raise Fenced if it is lost."""
+        self._claim.check()
 
     async def release(self) -> None:
         await self._run(self._claim.release)
@@ -61,6 +67,23 @@ class AsyncClaim:
     ) -> None:
         # A task that is cancelled gives back too: unlike Ctrl-C it does not end the program.
         await asyncio.shield(self._run(partial(self._claim.__exit__, kind, _as_exception(error), traceback)))
+
+
+def _on_the_loop(on_lost: OnLost | None) -> tuple[asyncio.Event, OnLost]:
+    """An event of the running loop that is set when a claim is lost; then `on_lost` is called, in the loop too."""
+    loop = asyncio.get_running_loop()
+    lost = asyncio.Event()
+
+    def happened(cause: Fenced) -> None:
+        lost.set()
+        if on_lost is not None:
+            on_lost(cause)
+
+    def noticed(cause: Fenced) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits for it any more
+            loop.call_soon_threadsafe(happened, cause)
+
+    return lost, noticed
 
 
 def _as_exception(error: BaseException | None) -> BaseException | None:
@@ -160,8 +183,13 @@ class AsyncProducer:
     ) -> AsyncClaim:
         """As `Producer.own`: `async with await producer.own(…): …`. Cancelled, it claims nothing."""
         its = self._its
+        lost, how["on_lost"] = _on_the_loop(how.get("on_lost"))
         claiming = asyncio.ensure_future(asyncio.to_thread(partial(its.own, group, resources, **how)))
-        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), asyncio.to_thread)
+        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), asyncio.to_thread, lost)
+
+    def check_owned(self) -> None:
+        """As `Producer.check_owned`; does not wait."""
+        self._its.check_owned()
 
     async def init_transactions(self) -> None:
         """As `Producer.init_transactions`."""
@@ -262,8 +290,13 @@ class AsyncReader:
     ) -> AsyncClaim:
         """As `Reader.own`. Cancelled, it claims nothing."""
         its = self._its
+        lost, how["on_lost"] = _on_the_loop(how.get("on_lost"))
         claiming = asyncio.ensure_future(self._run(partial(its.own, group, resources, **how)))
-        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), self._run)
+        return AsyncClaim(await _or_interrupt(claiming, its.interrupt), self._run, lost)
+
+    async def check_owned(self) -> None:
+        """As `Reader.check_owned`."""
+        await self._run(self._its.check_owned)
 
     def __aiter__(self) -> Self:
         """A loop that was left, or cancelled, can be taken up again where it was left."""

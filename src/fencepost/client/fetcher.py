@@ -94,6 +94,10 @@ class Fetched:
         self.done = stop is not None and position >= stop
 
 
+def _nobody_to_tell(cause: Fenced) -> None:
+    """Nothing is owned."""
+
+
 class Fetcher:
     def __init__(
         self,
@@ -117,6 +121,7 @@ class Fetcher:
         self._ready_bytes = 0
         self._busy: set[Connection] = set()
         self._error: FencepostError | None = None
+        self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._turned = clock.monotonic()
         """When the last turn ended that fetches."""
         self.begin(partitions)
@@ -208,6 +213,7 @@ class Fetcher:
         self._ready.clear()
         self._ready_bytes = 0
         self._error = cause
+        self.on_fenced(cause)
 
     # --- asking ---
 

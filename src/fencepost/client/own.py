@@ -5,14 +5,16 @@
 
 On fencepost's server the claim belongs to the connection that carries the data (`tenure.py`); what a severed connection
 sent takes no effect. On Apache Kafka it is built from what Kafka has (`own_kafka.py`). Which of the two it is, the
-server says in ApiVersions; who claims sees a `Road` and gets a `Claim`.
+server says in ApiVersions; who claims sees a `Road` and gets a `Claim`. A claim that is lost tells at once, also while
+nothing is sent: `claim.lost` is set, `on_lost` is called, and `check_owned` raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypedDict
+from typing import Protocol, Self, TypeAlias, TypedDict
 
 from fencepost.client.brokers import Brokers
 from fencepost.client.routing import Routes
@@ -20,6 +22,9 @@ from fencepost.core.claim import Demand, Held
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key
+
+OnLost: TypeAlias = Callable[[Fenced], object]
+"""Called once, on a thread of its own, when what was claimed is lost."""
 
 
 class OwnKeywords(TypedDict, total=False):
@@ -29,6 +34,7 @@ class OwnKeywords(TypedDict, total=False):
     wait: bool | float | None
     after: int | Mapping[str, int] | None
     session: float
+    on_lost: OnLost | None
 
 
 class Road(Protocol):
@@ -47,15 +53,68 @@ class Road(Protocol):
         """The producer or reader is at its end, and everything is settled: what it owned is free."""
 
 
+class Loss:
+    """Whether what one producer or reader owned is lost, which is final; its claims are told at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # whoever claims and whoever notices the loss are different threads
+        self._claims: dict[Claim, None] = {}
+        self.cause: Fenced | None = None
+
+    def watch(self, claim: Claim) -> None:
+        with self._lock:
+            self._claims[claim] = None
+            cause = self.cause
+        if cause is not None:
+            claim.tell(cause)
+
+    def forget(self, claim: Claim) -> None:
+        with self._lock:
+            self._claims.pop(claim, None)
+
+    def happened(self, cause: Fenced) -> None:
+        with self._lock:
+            if self.cause is not None:
+                return
+            self.cause = cause
+            claims = list(self._claims)
+        for claim in claims:
+            claim.tell(cause)
+
+
 class Claim:
     """What is owned, from the grant until `release`, or until somebody takes over."""
 
-    def __init__(self, road: Road, group: str, rows: Sequence[Held]) -> None:
+    def __init__(
+        self, road: Road, group: str, rows: Sequence[Held], loss: Loss | None = None, on_lost: OnLost | None = None
+    ) -> None:
         self._road = road
+        self._loss = loss
+        self._on_lost = on_lost
+        self.lost = threading.Event()
+        """Set when somebody else has taken over, or will; also while nothing is sent."""
+        self._cause: Fenced | None = None
         self.group = group
         self.rows: Mapping[str, Held] = {row.name: row for row in rows}
         """By name: each resource's generation and token."""
         self._released = False
+        if loss is not None:
+            loss.watch(self)
+
+    def check(self) -> None:
+        """Raise Fenced if it is lost."""
+        if self._cause is not None:
+            raise self._cause
+
+    def tell(self, cause: Fenced) -> None:
+        """It is lost: what is waited for by `lost`, `check` and `on_lost`."""
+        if self._cause is not None:
+            return
+        self._cause = cause
+        self.lost.set()
+        if self._on_lost is not None:
+            # A thread of its own: the one that notices sends and settles for everybody, and must not wait for a user.
+            threading.Thread(target=self._on_lost, args=(cause,), name="fencepost-lost", daemon=True).start()
 
     @property
     def generation(self) -> Generation:
@@ -85,9 +144,16 @@ class Claim:
         if self._released:
             return
         try:
+            if self._loss is not None and self._loss.cause is None:
+                self._loss.forget(self)  # what is given back is not lost
             self._road.release(self.group, list(self.rows))
-        except Fenced:
+        except Fenced as fenced:
             self._released = True  # there is nothing to give back any more
+            self.tell(fenced)
+            raise
+        except BaseException:
+            if self._loss is not None:
+                self._loss.watch(self)  # it is still owned
             raise
         self._released = True
 
@@ -111,8 +177,8 @@ class Claim:
         return f"<Claim of {names} in {self.group!r}: generation {self.generation}, token {self.token}>"
 
 
-def claim_by(road: Road, demand: Demand) -> Claim:
-    return Claim(road, demand.group, road.claim(demand))
+def claim_by(road: Road, demand: Demand, loss: Loss | None = None, on_lost: OnLost | None = None) -> Claim:
+    return Claim(road, demand.group, road.claim(demand), loss, on_lost)
 
 
 def offers_own(brokers: Brokers, routes: Routes) -> bool:

@@ -12,7 +12,7 @@ from fencepost.client.forking import tell_after_fork, wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
 from fencepost.client.options import Acks, Compression, OnError, Partitioner, ProducerOptions, Serializer, WhenFull
-from fencepost.client.own import Claim, Road, claim_by, offers_own
+from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings, Servers, nearest
@@ -100,6 +100,7 @@ class Producer:
         self._transaction: Transaction | None = None
         self._owns_by: Road | None = None
         self._kafka_owner: KafkaOwner | None = None
+        self._loss = Loss()
         self._held: dict[tuple[str, str], None] = {}
         """Group and name of what is owned."""
         self._cluster_id: str | None = None
@@ -258,6 +259,7 @@ class Producer:
         wait: bool | float | None = None,
         after: int | Mapping[str, int] | None = None,
         session: float = 0.0,
+        on_lost: OnLost | None = None,
     ) -> Claim:
         """Claim `resources` (a partition's name is `TOPIC-PARTITION`) in `group`, all of them or none.
 
@@ -268,7 +270,9 @@ class Producer:
         what it owns when it is silent for so many seconds, as a stopped process is.
 
         Once it owns something, the loss of its connection is the end of this producer: every ticket is settled with
-        what is known, `send` raises Fenced, and it does not come back by itself.
+        what is known, `send` raises Fenced, and it does not come back by itself. It learns of that at once, also while
+        it sends nothing: `claim.lost` is set, `check_owned` raises, and `on_lost` is called with the Fenced on another
+        thread.
         """
         wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
         if self._transaction is not None and self._transaction.is_open:
@@ -278,7 +282,8 @@ class Producer:
         from fencepost.client.owned_partitions import PlacingRoad  # nobody else needs it
 
         road = self._road()
-        claim = claim_by(PlacingRoad(road, self._sender.queues, self._held), wanted)
+        self._sender.queues.on_fenced = self._loss.happened
+        claim = claim_by(PlacingRoad(road, self._sender.queues, self._held), wanted, self._loss, on_lost)
         if self._kafka_owner is not None:
             self._steps = self._kafka_owner.writing  # transactions are those of the write id
         return claim

@@ -54,6 +54,10 @@ def give_way() -> None:
     time.sleep(0)
 
 
+def _nobody_to_tell(cause: Fenced) -> None:
+    """Nothing is owned."""
+
+
 class Queues:
     """All queues of one producer, and the memory they share."""
 
@@ -84,6 +88,7 @@ class Queues:
         """Failed before they had a batch. Each is unsettled until the send thread has noted it (`noted`): whoever waits
         for it must find what follows from it, a transaction that cannot be committed."""
         self._broken: FencepostError | None = None
+        self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._paused: FencepostError | None = None
 
     # --- the caller's threads ---
@@ -347,6 +352,8 @@ class Queues:
                 self._broken = error
             self.intake.is_open = False
             self._room.notify_all()
+        if isinstance(error, Fenced):
+            self.on_fenced(error)
 
     def pause(self, error: FencepostError) -> None:
         """`send` raises this until `resume`."""

@@ -19,7 +19,7 @@ from fencepost.client.closing import Closing
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.own import Claim, Road, claim_by, offers_own
+from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
@@ -143,6 +143,7 @@ class Reader(Closing):
         places = self._find_places()
         self._positions = {partition: at for partition, (at, _) in places.items()}
         self._owns_by: Road | None = None
+        self._loss = Loss()
         self._commits_by: KafkaReaderRoad | None = None
         """Of an owner on Apache Kafka: there its write id is what is fenced, when it commits."""
         self._untouched = True  # nothing was read yet
@@ -329,6 +330,7 @@ class Reader(Closing):
         wait: bool | float | None = None,
         after: int | Mapping[str, int] | None = None,
         session: float = 0.0,
+        on_lost: OnLost | None = None,
     ) -> Claim:
         """Claims `resources` (those it reads, as `TOPIC-PARTITION`, if none are given) in `group`; see `Producer.own`.
 
@@ -341,12 +343,22 @@ class Reader(Closing):
             raise Closed("the reader is closed")
         names = [str(partition) for partition in self._positions] if resources is None else resources
         wanted = demand(group, names, generation=generation, wait=wait, after=after, session=session)
-        claim = claim_by(self._road(), wanted)
+        road = self._road()
+        self._fetcher.on_fenced = self._loss.happened
+        claim = claim_by(road, wanted, self._loss, on_lost)
         if self._untouched:
             places = self._find_places()
             self._positions = {partition: at for partition, (at, _) in places.items()}
             self._fetcher.begin(places)
         return claim
+
+    def check_owned(self) -> None:
+        """Raise Fenced if what this reader owned is lost. Looks without waiting, and gives a sign of life."""
+        if self._owns_by is not None and not self._closed:
+            if self._fetcher.tenure.connection is not None:
+                self._fetcher.run_once(0.0, fetches=False)
+            if self._loss.cause is not None:
+                raise self._loss.cause
 
     def interrupt(self) -> None:
         """From another thread: an `own` that waits is given up, and raises Closed there."""

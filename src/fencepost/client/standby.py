@@ -67,6 +67,11 @@ class Term:
     def tokens(self) -> Mapping[str, int]:
         return self.claim.tokens
 
+    @property
+    def lost(self) -> threading.Event:
+        """Set as soon as somebody has taken over, also while nothing is sent."""
+        return self.claim.lost
+
     def check(self) -> None:
         """Raises Fenced if somebody has taken over, for a body that does long work between two sends."""
         self.producer.check_owned()

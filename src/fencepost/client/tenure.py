@@ -157,8 +157,10 @@ class Tenure:
             self._let_go()
             return
         names = ", ".join(name for _, name in list(self.held)[:3]) + (", …" if len(self.held) > 3 else "")
+        silent = f"; or it was silent for longer than its session of {self._session:g} s" if self._session else ""
         self.fenced = Fenced(
-            f"{names}: somebody else has taken over, or will, since the connection that owned it has ended ({error})",
+            f"{names}: somebody else has taken over, or will, since the connection that owned it has ended ({error})"
+            + silent,
             persisted="no",  # of what is sent from now on; each ticket says what is known of its record
             code=ErrorCode.PRODUCER_FENCED,
         )
