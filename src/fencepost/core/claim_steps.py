@@ -4,7 +4,7 @@ Theory of operation. Kafka offers one thing that is exact: InitProducerId of a t
 what is open under the id, and from then on everything of the older epoch is refused, by the coordinator and by every
 leader. A claim is made of that, twice:
 
-    1  Fence its own write id      fresh: from here on there is an epoch that a successor can outdo
+    1  Fence its own write ids     fresh: from here on there are epochs that a successor can outdo
     2  Fence the group's claim id  whoever was about to write the group's records can no longer do so
        Look                        the records, all of them, up to the end
        judge (core/owner_records)  refused: nothing was changed, over
@@ -18,6 +18,12 @@ all of it). Up to the commit nothing has happened; from the commit on the record
 and whoever comes next does what is left. It returns only after step 3, so of those that have returned at most one is
 not fenced.
 
+An owner has several write ids, one per lane (`core/owner_records.py:write_ids`). All of them are initialised in step 1,
+before a record names them, and from then on their owner asks for a next epoch only by naming the one it has. So a
+successor fences all of them by fencing each, in any order, before it returns.
+
+A claim that waits is put in line and taken out of it by the same steps, without a write id to fence.
+
 Why not InitProducerId with the epoch one expects, as a compare-and-set? Two claimants with the same expectation both
 succeed, and one that is refused has already aborted the owner's open transaction.
 
@@ -27,27 +33,21 @@ thrown in. Whoever carries the steps out (`client/owner_topic.py`, or a test) de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.core.claim import Held
-from fencepost.core.owner_records import (
-    Claimant,
-    OwnerRecord,
-    Plan,
-    Table,
-    judge,
-    judge_release,
-)
+from fencepost.core.claim_line import Records, judge_in_line, judge_leave, judge_line_up
+from fencepost.core.owner_records import Claimant, OwnerRecord, Plan, WaitingRecord, judge, judge_release
 from fencepost.core.ownership import Wanted
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, Fenced
 
 
-class FenceWriter(NamedTuple):
-    """InitProducerId of a write id → its identity."""
+class FenceWriters(NamedTuple):
+    """InitProducerId of each of these write ids, in any order → their identities, in this one."""
 
-    write_id: str
+    write_ids: tuple[str, ...]
 
 
 class FenceClaims(NamedTuple):
@@ -55,7 +55,7 @@ class FenceClaims(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Read the group's records up to the end → Table."""
+    """Read the group's records up to the end → Records."""
 
 
 class Ask(NamedTuple):
@@ -75,6 +75,7 @@ class Write(NamedTuple):
 
     claims: Identity
     records: Mapping[str, OwnerRecord]
+    line: Mapping[str, WaitingRecord | None]
 
 
 class Commit(NamedTuple):
@@ -83,7 +84,7 @@ class Commit(NamedTuple):
     claims: Identity
 
 
-Step: TypeAlias = FenceWriter | FenceClaims | Look | Ask | Enlist | Write | Commit
+Step: TypeAlias = FenceWriters | FenceClaims | Look | Ask | Enlist | Write | Commit
 
 
 class Overtaken(Exception):
@@ -96,47 +97,75 @@ class InDoubt(Exception):
 
 class Owned(NamedTuple):
     rows: list[Held]
-    identity: Identity
-    """Of the write id: only under this epoch does the owner write."""
+    identities: tuple[Identity, ...]
+    """Of the claimant's write ids: only under these epochs does the owner write."""
 
 
-Steps: TypeAlias = Generator[Step, Any, Owned]
+OwnedT = TypeVar("OwnedT", Owned, Owned | None)
+Steps: TypeAlias = Generator[Step, Any, OwnedT]
 
 
-def claim(me: Claimant, wanted: Sequence[Wanted], identity: Identity | None = None) -> Steps:
-    """`identity`: of a claimant that owns something already, and goes on under it; None: the write id is fresh."""
-    return _change(me, lambda table: judge(table, me, wanted), identity)
+def claim(me: Claimant, wanted: Sequence[Wanted], identities: Sequence[Identity] = ()) -> Steps[Owned]:
+    """`identities`: of a claimant that has them already and goes on under them; none: its write ids are fresh."""
+    owned = yield from _change(me, lambda records: judge(records.owners, me, wanted), identities)
+    assert owned is not None
+    return owned
 
 
-def release(me: Claimant, names: Sequence[str], identity: Identity) -> Steps:
+def claim_in_line(
+    me: Claimant, wanted: Sequence[Wanted], gone: Collection[str], identities: Sequence[Identity] = ()
+) -> Steps[Owned | None]:
+    """As `claim`, but severs nobody except those that are `gone`. None: it is not its turn, and nothing has changed."""
+    return (yield from _change(me, lambda records: judge_in_line(records, me, wanted, gone), identities))
+
+
+def release(me: Claimant, names: Sequence[str], identities: Sequence[Identity]) -> Steps[Owned]:
     """Gives back what the claimant owns of `names`, which must have stopped writing there before."""
-    return _change(me, lambda table: judge_release(table, me, names), identity)
+    owned = yield from _change(me, lambda records: judge_release(records.owners, me, names), identities)
+    assert owned is not None
+    return owned
 
 
-def _change(me: Claimant, plan_for: Callable[[Table], Plan], identity: Identity | None) -> Steps:
-    may_be_fenced = identity is not None
-    if identity is None:
-        identity = yield FenceWriter(me.write_id)
+def line_up(me: Claimant, names: Sequence[str], gone: Collection[str]) -> Steps[Owned | None]:
+    """Puts a claim that waits in line."""
+    return (yield from _change(me, lambda records: judge_line_up(records, me, names, gone), None))
+
+
+def leave_line(me: Claimant) -> Steps[Owned | None]:
+    """Gives up waiting."""
+    return (yield from _change(me, lambda records: judge_leave(records, me), None))
+
+
+def _change(
+    me: Claimant, plan_for: Callable[[Records], Plan | None], known: Sequence[Identity] | None
+) -> Steps[Owned | None]:
+    """`known`: the claimant's identities, if it has any yet; None: it needs none, since only the line changes."""
+    identities = tuple(known or ())
+    may_be_fenced = bool(identities)
+    if known is not None and not identities:
+        identities = yield FenceWriters(me.write_ids)
     while True:
         claims = yield FenceClaims()
-        table = yield Look()
-        if may_be_fenced and (yield Ask(me.write_id)) != identity:
+        records = yield Look()
+        if may_be_fenced and (yield Ask(me.write_id)) != identities[0]:
             # Nobody is told that he owns what he could not write: a successor has come and gone, perhaps.
             raise Fenced("another one has taken over", persisted="no", code=ErrorCode.PRODUCER_FENCED)
-        plan = plan_for(table)
-        for write_id in plan.fence_first:
-            yield FenceWriter(write_id)
-        if plan.records:
+        plan = plan_for(records)
+        if plan is None:
+            return None
+        if plan.fence_first:
+            yield FenceWriters(plan.fence_first)
+        if plan.records or plan.line:
             try:
                 yield Enlist(claims)
-                yield Write(claims, plan.records)
+                yield Write(claims, plan.records, plan.line)
             except Overtaken:
                 continue
             try:
                 yield Commit(claims)
             except (Overtaken, InDoubt):
-                may_be_fenced = True  # if it was committed after all, somebody may have taken over since
+                may_be_fenced = bool(identities)  # if it was committed after all, somebody may have taken over since
                 continue
-        for write_id in plan.fence_then:
-            yield FenceWriter(write_id)
-        return Owned(plan.rows, identity)
+        if plan.fence_then:
+            yield FenceWriters(plan.fence_then)
+        return Owned(plan.rows, identities)

@@ -1,9 +1,11 @@
 """Who owns what, as records of a compacted topic: how `own` judges a claim on Apache Kafka (OWN-3 to OWN-8).
 
 Kafka knows no owners, but it fences transactional ids. So an owner is a *write id*: a transactional id of one producer
-alone, never used again by another. A group's topic has a record per resource:
+alone, never used again by another. A producer writes under several of them, its *lanes*, so that a partition that is
+stuck does not hold up the others; their names follow from the write id and the lanes' numbers. A group's topic has a
+record per resource:
 
-    resource → generation, token, owner (a write id, or nobody), older (write ids), claim, who and since when
+    resource → generation, token, owner (a write id, or nobody), lanes, older (write ids), claim, who and since when
 
 `older` are owners that this record replaced. They may not be fenced yet: whoever wrote the record does that next, and
 may have died before. So nobody relies on a record before all its `older` are fenced, and whoever replaces a record
@@ -17,8 +19,9 @@ and the highest token of all records is where the next one comes from. A tombsto
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core.claim import Held, Refused
@@ -27,7 +30,10 @@ from fencepost.errors import ErrorCode, Fenced, FencepostError
 from fencepost.types import Generation, Milliseconds
 
 FREE: Final = Generation(0)
-_VERSION: Final = 1
+_VERSION: Final = 2
+_LINE_VERSION: Final = 1
+_READABLE: Final = (1, 2)
+"""Version 1 knew neither lanes nor sessions."""
 
 
 class UnknownRecord(FencepostError):
@@ -51,6 +57,10 @@ class OwnerRecord:
     who: str = ""
     """Host and process of the owner, for people."""
     since_ms: Milliseconds = 0
+    lanes: tuple[int, ...] = ()
+    """The numbers of the owner's lanes; the same in all its records."""
+    session_ms: Milliseconds = 0
+    """The owner gives signs of life, and is gone when it is silent for so long. 0: it gives none."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
@@ -60,11 +70,37 @@ class OwnerRecord:
         try:
             fields = json.loads(value)
             version = fields.pop("version")
-            if version != _VERSION:
+            if version not in _READABLE:
                 raise UnknownRecord(f"an owner's record of version {version}: upgrade this fencepost")
-            return cls(**{**fields, "older": tuple(fields["older"])})
+            return cls(**{**fields, "older": tuple(fields["older"]), "lanes": tuple(fields.get("lanes", ()))})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnknownRecord(f"this is no owner's record: {value[:100]!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRecord:
+    """A claim in line."""
+
+    arrival: int
+    """Higher than that of everybody who was in line before."""
+    resources: tuple[str, ...]
+    who: str = ""
+    """Host and process of the claimant, for people."""
+    since_ms: Milliseconds = 0
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": _LINE_VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> WaitingRecord:
+        try:
+            fields = json.loads(value)
+            version = fields.pop("version")
+            if version != _LINE_VERSION:
+                raise UnknownRecord(f"a waiting claim's record of version {version}: upgrade this fencepost")
+            return cls(**{**fields, "resources": tuple(fields["resources"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnknownRecord(f"this is no waiting claim's record: {value[:100]!r}") from error
 
 
 Table: TypeAlias = Mapping[str, OwnerRecord]
@@ -79,6 +115,20 @@ class Claimant(NamedTuple):
     claim: str
     who: str = ""
     now_ms: Milliseconds = 0
+    lanes: tuple[int, ...] = ()
+    session_ms: Milliseconds = 0
+
+    @property
+    def write_ids(self) -> tuple[str, ...]:
+        return write_ids(self.write_id, self.lanes)
+
+
+def write_ids(owner: str, lanes: Sequence[int]) -> tuple[str, ...]:
+    """All transactional ids under which an owner may write: its write id first, then its lanes."""
+    return (owner, *(f"{owner}.{number}" for number in lanes))
+
+
+NO_LINE: Final[Mapping[str, WaitingRecord | None]] = MappingProxyType({})
 
 
 class Plan(NamedTuple):
@@ -92,10 +142,15 @@ class Plan(NamedTuple):
     """To be written in one transaction; empty: nothing changes."""
     fence_then: tuple[str, ...]
     """Replaced by the records that hold now. The claimant is told when they are fenced, not before."""
+    line: Mapping[str, WaitingRecord | None] = NO_LINE
+    """To be written with `records`: changes of the waiting claims' line (`core/claim_line.py`); None takes one out."""
 
 
-def judge(table: Table, me: Claimant, wanted: Sequence[Wanted]) -> Plan:
-    """The claim's plan; Refused, and nothing is to be done; or Fenced, if the claimant itself was replaced before."""
+def judge(table: Table, me: Claimant, wanted: Sequence[Wanted], gone: Collection[str] = ()) -> Plan:
+    """The claim's plan; Refused, and nothing is to be done; or Fenced, if the claimant itself was replaced before.
+
+    `gone`: owners whose session is over. Such a one owns nothing any more (OWN-8), but has to be fenced.
+    """
     check_not_replaced(table, me)
     mine = [table[want.name] for want in wanted if want.name in table and table[want.name].owner == me.write_id]
     if any(record.claim == me.claim for record in mine):
@@ -103,19 +158,26 @@ def judge(table: Table, me: Claimant, wanted: Sequence[Wanted]) -> Plan:
         # resources frees the others.
         return _as_it_is(table, wanted)
     ownership = _ownership(table, me.group)
+    owners = [table[want.name].owner for want in wanted if want.name in table]
+    replaced = dict.fromkeys(owner for owner in owners if owner is not None and owner in gone)
+    freed = [name for owner in replaced for _, name in ownership.ended(owner)]
     judged = ownership.claim(me.write_id, me.group, wanted)
     if not isinstance(judged, Granted):
         raise Refused(me.group, [Held(row.name, row.generation, row.token) for row in judged.rows])
     if not judged.fresh:
         return _as_it_is(table, wanted)
-    severed = tuple(judged.severed)
+    replaced |= dict.fromkeys(judged.severed)
+    for owner in judged.severed:  # it is fenced as a whole, and so owns nothing any more (OWN-8)
+        freed += [name for _, name in ownership.ended(owner)]
+    older = tuple(each for owner in replaced for each in _write_ids_of(table, owner))
     records = {
-        row.name: OwnerRecord(row.generation, row.token, me.write_id, severed, me.claim, me.who, me.now_ms)
-        for row in judged.fresh
+        name: replace(table[name], generation=FREE, owner=None, older=older, claim=me.claim, lanes=(), session_ms=0)
+        for name in freed
     }
-    for owner in severed:
-        for _, name in ownership.ended(owner):  # it is fenced as a whole, and so owns nothing any more (OWN-8)
-            records[name] = replace(table[name], generation=FREE, owner=None, older=severed, claim=me.claim)
+    for row in judged.fresh:
+        records[row.name] = OwnerRecord(
+            row.generation, row.token, me.write_id, older, me.claim, me.who, me.now_ms, me.lanes, me.session_ms
+        )
     rows = [Held(row.name, row.generation, row.token) for row in judged.rows]
     kept = [table[row.name] for row in judged.rows if row.name not in records]
     return Plan(rows, _older(_replaced(table, records)), records, _older([*records.values(), *kept]))
@@ -124,10 +186,7 @@ def judge(table: Table, me: Claimant, wanted: Sequence[Wanted]) -> Plan:
 def judge_release(table: Table, me: Claimant, names: Sequence[str]) -> Plan:
     """Gives back those of `names` that the claimant owns."""
     given = [name for name in names if name in table and table[name].owner == me.write_id]
-    records = {
-        name: replace(table[name], generation=FREE, owner=None, older=(), claim=me.claim, who="", since_ms=me.now_ms)
-        for name in given
-    }
+    records = {name: OwnerRecord(FREE, table[name].token, None, (), me.claim, since_ms=me.now_ms) for name in given}
     rows = [Held(name, table[name].generation, table[name].token) for name in given]
     return Plan(rows, _older(_replaced(table, records)), records, ())
 
@@ -149,6 +208,11 @@ def _ownership(table: Table, group: str) -> Ownership[str]:
         if record.owner is not None:
             ownership.restore(record.owner, group, name, record.generation, record.token)
     return ownership
+
+
+def _write_ids_of(table: Table, owner: str) -> tuple[str, ...]:
+    lanes = dict.fromkeys(lane for record in table.values() if record.owner == owner for lane in record.lanes)
+    return write_ids(owner, tuple(lanes))
 
 
 def _as_it_is(table: Table, wanted: Sequence[Wanted]) -> Plan:
