@@ -10,7 +10,7 @@ import re
 import signal
 import uuid
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import NamedTuple
 
 import pytest
@@ -83,16 +83,17 @@ class Kafka(NamedTuple):
     address: str
 
 
-@pytest.fixture(scope="session")
-def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka | str]:
+def _shared_kafka(
+    tmp_path_factory: pytest.TempPathFactory, name: str, settings: Mapping[str, object]
+) -> Iterator[Kafka | str]:
     # Workers of xdist have folders of their own inside one that they share. They share the broker too: an xdist_group
     # would do, but `--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.
     folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "kafka"
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            address = stack.enter_context(shared_broker(folder))
+            address = stack.enter_context(shared_broker(folder, settings))
         except KafkaUnavailable as error:
             # Handed on instead of raised, so that the next test does not try to start the broker again.
             yield str(error)
@@ -100,13 +101,53 @@ def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka
             yield Kafka(address)
 
 
+@pytest.fixture(scope="session")
+def _kafka_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka | str]:
+    yield from _shared_kafka(tmp_path_factory, "kafka", {})
+
+
+@pytest.fixture(scope="session")
+def _short_sessions_or_reason(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka | str]:
+    settings = {"group.min.session.timeout.ms": 100}
+    yield from _shared_kafka(tmp_path_factory, "kafka-with-short-sessions", settings)
+
+
 @pytest.fixture
 def kafka(_kafka_or_reason: Kafka | str) -> Kafka:
     """The session's Apache Kafka. Tests share it, also those that run at the same time: use names of your own."""
-    if isinstance(_kafka_or_reason, str):
-        without_kafka(_kafka_or_reason)
-    assert isinstance(_kafka_or_reason, Kafka)
-    return _kafka_or_reason
+    return _running(_kafka_or_reason)
+
+
+@pytest.fixture
+def kafka_with_short_sessions(_short_sessions_or_reason: Kafka | str) -> Kafka:
+    """Another one, which takes sessions below six seconds: for tests that have to wait for their end."""
+    return _running(_short_sessions_or_reason)
+
+
+def _running(kafka_or_reason: Kafka | str) -> Kafka:
+    if isinstance(kafka_or_reason, str):
+        without_kafka(kafka_or_reason)
+    assert isinstance(kafka_or_reason, Kafka)
+    return kafka_or_reason
+
+
+class Engine(NamedTuple):
+    """A server of either kind, for tests of what both do."""
+
+    address: str
+    is_kafka: bool
+
+    def guarded_by(self, group: str, who: str = "writer") -> dict[str, str]:
+        """The configs of a topic that is guarded where topics can be."""
+        return {} if self.is_kafka else {f"fencepost.{who}.group": group}
+
+
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each in turn; only the one that is asked for is started. On Kafka, sessions may be as short as on our server."""
+    if request.param == "kafka":
+        return Engine(request.getfixturevalue("kafka_with_short_sessions").address, is_kafka=True)
+    return Engine(request.getfixturevalue("fencepost_server").address, is_kafka=False)
 
 
 @pytest.fixture

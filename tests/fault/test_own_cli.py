@@ -15,6 +15,7 @@ import pytest
 
 import fencepost
 from fencepost.client.hold import hold
+from tests.conftest import Engine
 
 pytestmark = pytest.mark.fault
 
@@ -38,7 +39,7 @@ Owning = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def owning(fencepost_server: fencepost.Server, tmp_path: Path) -> Iterator[Owning]:
+def owning(engine: Engine, tmp_path: Path) -> Iterator[Owning]:
     """`fencepost own jobs NAME -- script`, once the script's work runs."""
     started: list[subprocess.Popen[str]] = []
 
@@ -48,7 +49,7 @@ def owning(fencepost_server: fencepost.Server, tmp_path: Path) -> Iterator[Ownin
         file.chmod(0o755)
         child = subprocess.Popen(
             [sys.executable, "-m", "fencepost", "own", "jobs", name, *options, "--", str(file)],
-            env={**os.environ, "FENCEPOST_SERVERS": fencepost_server.address},
+            env={**os.environ, "FENCEPOST_SERVERS": engine.address},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,31 +66,29 @@ def owning(fencepost_server: fencepost.Server, tmp_path: Path) -> Iterator[Ownin
         child.communicate()
 
 
-def test_a_take_over_ends_what_a_script_has_started_too(
-    owning: Owning, fencepost_server: fencepost.Server, name: str
-) -> None:
+def test_a_take_over_ends_what_a_script_has_started_too(owning: Owning, engine: Engine, name: str) -> None:
     child = owning(name)
-    with hold(fencepost_server.address, "jobs", [name], generation=1):
+    with hold(engine.address, "jobs", [name], generation=1):
         _, complaint = child.communicate(timeout=60)
     assert (child.returncode, complaint) == (75, f"fencepost: somebody else owns {name} in jobs now\n")
 
 
-def test_what_does_not_heed_sigterm_is_killed(owning: Owning, fencepost_server: fencepost.Server, name: str) -> None:
+def test_what_does_not_heed_sigterm_is_killed(owning: Owning, engine: Engine, name: str) -> None:
     child = owning(name, STUBBORN, "--grace", "0.1")
-    with hold(fencepost_server.address, "jobs", [name], generation=1):
+    with hold(engine.address, "jobs", [name], generation=1):
         child.communicate(timeout=60)
     assert child.returncode == 75
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_command_before_another_gets_its_turn(
-    owning: Owning, fencepost_server: fencepost.Server, name: str, tmp_path: Path, number: signal.Signals
+    owning: Owning, engine: Engine, name: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     last = tmp_path / "last"
     slow = f"trap 'sleep 0.5; echo done > {last}; exit' TERM\necho work of $FENCEPOST_TOKEN\nsleep 600 & wait\n"
     child = owning(name, "#!/bin/sh\n" + slow)
     child.send_signal(number)
-    with hold(fencepost_server.address, "jobs", [name], wait=60):
+    with hold(engine.address, "jobs", [name], wait=60):
         assert last.read_text() == "done\n"
     _, said = child.communicate(timeout=60)
     assert child.returncode == 128 + number
@@ -130,11 +129,9 @@ def test_without_the_server_it_does_not_blame_somebody_else(
     assert complaint.startswith("fencepost: it in jobs is lost with the connection to the server: nothing listens at ")
 
 
-def test_at_a_terminal_the_command_reads_what_is_typed_and_hears_ctrl_c(
-    fencepost_server: fencepost.Server, name: str
-) -> None:
+def test_at_a_terminal_the_command_reads_what_is_typed_and_hears_ctrl_c(engine: Engine, name: str) -> None:
     script = 'read line; echo "read $line"; exec sleep 600'
-    words = [sys.executable, "-m", "fencepost", "own", "jobs", name, "--servers", fencepost_server.address]
+    words = [sys.executable, "-m", "fencepost", "own", "jobs", name, "--servers", engine.address]
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-c", AT_A_TERMINAL, *words, "--", "sh", "-c", script],

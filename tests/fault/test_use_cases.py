@@ -1,4 +1,5 @@
-"""The four use cases that `own` was asked for (OWN-10): the examples, as real processes, stopped and woken under load.
+"""The four use cases that `own` was asked for (OWN-10): the examples, as real processes, stopped and woken under load,
+on fencepost's server and on Apache Kafka.
 
 After each the log is the witness: one writer at any offset, order kept, nothing of a fenced one after the take-over.
 """
@@ -23,6 +24,7 @@ import pytest
 import fencepost
 from examples import exclusive_readers, journal, outbox_relay, replicated_store
 from fencepost.types import TopicPartition
+from tests.conftest import Engine
 from tests.support import postgres
 from tests.support.heard import Heard
 
@@ -32,18 +34,23 @@ STOP, WAKE = signal.SIGSTOP, signal.SIGCONT
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[fencepost.Server]:
-    with fencepost.Server(tmp_path / "data", sync="os", process=True) as running:
-        yield running
+def server(engine: Engine) -> Engine:
+    return engine
 
 
-def create(server: fencepost.Server, topic: str, partitions: int = 1, **configs: str) -> None:
+@pytest.fixture
+def topic(name: str) -> str:
+    """One of this test's own: the tests share a Kafka."""
+    return name
+
+
+def create(server: Engine, topic: str, partitions: int = 1, **groups: str) -> None:
     with fencepost.Admin(server.address) as admin:
-        named = {f"fencepost.{key}.group": group for key, group in configs.items()}
-        admin.create_topic(topic, partitions, configs=named)
+        ((who, group),) = groups.items()
+        admin.create_topic(topic, partitions, configs=server.guarded_by(group, who))
 
 
-def written(server: fencepost.Server, topic: str) -> list[Any]:
+def written(server: Engine, topic: str) -> list[Any]:
     with fencepost.Reader(server.address, topic, start="earliest", stop="latest") as reader:
         return list(reader)
 
@@ -56,15 +63,15 @@ def a_moment(chance: random.Random) -> None:
 
 
 def test_a_task_restarted_elsewhere_while_the_first_is_only_paused_has_one_writer_in_its_journal(
-    server: fencepost.Server, chance: random.Random
+    server: Engine, topic: str, chance: random.Random
 ) -> None:
     """OWN-10, the fourth case."""
-    create(server, "journal", writer=journal.GROUP)
+    create(server, topic, writer=journal.GROUP)
     rounds = 10
     with ExitStack() as tasks:
 
         def attempt(replaced: int) -> Heard:
-            return tasks.enter_context(Heard("examples/journal.py", server.address, "journal", replaced))
+            return tasks.enter_context(Heard("examples/journal.py", server.address, topic, replaced))
 
         def start(replaced: int) -> tuple[Heard, int]:
             task = attempt(replaced)
@@ -86,7 +93,7 @@ def test_a_task_restarted_elsewhere_while_the_first_is_only_paused_has_one_write
         task.signal(signal.SIGINT)
         assert task.wait() == 130, task
         assert not any("Traceback" in line for line in task.lines), task
-    states, tokens = zip(*[map(int, record.value.split()) for record in written(server, "journal")], strict=True)
+    states, tokens = zip(*[map(int, record.value.split()) for record in written(server, topic)], strict=True)
     assert list(states) == list(range(1, len(states) + 1)), "two tasks wrote at the same time"
     assert list(tokens) == sorted(tokens), "a fenced task wrote after its successor"
     assert sorted(set(tokens)) == granted
@@ -98,13 +105,13 @@ def token_of(line: str) -> int:
 
 
 def test_an_attempt_that_comes_late_is_refused_even_when_nobody_is_at_work_any_more(
-    server: fencepost.Server, capfd: pytest.CaptureFixture[str]
+    server: Engine, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """OWN-10, the fourth case: generations begin again at 1 when the owner is gone (OWN-3), tokens never do."""
-    create(server, "journal", writer=journal.GROUP)
+    create(server, topic, writer=journal.GROUP)
 
     def attempt(replaced: int) -> int:
-        return journal.run(server.address, "journal", replaced, 3)
+        return journal.run(server.address, topic, replaced, 3)
 
     assert attempt(3) == journal.REFUSED, "nobody was ever granted that token"
     assert attempt(journal.NOBODY) == 0
@@ -112,20 +119,20 @@ def test_an_attempt_that_comes_late_is_refused_even_when_nobody_is_at_work_any_m
     assert attempt(first) == 0
     for late in (journal.NOBODY, first):
         assert attempt(late) == journal.REFUSED
-    assert [record.value.split()[0] for record in written(server, "journal")] == [b"%d" % n for n in range(1, 7)]
+    assert [record.value.split()[0] for record in written(server, topic)] == [b"%d" % n for n in range(1, 7)]
 
 
 # --- a replicated store ---
 
 
-def test_a_replicated_store_has_one_master_at_any_offset(server: fencepost.Server, chance: random.Random) -> None:
+def test_a_replicated_store_has_one_master_at_any_offset(server: Engine, topic: str, chance: random.Random) -> None:
     """OWN-10, the first case: every value follows from the one before it, so a second master would be seen."""
-    create(server, "store", writer=replicated_store.GROUP)
+    create(server, topic, writer=replicated_store.GROUP)
     rounds = 4
     with ExitStack() as stack:
         replicas = {
-            name: stack.enter_context(Heard("examples/replicated_store.py", server.address, "store", name, 1))
-            for name in "abc"
+            replica: stack.enter_context(Heard("examples/replicated_store.py", server.address, topic, replica, 1))
+            for replica in "abc"
         }
         done = threading.Event()
 
@@ -158,7 +165,7 @@ def test_a_replicated_store_has_one_master_at_any_offset(server: fencepost.Serve
             replica.hang_up()
         for replica in replicas.values():
             assert replica.wait() == 0, replica
-    changes = [json.loads(record.value) for record in written(server, "store")]
+    changes = [json.loads(record.value) for record in written(server, topic)]
     values = [change["value"] for change in changes]
     assert values == list(range(1, len(values) + 1)), "two masters worked from different states"
     terms = [change["term"] for change in changes]
@@ -261,10 +268,10 @@ def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appl
 
 
 def test_an_outbox_is_relayed_in_total_order_each_row_once_whoever_is_stopped_or_killed(
-    server: fencepost.Server, application: Application, chance: random.Random
+    server: Engine, topic: str, application: Application, chance: random.Random
 ) -> None:
     """OWN-10, the second case."""
-    create(server, "events", writer=outbox_relay.GROUP)
+    create(server, topic, writer=outbox_relay.GROUP)
     numbers = itertools.count()
     done = threading.Event()
     failed: list[BaseException] = []
@@ -280,7 +287,7 @@ def test_an_outbox_is_relayed_in_total_order_each_row_once_whoever_is_stopped_or
     with ExitStack() as relays:
 
         def start(*options: str) -> Heard:
-            arguments = [server.address, "events", application.address, "--session", "1", *options]
+            arguments = [server.address, topic, application.address, "--session", "1", *options]
             return relays.enter_context(Heard("examples/outbox_relay.py", *arguments))
 
         def is_relaying(line: str) -> bool:
@@ -318,7 +325,7 @@ def test_an_outbox_is_relayed_in_total_order_each_row_once_whoever_is_stopped_or
         assert last.wait() == 0, last
     assert failed == []
     expected = application.rows()
-    relayed = [record.value.decode() for record in written(server, "events")]
+    relayed = [record.value.decode() for record in written(server, topic)]
     assert len(expected) > 100
     assert relayed == expected
 
@@ -337,22 +344,22 @@ def in_order(one: Heard, other: Heard, is_active: Callable[[str], bool]) -> tupl
 # --- readers ---
 
 
-def test_two_readers_never_both_hold_a_partition(server: fencepost.Server, chance: random.Random) -> None:
+def test_two_readers_never_both_hold_a_partition(server: Engine, topic: str, chance: random.Random) -> None:
     """OWN-10, the third case: what a reader stores as its position is where the next one goes on."""
     partitions, rounds = 3, 4
-    create(server, "work", partitions, reader=exclusive_readers.GROUP)
+    create(server, topic, partitions, reader=exclusive_readers.GROUP)
     with ExitStack() as stack:
         producer = stack.enter_context(fencepost.Producer(server.address))
         readers: list[Heard] = []
 
         def start() -> Heard:
-            reader = Heard("examples/exclusive_readers.py", server.address, "work", "--session", "3")
+            reader = Heard("examples/exclusive_readers.py", server.address, topic, "--session", "3")
             readers.append(stack.enter_context(reader))
             return reader
 
         def wait_until_all_held(reader: Heard) -> None:
             for partition in range(partitions):
-                reader.hear(lambda line, name=f"holds work-{partition} ": line.startswith(name))  # type: ignore[misc]
+                reader.hear(lambda line, start=f"holds {topic}-{partition} ": line.startswith(start))  # type: ignore[misc]
 
         done = threading.Event()
         sent = [0] * partitions
@@ -361,7 +368,7 @@ def test_two_readers_never_both_hold_a_partition(server: fencepost.Server, chanc
             while not done.is_set():
                 for partition in range(partitions):
                     for _ in range(20):
-                        producer.send("work", str(sent[partition]), partition=partition)
+                        producer.send(topic, str(sent[partition]), partition=partition)
                         sent[partition] += 1
                 producer.flush()
 
@@ -382,12 +389,12 @@ def test_two_readers_never_both_hold_a_partition(server: fencepost.Server, chanc
             done.set()
             user.join()
         for partition, count in enumerate(sent):
-            everything = f"stored work-{partition} "
+            everything = f"stored {topic}-{partition} "
             active.hear(lambda line, start=everything, end=f" {count}": line.startswith(start) and line.endswith(end))  # type: ignore[misc]
         active.kill()
     for partition in range(partitions):
         check_readers(
-            f"work-{partition}", [line.split() for reader in readers for line in reader.lines], sent[partition]
+            f"{topic}-{partition}", [line.split() for reader in readers for line in reader.lines], sent[partition]
         )
 
 
@@ -413,23 +420,24 @@ def check_readers(resource: str, said: list[list[str]], count: int) -> None:
 
 
 def test_what_a_woken_reader_has_not_stored_before_it_was_replaced_it_cannot_store_any_more(
-    server: fencepost.Server,
+    server: Engine, topic: str
 ) -> None:
-    create(server, "work", reader=exclusive_readers.GROUP)
+    create(server, topic, reader=exclusive_readers.GROUP)
     with fencepost.Producer(server.address) as producer:
         for number in range(10):
-            producer.send("work", str(number), partition=0)
-    partition = TopicPartition("work", 0)
+            producer.send(topic, str(number), partition=0)
+    partition = TopicPartition(topic, 0)
     group = exclusive_readers.GROUP
     with (
         fencepost.Reader(server.address, partition, group=group) as first,
         fencepost.Reader(server.address, partition, group=group) as second,
     ):
-        claim = first.own(group, ["work-0"], generation=1)
+        claim = first.own(group, [f"{topic}-0"], generation=1)
         assert next(iter(first)).value == b"0"
-        second.own(group, ["work-0"], generation=claim.generation)
+        second.own(group, [f"{topic}-0"], generation=claim.generation)
         with pytest.raises(fencepost.Fenced):
             first.commit()
         second.commit({partition: 7})
         with fencepost.Admin(server.address) as admin:
-            assert [each.committed for each in admin.group_offsets(group)] == [7]
+            stored = [each.committed for each in admin.group_offsets(group) if each.topic == topic]
+            assert stored == [7]

@@ -19,6 +19,7 @@ import pytest
 
 import fencepost
 from examples import web_handler
+from tests.conftest import Engine
 from tests.support.heard import Heard
 
 pytestmark = pytest.mark.integration
@@ -74,33 +75,34 @@ def values(servers: str, topic: str) -> list[str]:
 
 
 @pytest.mark.fault
-def test_active_and_standby_write_one_row_of_numbers(start: Callable[..., Example], other: str) -> None:
+def test_active_and_standby_write_one_row_of_numbers(start: Callable[..., Example], engine: Engine, name: str) -> None:
     """OWN-9, OWN-10: the active one is stopped, replaced and woken up; the next is killed, and the first goes on."""
+    other, topic, group = engine.address, name, f"{name}-writers"
     with fencepost.Admin(other) as admin:
 
         def has_grown() -> bool:
-            return admin.latest("ticks")[0] >= end + 5
+            return admin.latest(topic)[0] >= end + 5
 
         end = 0
-        admin.create_topic("ticks", 1, configs={"fencepost.writer.group": "ticks-writers"})
-        anna = start("active_standby.py", other, "ticks", "anna")
+        admin.create_topic(topic, 1, configs=engine.guarded_by(group))
+        anna = start("active_standby.py", other, topic, "anna")
         anna.until(has_grown)
-        bert = start("active_standby.py", other, "ticks", "bert")
-        bert.until(lambda: admin.owners("ticks-writers").waiting)
+        bert = start("active_standby.py", other, topic, "bert")
+        bert.until(lambda: admin.owners(group).waiting)
         anna.process.send_signal(signal.SIGSTOP)
         bert.until(lambda: "bert: active" in bert.said())
         anna.process.send_signal(signal.SIGCONT)
         anna.until(lambda: "anna: fenced" in anna.said())
-        end = admin.latest("ticks")[0]
+        end = admin.latest(topic)[0]
         bert.until(has_grown)
-        anna.until(lambda: admin.owners("ticks-writers").waiting)
+        anna.until(lambda: admin.owners(group).waiting)
         bert.process.kill()
         anna.until(lambda: anna.said().count("anna: active") == 2)
-        end = admin.latest("ticks")[0]
+        end = admin.latest(topic)[0]
         anna.until(has_grown)
         anna.process.send_signal(signal.SIGINT)
         anna.ends()
-    lines = [line.split() for line in values(other, "ticks")]
+    lines = [line.split() for line in values(other, topic)]
     assert [int(number) for number, _ in lines] == list(range(1, len(lines) + 1))
     turns = "".join(name[0] for _, name in lines)
     assert re.fullmatch("a+b+a+", turns), "each has its turn, and nothing of a fenced one comes later"
@@ -241,10 +243,10 @@ def test_a_mirror_that_follows_is_ended_quietly(
     assert mirror.said() == "1 mirrored\n"
 
 
-def test_a_replicated_store_says_what_it_does_not_understand(other: str) -> None:
-    with fencepost.Admin(other) as admin:
-        admin.create_topic("store", 1, configs={"fencepost.writer.group": "store-masters"})
-    with Heard("examples/replicated_store.py", other, "store", "anna") as anna:
+def test_a_replicated_store_says_what_it_does_not_understand(engine: Engine, name: str) -> None:
+    with fencepost.Admin(engine.address) as admin:
+        admin.create_topic(name, 1, configs=engine.guarded_by("store-masters"))
+    with Heard("examples/replicated_store.py", engine.address, name, "anna") as anna:
         anna.hear(lambda line: line == "anna is the master")
         for line in ("add a x", "add a 3", "sell a", "add a -1"):
             anna.say(line)

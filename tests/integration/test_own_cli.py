@@ -14,6 +14,7 @@ import fencepost
 from fencepost.client.hold import hold
 from fencepost.core.claim import Refused
 from fencepost.errors import Fenced, TimedOut
+from tests.conftest import Engine
 
 pytestmark = pytest.mark.integration
 
@@ -22,17 +23,15 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "fencepost", *words]
 
 
-def environment(server: fencepost.Server) -> dict[str, str]:
+def environment(server: Engine) -> dict[str, str]:
     return {**os.environ, "FENCEPOST_SERVERS": server.address}
 
 
-def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(
-    fencepost_server: fencepost.Server, name: str
-) -> None:
+def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(engine: Engine, name: str) -> None:
     script = "import os; print(os.environ['FENCEPOST_TOKEN'], os.environ['FENCEPOST_GENERATION']); raise SystemExit(7)"
     done = subprocess.run(
         command("own", "jobs", name, "--", sys.executable, "-c", script),
-        env=environment(fencepost_server),
+        env=environment(engine),
         capture_output=True,
         text=True,
         check=False,
@@ -60,13 +59,11 @@ def test_what_cannot_be_owned_is_said_in_one_line_and_nothing_is_run(arguments: 
     assert done.stderr == f"fencepost: {said}; see `python -m fencepost own --help`\n"
 
 
-def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(
-    fencepost_server: fencepost.Server, name: str
-) -> None:
+def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(engine: Engine, name: str) -> None:
     """OWN-1; a name may have a `=` in it."""
     script = "import os; print(os.environ['FENCEPOST_GENERATIONS']); print(os.environ['FENCEPOST_TOKENS'])"
     first, second = f"{name}=1", name
-    with hold(fencepost_server.address, "jobs", [first], generation=1):
+    with hold(engine.address, "jobs", [first], generation=1):
         done = subprocess.run(
             command(
                 "own",
@@ -82,7 +79,7 @@ def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(
                 "-c",
                 script,
             ),
-            env=environment(fencepost_server),
+            env=environment(engine),
             capture_output=True,
             text=True,
             check=True,
@@ -92,10 +89,10 @@ def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(
     assert list(tokens) == [first, second]
 
 
-def test_the_command_is_ended_when_somebody_takes_over(fencepost_server: fencepost.Server, name: str) -> None:
+def test_the_command_is_ended_when_somebody_takes_over(engine: Engine, name: str) -> None:
     child = subprocess.Popen(
         command("own", "jobs", name, "--", sys.executable, "-uc", "print('running'); import time; time.sleep(300)"),
-        env=environment(fencepost_server),
+        env=environment(engine),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -104,42 +101,40 @@ def test_the_command_is_ended_when_somebody_takes_over(fencepost_server: fencepo
     assert child.stdout.readline() == "running\n"
     listed = subprocess.run(
         command("owners", "jobs", "--json"),
-        env=environment(fencepost_server),
+        env=environment(engine),
         capture_output=True,
         text=True,
         check=True,
     )
     assert name in [row["resource"] for row in json.loads(listed.stdout)["owners"]]
-    with hold(fencepost_server.address, "jobs", [name], generation=1) as held:
+    with hold(engine.address, "jobs", [name], generation=1) as held:
         _, complaint = child.communicate(timeout=60)
         assert held.generation == 2
     assert child.returncode == 75
     assert complaint.strip() == f"fencepost: somebody else owns {name} in jobs now"
 
 
-def test_without_a_command_it_is_one_line_that_says_what_is_missing(fencepost_server: fencepost.Server) -> None:
+def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engine) -> None:
     done = subprocess.run(
-        command("own", "jobs", "x"), env=environment(fencepost_server), capture_output=True, text=True, check=False
+        command("own", "jobs", "x"), env=environment(engine), capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "behind `--`" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_holder_learns_that_it_was_replaced(fencepost_server: fencepost.Server, name: str) -> None:
-    with hold(fencepost_server.address, "g", [name], generation=1, session=2.0) as first:
+def test_a_holder_learns_that_it_was_replaced(engine: Engine, name: str) -> None:
+    with hold(engine.address, "g", [name], generation=1, session=2.0) as first:
         first.check()
-        with hold(fencepost_server.address, "g", [name], generation=1) as second:
+        with hold(engine.address, "g", [name], generation=1) as second:
             assert first.lost.wait(60)
             with pytest.raises(Fenced):
                 first.check()
             assert second.token > first.token
 
 
-def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(
-    fencepost_server: fencepost.Server, name: str
-) -> None:
-    server = fencepost_server.address
+def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(engine: Engine, name: str) -> None:
+    server = engine.address
     with hold(server, "g", [name], generation=1), hold(server, "g", [name], generation=5) as held:
         with pytest.raises(Refused) as refused:
             hold(server, "g", [name], generation=4)
@@ -148,14 +143,14 @@ def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(
             hold(server, "g", [name], wait=0.05)
 
 
-def test_a_waiting_holder_gets_it_when_the_other_lets_go(fencepost_server: fencepost.Server, name: str) -> None:
+def test_a_waiting_holder_gets_it_when_the_other_lets_go(engine: Engine, name: str) -> None:
     got = threading.Event()
 
     def wait_for_it() -> None:
-        with hold(fencepost_server.address, "g", [name], wait=60):
+        with hold(engine.address, "g", [name], wait=60):
             got.set()
 
-    first = hold(fencepost_server.address, "g", [name], generation=1)
+    first = hold(engine.address, "g", [name], generation=1)
     waiter = threading.Thread(target=wait_for_it)
     waiter.start()
     first.close()
@@ -163,21 +158,19 @@ def test_a_waiting_holder_gets_it_when_the_other_lets_go(fencepost_server: fence
     waiter.join()
 
 
-def test_a_claim_without_generation_or_wait_is_refused_at_the_call(fencepost_server: fencepost.Server) -> None:
+def test_a_claim_without_generation_or_wait_is_refused_at_the_call(engine: Engine) -> None:
     with pytest.raises(ValueError, match="generation=N"):
-        hold(fencepost_server.address, "g", ["x"])
+        hold(engine.address, "g", ["x"])
     with pytest.raises(TypeError, match="list of names"):
-        hold(fencepost_server.address, "g", "x", generation=1)
+        hold(engine.address, "g", "x", generation=1)
 
 
-def test_an_outdated_token_is_called_that_and_the_newest_is_named(
-    fencepost_server: fencepost.Server, name: str
-) -> None:
-    with hold(fencepost_server.address, "jobs", [name], generation=0) as held:
+def test_an_outdated_token_is_called_that_and_the_newest_is_named(engine: Engine, name: str) -> None:
+    with hold(engine.address, "jobs", [name], generation=0) as held:
         newest = held.token
     done = subprocess.run(
         command("own", "jobs", name, "--after", "0", "--", "echo", "run"),
-        env=environment(fencepost_server),
+        env=environment(engine),
         capture_output=True,
         text=True,
         check=False,
@@ -207,11 +200,11 @@ def test_values_that_cannot_be_are_refused_in_the_words_of_the_command_line(opti
     ],
 )
 def test_a_command_that_cannot_be_run_is_said_as_a_shell_says_it(
-    fencepost_server: fencepost.Server, name: str, words: list[str], code: int, said: str
+    engine: Engine, name: str, words: list[str], code: int, said: str
 ) -> None:
     done = subprocess.run(
         command("own", "jobs", name, "--", *words),
-        env=environment(fencepost_server),
+        env=environment(engine),
         capture_output=True,
         text=True,
         check=False,

@@ -223,10 +223,6 @@ def test_one_resource_can_be_given_back_while_the_others_are_kept(owners: Owners
 
 
 def test_what_kafka_cannot_do_is_refused_and_says_so(owners: Owners) -> None:
-    for how in ({"wait": 1.0}, {"generation": 1, "session": 5.0}):
-        with pytest.raises(ServerError, match="Apache Kafka has no") as error:
-            owners.make().own(owners.group, ["a"], **how)
-        assert error.value.code is ErrorCode.UNSUPPORTED_VERSION
     with pytest.raises(ConfigError, match="without a name"):
         owners.make(name="me").own(owners.group, ["a"], generation=1)
     with pytest.raises(ConfigError, match="idempotent"):

@@ -413,7 +413,7 @@ def test_any_number_of_claimants_in_any_order(data: st.DataObject) -> None:
 
 
 def waiting_for(me: str, *names: str, gone: tuple[str, ...] = ()) -> Make:
-    return lambda identities: claim_in_line(claimant(me, f"wait of {me}", 1000), want(1, *names), gone, identities)
+    return lambda identities: claim_in_line(claimant(me, f"wait of {me}", 1000), want(0, *names), gone, identities)
 
 
 def in_line(world: World, *waiting: tuple[str, str]) -> World:

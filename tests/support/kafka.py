@@ -115,7 +115,7 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def shared_broker(folder: Path) -> Iterator[str]:
+def shared_broker(folder: Path, settings: Mapping[str, object] | None = None) -> Iterator[str]:
     """The address of a broker that all processes with this folder share, for as long as they need it.
 
     The first to come starts it, and stops it once nobody uses it any more; who comes later than that starts another.
@@ -128,7 +128,7 @@ def shared_broker(folder: Path) -> Iterator[str]:
         with _locked(folder / "start.lock"):
             address = note.read_text() if note.exists() else ""
             if not address or not answers(int(address.rpartition(":")[2])):
-                broker = KafkaBroker(folder / f"broker-{os.getpid()}")
+                broker = KafkaBroker(folder / f"broker-{os.getpid()}", settings)
                 broker.start()
                 address = broker.address
                 note.write_text(address)

@@ -69,7 +69,7 @@ def own(
     command, then what it owns is free. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment, those of
     the first RESOURCE, and all of them as JSON in FENCEPOST_TOKENS and FENCEPOST_GENERATIONS; a token only ever rises,
     so another system can refuse what carries an older one. The exit code is the command's, or 75 if
-    what it owned was lost. Needs a fencepost server: Apache Kafka has nobody who would watch.
+    what it owned was lost.
 
     \b
     Examples:

@@ -17,6 +17,7 @@ Owning
     owned_partitions.py               where an owner's records go
     owning.py, tenure.py, aftermath.py, shared_channel.py    on fencepost's server: by the connection of the data
     own_kafka.py, owner_topic.py, implicit.py                on Apache Kafka: by transactional ids
+    session.py, line.py, hold_kafka.py                       there: signs of life, waiting in line, for its own sake
 Administration
     admin.py, admin_groups.py, admin_transactions.py, results.py
 Reaching a cluster

@@ -3,6 +3,9 @@
     with fencepost.hold(servers, "jobs", ["nightly"], wait=60) as held:
         ...                      # held.token fences other systems; held.lost is set when somebody took over
 
+On Apache Kafka no connection means anything: there the claim has a session, by which the holder learns of a take-over
+(`hold_kafka.py`).
+
 For guarding writes to the log take `producer.own` instead, which claims on the connection that carries the records:
 only there is the fence exact. Here the holder learns of a take-over a moment later, when its connection is closed;
 what it does in between reaches other systems only if those check the token.
@@ -22,7 +25,7 @@ from fencepost.client.forking import tell_after_fork
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.claim import Held, Resources, demand, own_fields, read_claim
-from fencepost.errors import ErrorCode, Fenced, FencepostError, ServerError
+from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key
 
@@ -33,18 +36,11 @@ _BEAT_WITHOUT_SESSION: Final = 0.5
 class Hold(Closing):
     """What is held, from the grant until `close`, or until somebody takes over."""
 
-    def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
-        self._channel = channel
+    def __init__(self, group: str, rows: Sequence[Held]) -> None:
         self.group = group
         self.rows = {row.name: row for row in rows}
         self.lost = threading.Event()
-        """Set when the connection ended: severed by another owner, or the server is gone."""
-        self._stop = threading.Event()
-        self._woken, self._wake = socket.socketpair()
-        beat = session / _BEATS_PER_SESSION if session else _BEAT_WITHOUT_SESSION
-        self._watcher = threading.Thread(target=self._watch, args=(beat,), name="fencepost-hold", daemon=True)
-        self._watcher.start()
-        tell_after_fork(self)
+        """Set when somebody else took over, and when the connection ended: the server may be gone."""
 
     @property
     def generation(self) -> Generation:
@@ -66,6 +62,20 @@ class Hold(Closing):
         """Raises Fenced if it is lost."""
         if self.lost.is_set():
             raise Fenced(f"somebody else owns {', '.join(self.rows)} in group {self.group!r} now", persisted="no")
+
+
+class ServerHold(Hold):
+    """Held by a connection to fencepost's server."""
+
+    def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
+        super().__init__(group, rows)
+        self._channel = channel
+        self._stop = threading.Event()
+        self._woken, self._wake = socket.socketpair()
+        beat = session / _BEATS_PER_SESSION if session else _BEAT_WITHOUT_SESSION
+        self._watcher = threading.Thread(target=self._watch, args=(beat,), name="fencepost-hold", daemon=True)
+        self._watcher.start()
+        tell_after_fork(self)
 
     def close(self) -> None:
         """Gives everything back."""
@@ -128,11 +138,14 @@ def hold(
     )
     try:
         if not channel.offers(Key.OWN):
-            raise ServerError(
-                ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not know `own`: it is no fencepost server"
-            )
+            from fencepost.client.hold_kafka import (
+                hold_on_kafka,
+            )  # with readers and transactions, for those who need it
+
+            channel.close()
+            return hold_on_kafka(settings, wanted)
         rows = read_claim(wanted.group, channel.request(Key.OWN, wanted.fields()).message)
     except BaseException:
         channel.close()
         raise
-    return Hold(channel, wanted.group, rows, session)
+    return ServerHold(channel, wanted.group, rows, session)

@@ -52,6 +52,9 @@ class Road(Protocol):
     def close(self) -> None:
         """The producer or reader is at its end, and everything is settled: what it owned is free."""
 
+    def forget(self) -> None:
+        """It has ended, settled or not: nothing of it is left behind."""
+
 
 class Loss:
     """Whether what one producer or reader owned is lost, which is final; its claims are told at once."""

@@ -5,33 +5,41 @@ it from then on: a producer in implicit ones (`implicit.py`), a reader in one fo
 over fences the write id before being told so; from then on the brokers refuse the old owner's writes, and what it had
 not committed is aborted. Readers that read committed records never see it.
 
-Kafka has nothing that ends with a connection, and nobody who waits or watches: waiting claims and sessions are refused
-here. What is owned stays owned until it is given back, which `close` does, or taken over.
+Kafka has nothing that ends with a connection. What is owned stays owned until it is given back, which `close` does, or
+taken over. An owner with a session gives signs of life to Kafka's group coordinator (`session.py`); when they end,
+whoever waits in line (`line.py`) takes over, by the same fence.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
+from fencepost.client.line import wait_in_line
 from fencepost.client.options import ProducerOptions
 from fencepost.client.owner_topic import WRITE_ID_PREFIX, GroupOwners
 from fencepost.client.reader import Reader
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
+from fencepost.client.session import Liveness, Session
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional, abort_open
 from fencepost.core.claim import Demand, Held
-from fencepost.core.claim_steps import claim, release
+from fencepost.core.claim_steps import Owned, claim, release
 from fencepost.core.owner_records import Claimant
 from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
+
+WAITING_SESSION: Final = 10.0
+"""Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
 
 
 class KafkaOwner:
@@ -53,6 +61,12 @@ class KafkaOwner:
         """The epoch under which nothing is open, since it is to be replaced."""
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
+        self._session: Session | None = None
+        self._interrupted = threading.Event()
+        self.current: Callable[[], Identity | None] = lambda: self.identity
+        """Asked on the session's thread: the epoch under which it writes; None while the next one is asked for."""
+        self.on_lost: Callable[[], None] = _nothing
+        """Called on the session's thread when somebody has taken over."""
 
     def group(self, name: str) -> GroupOwners:
         found = self._groups.get(name)
@@ -64,36 +78,86 @@ class KafkaOwner:
 
     def claim(self, demand: Demand) -> list[Held]:
         """Of a fresh claimant, `identity` is known afterwards."""
-        if demand.wait is not None:
-            raise _not_on_kafka("waiting claims (wait=…): say generation=N")
-        if demand.session:
-            raise _not_on_kafka("sessions (session=…): an owner that is gone is replaced by whoever claims")
-        steps = claim(self._claimant(demand.group), demand.wanted(), self.identity)
-        owned = self.group(demand.group).carry_out(steps)
-        self.identity = owned.identity
+        self._interrupted.clear()
+        try:
+            self._keep_alive(demand.session or (0.0 if demand.wait is None else WAITING_SESSION))
+            owned = self._claimed(demand)
+        except BaseException:
+            self._end_session()
+            raise
+        (self.identity,) = owned.identities
         self._held.update(dict.fromkeys((demand.group, row.name) for row in owned.rows))
         return owned.rows
+
+    def _claimed(self, demand: Demand) -> Owned:
+        group, me = self.group(demand.group), self._claimant(demand.group)
+        if demand.wait is None:
+            return group.carry_out(claim(me, demand.wanted(), self._identities))
+        liveness = Liveness(self._routes)
+        return wait_in_line(group, liveness, me, demand.wanted(), demand.wait, self._interrupted, self._identities)
+
+    @property
+    def _identities(self) -> tuple[Identity, ...]:
+        return () if self.identity is None else (self.identity,)
+
+    def interrupt(self) -> None:
+        """From another thread: a claim that waits is given up."""
+        self._interrupted.set()
 
     def release(self, group: str, names: Sequence[str]) -> None:
         """What was written there must be settled before."""
         if self.identity is None:
             return
-        self.group(group).carry_out(release(self._claimant(group), names, self.identity))
+        self.group(group).carry_out(release(self._claimant(group), names, self._identities))
         for name in names:
             self._held.pop((group, name), None)
+        self._end_session()
 
     def release_all(self) -> None:
         """Fenced if it owns nothing any more."""
         for group in {group for group, _ in self._held}:
             self.release(group, [name for each, name in self._held if each == group])
 
+    def close(self) -> None:
+        """It is gone, whatever it owned: its signs of life end."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- signs of life ---
+
+    def _keep_alive(self, seconds: float) -> None:
+        """From here on, before anything is claimed: whoever reads that it owns finds it alive."""
+        if not seconds or (self._session is not None and self._session.seconds <= seconds):
+            return
+        self.close()
+        self._session = Session(self._settings, self.write_id, seconds, self._look_after, self._patience)
+        self._session.begin()
+
+    def _end_session(self) -> None:
+        if not self._held:
+            self.close()
+
+    def _look_after(self) -> None:
+        """On the session's thread: an owner that writes nothing learns here that it was replaced."""
+        expected = self.current()
+        if expected is None or not self._held:
+            return
+        known = Transactional(self._routes, self.write_id, self._settings.request_timeout).describe()
+        if (known is None or known.identity != expected) and self.current() == expected:
+            self.on_lost()
+
     def renew(self) -> Identity:
         """The write id's next epoch, if it is ours still: what is on its way under the one before comes too late."""
-        if self.identity is not None and self.identity != self._aborted:
-            abort_open(self.writing, self.identity)
-            self._aborted = self.identity  # not again: once the next epoch is given, that would be refused
-        self.identity = self.writing.init(self._timeout_ms, self.identity)
-        return self.identity
+        before, self.identity = self.identity, None
+        try:
+            if before is not None and before != self._aborted:
+                abort_open(self.writing, before)
+                self._aborted = before  # not again: once the next epoch is given, that would be refused
+            before = self.writing.init(self._timeout_ms, before)
+        finally:
+            self.identity = before
+        return before
 
     def is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
         """Whether a record that was acknowledged there counts; waits until it is decided."""
@@ -105,7 +169,9 @@ class KafkaOwner:
         return False
 
     def _claimant(self, group: str) -> Claimant:
-        return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, time.time_ns() // 1_000_000)
+        session_ms = 0 if self._session is None else self._session.milliseconds
+        now_ms = time.time_ns() // 1_000_000
+        return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, now_ms, session_ms=session_ms)
 
 
 class KafkaProducerRoad:
@@ -123,6 +189,7 @@ class KafkaProducerRoad:
         self._sender = sender
         self._patience = options.delivery_timeout
         self.owner = owner
+        owner.current, owner.on_lost = self._current, self._lost
 
     def claim(self, demand: Demand) -> list[Held]:
         sender, owner = self._sender, self.owner
@@ -137,6 +204,13 @@ class KafkaProducerRoad:
                     owner.release(demand.group, [row.name for row in rows])
                 raise
         return rows
+
+    def _current(self) -> Identity | None:
+        standing = self._sender.standing
+        return self._sender.errands.call(lambda: None if standing.implicit is None else standing.who)
+
+    def _lost(self) -> None:
+        self._sender.errands.call(lambda: self._sender.settling.fence(ErrorCode.PRODUCER_FENCED))
 
     def _write_under(self) -> None:
         sender, owner = self._sender, self.owner
@@ -163,13 +237,16 @@ class KafkaProducerRoad:
         self.owner.release(group, names)
 
     def interrupt(self) -> None:
-        """Nothing waits here."""
+        self.owner.interrupt()
 
     def close(self) -> None:
         """What it owned is free, so that the next one need not know the generation."""
         with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
             self._catch_up(while_closing=True)
             self.owner.release_all()
+
+    def forget(self) -> None:
+        self.owner.close()
 
     def _settle(self) -> None:
         queues = self._sender.queues
@@ -184,6 +261,7 @@ class KafkaReaderRoad:
     def __init__(self, settings: ClientSettings) -> None:
         self._routes = Routes(settings)
         self.owner = KafkaOwner(settings, self._routes)
+        self.owner.on_lost = self._lost
         self._fenced: Fenced | None = None
         self._is_in_doubt = False
         """A step of the last transaction may still be on its way, and must not become one of the next."""
@@ -193,15 +271,31 @@ class KafkaReaderRoad:
             raise self._fenced
         return self.owner.claim(demand)
 
+    def check(self) -> None:
+        """Raises Fenced if it is known that somebody has taken over."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    def _lost(self) -> None:
+        """On the session's thread."""
+        if self._fenced is None:
+            self._fenced = Fenced(
+                "somebody else owns what this reader owned", persisted="no", code=ErrorCode.PRODUCER_FENCED
+            )
+
     def release(self, group: str, names: Sequence[str]) -> None:
         self.owner.release(group, names)
 
     def interrupt(self) -> None:
-        """Nothing waits here."""
+        self.owner.interrupt()
 
     def close(self) -> None:
-        with self._routes, suppress(FencepostError):
+        with suppress(FencepostError):
             self.owner.release_all()
+
+    def forget(self) -> None:
+        self.owner.close()
+        self._routes.close()
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Stores a consumer group's offsets, or raises Fenced: then they are not stored, and never will be."""
@@ -236,5 +330,5 @@ class KafkaReaderRoad:
             self._is_in_doubt |= is_in_doubt or writing.doubts != before
 
 
-def _not_on_kafka(what: str) -> ServerError:
-    return ServerError(ErrorCode.UNSUPPORTED_VERSION, f"Apache Kafka has no {what}; fencepost's server does")
+def _nothing() -> None:
+    """Nobody wants to know."""

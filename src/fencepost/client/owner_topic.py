@@ -1,7 +1,8 @@
 """A group's owners on Apache Kafka: its compacted topic, and the hands that carry out a claim's steps.
 
-`__fencepost_own.GROUP` has one partition and a record per resource; it is written only in transactions of the group's
-claim id. What is done in which order, and what it means, is decided in `core/claim_steps.py`.
+`__fencepost_own.GROUP` has one partition, a record per resource, and one per claim that waits; it is written only in
+transactions of the group's claim id. What is done in which order, and what it means, is decided in
+`core/claim_steps.py`.
 """
 
 from __future__ import annotations
@@ -9,36 +10,39 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from fencepost.client.admin import Admin
+from fencepost.client.closing import Closing
 from fencepost.client.link import Link
-from fencepost.client.reader import Reader
-from fencepost.client.results import OwnerDescription, Owners
+from fencepost.client.reader import Reader, ReadRecord
+from fencepost.client.results import OwnerDescription, Owners, WaitingDescription
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.transactional import Transactional
+from fencepost.core.claim_line import Records
 from fencepost.core.claim_steps import (
     Ask,
     Commit,
     Enlist,
     FenceClaims,
-    FenceWriter,
+    FenceWriters,
     InDoubt,
     Look,
     Overtaken,
-    Owned,
+    OwnedT,
     Step,
     Steps,
     Write,
 )
-from fencepost.core.owner_records import OwnerRecord, Table
+from fencepost.core.owner_records import OwnerRecord, WaitingRecord
 from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Row, encode_batch
-from fencepost.types import Milliseconds, TopicPartition
+from fencepost.types import Milliseconds, Offset, TopicPartition
 
 TOPIC_PREFIX: Final = "__fencepost_own."
 CLAIM_ID_PREFIX: Final = "fencepost.own.claims."
@@ -51,6 +55,9 @@ _CONFIGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _CLAIM_TIMEOUT_MS: Final = 30_000
+_LINE_KEY: Final = b"\xff"
+"""What the key of a waiting claim's record begins with, before its write id. No resource's does: it is not UTF-8."""
+_FENCED_AT_ONCE: Final = 8
 _BATCH_BYTES: Final = 256 << 10
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
@@ -74,7 +81,7 @@ class GroupOwners:
         self.before: Callable[[Step], None] = _nothing
         """Called before each step: where a test pauses a claimant, or kills it."""
 
-    def carry_out(self, steps: Steps) -> Owned:
+    def carry_out(self, steps: Steps[OwnedT]) -> OwnedT:
         """TimedOut if others were faster for all of `patience`."""
         deadline = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
@@ -97,19 +104,28 @@ class GroupOwners:
                 else:
                     step = steps.send(answer)
         except StopIteration as end:
-            owned: Owned = end.value
+            owned: OwnedT = end.value
             return owned
 
-    def table(self) -> Table:
+    def records(self) -> Records:
         """The records as they can be read now; nobody is disturbed."""
-        return self._read(settled=False) if self._exists() else {}
+        return self._read(settled=False) if self._exists() else Records({}, {})
+
+    def follow(self) -> Following:
+        """The records, and what becomes of them."""
+        self._ensure()
+        end = self._end(settled=False)
+        records = self._read_to(end)
+        return Following(
+            records, Reader(self._settings, self._where, start={self._where: end}, patience=self._patience)
+        )
 
     # --- the steps ---
 
     def _do(self, step: Step) -> Any:
         match step:
-            case FenceWriter(write_id):
-                return Transactional(self._routes, write_id, self._patience).init(self._write_timeout_ms)
+            case FenceWriters(write_ids):
+                return self._fence(write_ids)
             case FenceClaims():
                 return self._claims.init(_CLAIM_TIMEOUT_MS)
             case Look():
@@ -120,12 +136,21 @@ class GroupOwners:
             case Enlist(claims):
                 with _told_when_overtaken():
                     self._claims.add_partitions(claims, [self._where])
-            case Write(claims, records):
+            case Write(claims, records, line):
                 with _told_when_overtaken():
-                    self._write(claims, records)
+                    self._write(claims, _rows(records, line))
             case Commit(claims):
                 self._commit(claims)
         return None
+
+    def _fence(self, write_ids: tuple[str, ...]) -> tuple[Identity, ...]:
+        def fence(write_id: str) -> Identity:
+            return Transactional(self._routes, write_id, self._patience).init(self._write_timeout_ms)
+
+        if len(write_ids) == 1:
+            return (fence(write_ids[0]),)
+        with ThreadPoolExecutor(_FENCED_AT_ONCE, "fencepost-fence") as pool:  # they have different coordinators
+            return tuple(pool.map(fence, write_ids))
 
     def _commit(self, claims: Identity) -> None:
         try:
@@ -134,7 +159,7 @@ class GroupOwners:
         except (Unreachable, TimedOut) as error:
             raise InDoubt from error
 
-    def _write(self, claims: Identity, records: Mapping[str, OwnerRecord]) -> None:
+    def _write(self, claims: Identity, records: Iterable[Row]) -> None:
         """One batch after the other, each until it is answered: a repeated one is known by its sequence."""
         sequence = 0
         for rows in _batches(records):
@@ -186,18 +211,54 @@ class GroupOwners:
             return False
         return True
 
-    def _read(self, *, settled: bool = True) -> Table:
+    def _read(self, *, settled: bool = True) -> Records:
         """All that is committed. `settled`: after a fence nothing is open any more, so the very end is waited for."""
-        topic, partition = self._where
+        return self._read_to(self._end(settled=settled))
+
+    def _end(self, *, settled: bool) -> Offset:
         with Admin(self._settings) as admin:
-            end = admin.latest(topic, read_committed=not settled)[partition]
-        table: dict[str, OwnerRecord] = {}
-        with Reader(self._settings, self._where, stop={partition: end}, patience=self._patience) as reader:
+            return admin.latest(self._where.topic, read_committed=not settled)[self._where.partition]
+
+    def _read_to(self, end: Offset) -> Records:
+        found = Records({}, {})
+        stop = {self._where.partition: end}
+        with Reader(self._settings, self._where, stop=stop, patience=self._patience) as reader:
             while (records := reader.poll(self._patience)) is not None:
-                for record in records:
-                    if record.key is not None and record.value is not None:
-                        table[record.key.decode()] = OwnerRecord.decode(record.value)
-        return table
+                found = _with(found, records)
+        return found
+
+
+class Following(Closing):
+    """A group's records as they change, for a claim that waits."""
+
+    def __init__(self, records: Records, reader: Reader) -> None:
+        self.records = records
+        self._reader = reader
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something has changed, or when the time is over."""
+        with suppress(TimedOut):
+            self.records = _with(self.records, self._reader.poll(seconds) or [])
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _with(before: Records, records: list[ReadRecord]) -> Records:
+    """The records after these."""
+    owners, line = dict(before.owners), dict(before.line)
+    for record in records:
+        key, value = record.key, record.value
+        if key is None:
+            continue
+        if key.startswith(_LINE_KEY):
+            write_id = key.removeprefix(_LINE_KEY).decode()
+            line.pop(write_id, None)
+            if value is not None:
+                line[write_id] = WaitingRecord.decode(value)
+        elif value is not None:
+            owners[key.decode()] = OwnerRecord.decode(value)
+    return Records(owners, line)
 
 
 def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> Owners:
@@ -205,17 +266,23 @@ def describe_owners(settings: ClientSettings, routes: Routes, group: str | None)
     with Admin(settings) as admin:
         topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
     found: list[OwnerDescription] = []
+    waiting: list[WaitingDescription] = []
     for name in [name.removeprefix(TOPIC_PREFIX) for name in topics]:
         if group in (None, name):
             owners = GroupOwners(settings, routes, name, write_timeout_ms=0, patience=settings.request_timeout)
+            records = owners.records()
+            waiting += [
+                WaitingDescription(name, each.resources, each.who, write_id)
+                for write_id, each in sorted(records.line.items(), key=lambda entry: entry[1].arrival)
+            ]
             found += [
                 OwnerDescription(
                     name, resource, record.generation, record.token, record.since_ms, record.who, record.owner
                 )
-                for resource, record in sorted(owners.table().items())
+                for resource, record in sorted(records.owners.items())
                 if record.owner is not None
             ]
-    return Owners(tuple(found), ())
+    return Owners(tuple(found), tuple(waiting))
 
 
 @contextmanager
@@ -237,18 +304,26 @@ def check_group(group: str) -> str:
     return group
 
 
-def _batches(records: Mapping[str, OwnerRecord]) -> Iterator[list[Row]]:
-    rows: list[Row] = []
-    size = 0
+def _rows(records: Mapping[str, OwnerRecord], line: Mapping[str, WaitingRecord | None]) -> Iterator[Row]:
+    now_ms = time.time_ns() // 1_000_000
     for name, record in records.items():
-        key, value = name.encode(), record.encode()
-        if rows and size + len(key) + len(value) > _BATCH_BYTES:
-            yield rows
-            rows, size = [], 0
-        rows.append((key, value, record.since_ms, None))
-        size += len(key) + len(value)
-    if rows:
-        yield rows
+        yield name.encode(), record.encode(), record.since_ms, None
+    for write_id, waiting in line.items():
+        yield _LINE_KEY + write_id.encode(), None if waiting is None else waiting.encode(), now_ms, None
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        length = sum(len(part) for part in row[:2] if part is not None)
+        if batch and size + length > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += length
+    if batch:
+        yield batch
 
 
 def _nothing(step: Step) -> None:

@@ -57,6 +57,9 @@ class ProducerRoad:
     def close(self) -> None:
         """What is owned ends with the connection."""
 
+    def forget(self) -> None:
+        """Nothing is left but the connection."""
+
     def _settle(self) -> None:
         """Order between records and claims is simple: everything before is answered before."""
         queues = self._sender.queues
@@ -97,6 +100,9 @@ class ReaderRoad:
 
     def close(self) -> None:
         """What is owned ends with the connection."""
+
+    def forget(self) -> None:
+        """Nothing is left but the connection."""
 
     def _outcome(self, asked: Asked) -> list[Held]:
         try:

@@ -359,6 +359,8 @@ class Producer:
         finally:
             if self._steps is not None:
                 self._steps.is_over = True
+            if self._owns_by is not None:
+                self._owns_by.forget()
             self._routes.close()
 
     def _raise_undelivered(self) -> None:

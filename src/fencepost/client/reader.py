@@ -308,6 +308,8 @@ class Reader(Closing):
             return self._taken
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (chunk := self._fetcher.take()) is None:
+            if self._commits_by is not None:
+                self._commits_by.check()
             if self._fetcher.is_done:
                 return None
             left = None if deadline is None else deadline - self._clock.monotonic()
@@ -439,6 +441,7 @@ class Reader(Closing):
             self._closed = True
             if self._owns_by is not None:
                 self._owns_by.close()
+                self._owns_by.forget()
             self._fetcher.close()
 
 

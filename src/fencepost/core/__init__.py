@@ -17,6 +17,6 @@ broker_choice.py     client: which broker is asked what any can answer, and when
 enlist.py            client: which partitions a transaction has
 committed.py         client: which batches a reader of committed records leaves out
 claim.py             client: what own is asked for, on both roads
-claim_steps.py, owner_records.py    client: own on Apache Kafka, its steps and its judgement
+claim_steps.py, owner_records.py, claim_line.py    client: own on Apache Kafka, its steps, its judgement, who is next
 commit.py            Spark: the steps of a micro-batch, and where to go on after any of them failed
 """

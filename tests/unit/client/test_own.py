@@ -33,6 +33,9 @@ class PlainRoad:
     def close(self) -> None:
         raise AssertionError("nothing is closed here")
 
+    def forget(self) -> None:
+        raise AssertionError("nothing is closed here")
+
 
 def claimed(road: PlainRoad) -> Claim:
     return claim_by(road, demand("g", ["a", "b"], generation=1))
