@@ -40,6 +40,9 @@ class PlacingRoad:
     def close(self) -> None:
         self._road.close()
 
+    def forget(self) -> None:
+        self._road.forget()
+
     def _tell(self) -> None:
         self._queues.write_only_to(owned_partitions(name for _, name in self._held))
 
