@@ -22,9 +22,12 @@ import fencepost
 import fencepost.spark
 from fencepost import Admin
 from fencepost.spark.jobs import write
+from fencepost.spark.sink import Sink
+from fencepost.spark.source import register
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Fate
 from tests.conftest import without_kafka
+from tests.support.away import AwayServer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.spark_drivers import ROOT, STEPS, Drivers
@@ -150,6 +153,59 @@ def test_a_server_killed_and_restarted_inside_a_batch(
             for restarted in killed:
                 restarted.stop()
     assert killed
+
+
+@pytest.mark.parametrize("step", ["look", "freeze"])
+def test_a_sink_waits_for_a_server_that_is_away(spark: SparkSession, name: str, tmp_path: Path, step: str) -> None:
+    """Also while it looks what is in the log, and at its targets: nothing is open then (PIPE-4)."""
+    server = AwayServer(tmp_path / "data")
+    try:
+        with Admin(server.address) as admin:
+            admin.create_topic(name, 3)
+
+        def leave(taken: str) -> None:
+            if taken == step and not server.missed:
+                server.leave()
+
+        report = write(numbers(spark, 300), server.address, topic=name, job=name, on_step=leave)
+        server.is_back()
+        assert report.rows == 300
+        assert_each_once(server.address, name, 300)
+    finally:
+        server.stop()
+
+
+def test_a_stream_waits_for_a_server_that_is_away(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    """The source asks for offsets all the time: a restart of the server must not end the query (PIPE-1, PIPE-4)."""
+    register(spark)
+    server = AwayServer(tmp_path / "data")
+    target = f"{name}-target"
+    try:
+        with Admin(server.address) as admin:
+            admin.create_topic(name, 1)
+            admin.create_topic(target, 1)
+        source = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", server.address)
+        rows = source.option("subscribe", name).option("startingOffsets", "earliest").load()
+        sink = Sink(server.address, topic=target, name=name)
+        checkpoint = str(tmp_path / "checkpoint")
+        stream = rows.select("value").writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        query = stream.trigger(processingTime="100 milliseconds").start()
+        try:
+            for batch in range(2):
+                with fencepost.Producer(server.address) as producer:
+                    for number in range(batch * 100, batch * 100 + 100):
+                        producer.send(name, str(number))
+                query.processAllAvailable()
+                if batch == 0:
+                    server.leave()
+                    server.is_back()
+                    assert server.missed == 3
+            assert query.isActive
+        finally:
+            query.stop()
+        assert_each_once(server.address, target, 200)
+    finally:
+        server.stop()
 
 
 @pytest.mark.soak

@@ -26,4 +26,5 @@ Reaching a cluster
     brokers.py, connection.py, network.py, metadata.py    connections that never block; what is known of the cluster
     channel.py, routing.py, link.py              one that blocks: questions, whom to ask, batches
     clock.py, closing.py, forking.py             time as a value; `with`; what a fork must not tear apart
+    patience.py                                  waiting for a server that is away
 """

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fencepost.client.patience import PATIENCE
 from fencepost.client.settings import ClientSettings, nearest
 from fencepost.errors import ConfigError
 
@@ -44,9 +45,11 @@ _NAMES: Final = {
         "includeHeaders",
         "isolation",
         "commitGroup",
+        "patience",
         "path",
     )
 }
+_LONGEST_PATIENCE: Final = 7 * 24 * 3600.0
 _IGNORED: Final = frozenset(
     {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
 )
@@ -87,6 +90,8 @@ class SourceOptions:
     committed: bool = True
     commit_group: str | None = None
     """A group that the offsets of finished micro-batches are committed to, for tools that show lag."""
+    patience: float = PATIENCE
+    """Seconds that planning waits for a server that is away."""
     columns: tuple[str, ...] = ()
     """What is read; Spark says it apart from the options."""
 
@@ -136,6 +141,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         headers=_truth(given, "includeHeaders", default=False),
         committed=isolation == "read_committed",
         commit_group=given.get("commitGroup"),
+        patience=_seconds(given, "patience"),
     )
 
 
@@ -227,6 +233,16 @@ def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ConfigError(f"{name}={given[name]!r}: true or false")
     return text == "true"
+
+
+def _seconds(given: Mapping[str, str], name: str) -> float:
+    try:
+        seconds = float(given.get(name, PATIENCE))
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_PATIENCE:
+        raise ConfigError(f"{name}={given[name]!r}: expected a number of seconds, 0 or more")
+    return seconds
 
 
 def _span(text: str) -> float:

@@ -14,10 +14,11 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fencepost.client.admin import Admin
 from fencepost.client.opening import keeps_us_out
+from fencepost.client.patience import PATIENCE, patiently
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import Transactional
@@ -44,6 +45,8 @@ from fencepost.spark.publish import Links, PartitionWriter, Transaction, replica
 from fencepost.types import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ADD_PARTITIONS_TO_TXN: Final = 24
 _VERIFIES_FROM: Final = 4
@@ -88,9 +91,12 @@ class Runner:
         adopt: bool = False,
         attempts: int = 3,
         transaction_timeout: float = 300.0,
+        patience: float = PATIENCE,
         on_step: Callable[[str], object] | None = None,
     ) -> None:
         self.settings = settings
+        self.patience = patience
+        """Seconds that a step waits for a server that is away."""
         self.name = check_name(name)
         self.transaction_timeout = transaction_timeout
         self.on_step = on_step or (lambda _step: None)
@@ -132,9 +138,13 @@ class Runner:
     def _prepare(self) -> None:
         if self._ready:
             return
-        refuse_old_kafka(self.routes.any().versions())
-        self.progress.ensure()
+        refuse_old_kafka(self.patiently(lambda: self.routes.any().versions(), "looking for the server"))
+        self.patiently(self.progress.ensure, f"looking for {self.progress.where.topic}")
         self._ready = True
+
+    def patiently(self, ask: Callable[[], T], what: str) -> T:
+        """Ask what changes nothing, and wait for a server that is away."""
+        return patiently(ask, f"sink {self.name}: {what}", patience=self.patience)
 
 
 def _close(routes: Routes, admin: Admin) -> None:
@@ -197,7 +207,7 @@ class MicroBatch:
         match step:
             case Peek():
                 self._fenced = False
-                state = runner.transactional.describe()
+                state = runner.patiently(runner.transactional.describe, "looking who has the sink's name")
                 return None if state is None else state.identity
             case Fence():
                 identity = runner.transactional.init(int(runner.transaction_timeout * 1000))
@@ -205,7 +215,10 @@ class MicroBatch:
                 self._hang_up()
                 return identity
             case Look():
-                return runner.progress.last(settled=self._fenced)
+                fenced = self._fenced
+                return runner.patiently(
+                    lambda: runner.progress.last(settled=fenced), "looking what is in the log already"
+                )
             case Freeze(fresh=fresh, position=position):
                 return self._freeze(fresh, position)
             case Announce(identity=identity, progress=progress):

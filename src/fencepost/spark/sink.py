@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.options import Compression
+from fencepost.client.patience import PATIENCE
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
@@ -112,6 +113,8 @@ class SinkOptions:
     attempts: int = 3
     driver_bytes: int = 1 << 20
     """Micro-batches up to this size are published by the driver; 0: never."""
+    patience: float = PATIENCE
+    """How long a step waits for a server that is away, for example because it restarts."""
 
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
@@ -120,6 +123,8 @@ class SinkOptions:
             raise ConfigError("batch_bytes and driver_bytes are numbers of bytes")
         if self.attempts < 1:
             raise ConfigError(f"attempts={self.attempts}: at least one is needed")
+        if not self.patience >= 0:
+            raise ConfigError(f"patience={self.patience}: expected a number of seconds, 0 or more")
         if self.transaction_timeout <= 0:
             raise ConfigError(f"transaction_timeout={self.transaction_timeout}: a positive number of seconds is needed")
 
@@ -166,6 +171,7 @@ class Sink:
             adopt=self.options.adopt,
             attempts=self.options.attempts,
             transaction_timeout=self.options.transaction_timeout,
+            patience=self.options.patience,
             on_step=on_step,
         )
 
@@ -304,6 +310,9 @@ class _DataFrameBatch(MicroBatch):
         return 1 if self.sink.expects_little else 1_000
 
     def _targets(self, names: list[str], create: int | None) -> Any:
+        return self.runner.patiently(lambda: self._described(names, create), "looking at the target topics")
+
+    def _described(self, names: list[str], create: int | None) -> Any:
         if self.sink.options.dead_letter is None:
             return describe_all(self.runner.admin, names, create=create)
         found = {}

@@ -13,8 +13,8 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -26,6 +26,7 @@ except ImportError as error:
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS_PREFIX
+from fencepost.client.patience import patiently
 from fencepost.client.routing import Routes
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets, progress
@@ -55,6 +56,7 @@ else:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
+T = TypeVar("T")
 
 
 def register(spark: SparkSession) -> None:
@@ -211,12 +213,17 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         topics = Topics(options)
-        with Admin(options.settings) as admin:
-            start = topics.resolved(admin, options.starting)
-            stop = topics.resolved(admin, options.ending)
-            if not options.fail_on_data_loss:
-                start = offsets.clamped(start, topics.at(admin, EARLIEST), topics.at(admin, LATEST))
-        return [Partition(wanted) for wanted in offsets.ranges(start, stop, at_least=options.min_partitions)]
+
+        def planned() -> list[Range]:
+            with Admin(options.settings) as admin:
+                start = topics.resolved(admin, options.starting)
+                stop = topics.resolved(admin, options.ending)
+                if not options.fail_on_data_loss:
+                    start = offsets.clamped(start, topics.at(admin, EARLIEST), topics.at(admin, LATEST))
+            return offsets.ranges(start, stop, at_least=options.min_partitions)
+
+        found = patiently(planned, "planning a read", patience=options.patience)
+        return [Partition(wanted) for wanted in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Partition):  # Spark makes one up where there is nothing to read
@@ -245,12 +252,18 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
             self._admin = Admin(self._options.settings)
         return self._admin
 
+    def _patiently(self, ask: Callable[[], T], what: str) -> T:
+        return patiently(ask, what, patience=self._options.patience)
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        return offsets.to_json(self._topics.resolved(self.admin, self._options.starting))
+        resolved = self._patiently(
+            lambda: self._topics.resolved(self.admin, self._options.starting), "looking where the stream starts"
+        )
+        return offsets.to_json(resolved)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = offsets.from_json(start), offsets.from_json(end)
-        earliest = self._topics.at(self.admin, EARLIEST)
+        earliest = self._earliest()
         begin = offsets.completed(begin, stop, earliest)
         if self._options.fail_on_data_loss:
             offsets.check_nothing_lost(begin, earliest, stop)
@@ -278,7 +291,10 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
             self._admin = None
 
     def _latest(self) -> dict[str, dict[int, int]]:
-        return self._topics.at(self.admin, LATEST)
+        return self._patiently(lambda: self._topics.at(self.admin, LATEST), "looking for the latest offsets")
+
+    def _earliest(self) -> dict[str, dict[int, int]]:
+        return self._patiently(lambda: self._topics.at(self.admin, EARLIEST), "looking for the earliest offsets")
 
 
 class UnlimitedStreamReader(_Stream):
@@ -314,7 +330,7 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
                 elif self._options.fail_on_data_loss:
                     known[partition] = at  # one whose metadata is gone for a moment stays where it is
         if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
-            begin = offsets.completed(begin, stop, self._topics.at(self.admin, EARLIEST))
+            begin = offsets.completed(begin, stop, self._earliest())
         if self._goal is None and self._too_little(begin, stop):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -324,7 +340,10 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
         """Where a partition ends whose last stable offset is lower than where the stream goes on. An open transaction
         may hold it up; if the log itself is shorter, the topic is another one."""
-        (end,) = (found.offset for found in self.admin.offsets(topic, LATEST, partitions=[partition]).values())
+        ends = self._patiently(
+            lambda: self.admin.offsets(topic, LATEST, partitions=[partition]), f"looking for the end of {topic}"
+        )
+        (end,) = (found.offset for found in ends.values())
         if end >= at:
             return at
         if self._options.fail_on_data_loss:
