@@ -48,7 +48,7 @@ class Aftermath:
         groups = {group for group, _ in lost}
         self._group = groups.pop() if len(groups) == 1 else None
         self._tokens = {held.token for held in lost.values()}
-        self._doubtful = dict(doubtful)
+        self._doubtful = {queue: list(batches) for queue, batches in doubtful.items()}
         self._deadline = now + patience
         self._backoff = backoff
         self._found = found
@@ -66,6 +66,7 @@ class Aftermath:
         """The next steps; says when to look again."""
         if now >= self._deadline:
             self.give_up()
+        self._expire(now)
         if self.is_over:
             self._brokers.close()
             return float("inf")
@@ -78,7 +79,17 @@ class Aftermath:
                 for queue in [queue for queue in self._doubtful if queue not in self._looking]:
                     self._look_back(connection, queue, now)
         waiting = self._not_before if now < self._not_before else float("inf")
-        return min(self._deadline, waiting, self._brokers.next_moment(now))
+        deadline = min(sent.batch.deadline for batches in self._doubtful.values() for sent in batches)
+        return min(self._deadline, deadline, waiting, self._brokers.next_moment(now))
+
+    def _expire(self, now: float) -> None:
+        """`delivery_timeout` counts here, too: what it ends stays unknown."""
+        for queue, batches in list(self._doubtful.items()):
+            for sent in [sent for sent in batches if sent.batch.deadline <= now]:
+                batches.remove(sent)
+                self._missing(sent, "unknown")
+            if not batches:
+                del self._doubtful[queue]
 
     def give_up(self) -> None:
         """What is not known by now stays unknown."""
@@ -106,13 +117,11 @@ class Aftermath:
             lost(error, False)
 
     def _look_back(self, connection: Connection, queue: PartitionQueue, now: float) -> None:
-        batches = self._doubtful[queue]
+        first = self._doubtful[queue][0]
 
         def finished(there: dict[Stamp, Offset]) -> None:
             self._looking.discard(queue)
-            if self._doubtful.pop(queue, None) is None:
-                return  # too late
-            for sent in batches:
+            for sent in self._doubtful.pop(queue, ()):  # nothing is left where it came too late
                 offset = there.get(sent.stamp)
                 if offset is not None:
                     self._found(sent, offset)
@@ -126,8 +135,6 @@ class Aftermath:
 
         self._looking.add(queue)
         try:
-            LookBack(
-                connection, queue.topic.name, queue.index, batches[0].stamp.pid, batches[0].follows, finished, failed
-            )
+            LookBack(connection, queue.topic.name, queue.index, first.stamp.pid, first.follows, finished, failed)
         except FencepostError as error:
             failed(error)

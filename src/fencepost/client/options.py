@@ -54,7 +54,8 @@ class ProducerOptions:
     max_request_size: int = setting(1 << 20, "Bytes of the largest request, and with it of the largest record.")
     delivery_timeout: float = setting(
         120.0,
-        "Seconds from send to the answer, retries included; then the record fails with Expired.",
+        "Seconds from send to the answer, retries included; then the record fails with Expired, whether the server "
+        "answers or not. Must be more than linger.",
     )
     request_timeout: float = setting(30.0, "Seconds that the producer waits for one answer before it asks again.")
     retry_backoff: float = setting(0.1, "Seconds between two attempts.")
@@ -119,6 +120,11 @@ class ProducerOptions:
             raise ConfigError(f"acks={self.acks!r}: expected 'all', 'leader' or 'none'{_kafka_acks(self.acks)}")
         if self.name is not None and not self.idempotent:
             raise ConfigError(f"name={self.name!r}: a producer with a name is idempotent")
+        if self.linger >= self.delivery_timeout:
+            raise ConfigError(
+                f"linger={self.linger:g} and delivery_timeout={self.delivery_timeout:g}: records would expire while "
+                "their batch waits for more; choose a linger below delivery_timeout"
+            )
         if self.idempotent and self.acks != "all":
             raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
 

@@ -63,6 +63,10 @@ class Batch(Settlement):
         raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
+def _deadline(batch: Batch) -> float:
+    return batch.deadline
+
+
 class PartitionQueue(Slot):
     """Batches of one partition, oldest first; index −1 is a topic's undesignated queue."""
 
@@ -85,6 +89,16 @@ class PartitionQueue(Slot):
     def open(self) -> Batch | None:
         batch: Batch | None = self.batch
         return batch
+
+    def first_to_expire(self) -> Batch | None:
+        """For the send thread. The oldest, mostly; a batch that came from the undesignated queue may be older than what
+        it stands behind."""
+        sealed = tuple(self.sealed)  # at once: callers append to it
+        if not sealed:
+            return self.open
+        if not self.topic.roaming:
+            return sealed[0]
+        return min([*sealed, *filter(None, [self.open])], key=_deadline)
 
     def __bool__(self) -> bool:
         return self.open is not None or bool(self.sealed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -89,7 +90,14 @@ class Producer:
             raise ConfigError(f"ids={ids!r}: another producer's `ids` are needed; ProducerIds.from_json reads them")
         if ids is not None and options.setdefault("name", ids.name) != ids.name:
             raise ConfigError(f"the saved ids are those of {ids.name!r}, not of {options['name']!r}")
+        options.setdefault("request_timeout", self._settings.request_timeout)
+        options.setdefault("retry_backoff", self._settings.retry_backoff)
         self._options = ProducerOptions(**options)
+        self._settings = replace(
+            self._settings,
+            request_timeout=self._options.request_timeout,
+            retry_backoff=self._options.retry_backoff,
+        )
         self._ids = ids
         self._start = threading.Lock()
         self._closed = False

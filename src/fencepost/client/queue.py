@@ -408,6 +408,16 @@ class Queues:
                 self._seal(queue)
             return queue.sealed.pop(0)
 
+    def withdraw(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Takes this batch out of its queue, wherever it stands; False if it is not there."""
+        with self._lock:
+            if queue.open is batch:
+                self._seal(queue)
+            if batch not in queue.sealed:
+                return False
+            queue.sealed.remove(batch)
+            return True
+
     def designate(self, batch: Batch, partition: int) -> PartitionQueue:
         """An undesignated batch gets its partition and stands at the end of its queue."""
         with self._lock:

@@ -10,7 +10,10 @@ sent next and what an answer means; sending, time and settling are the caller's.
 * When one fails, nothing new is sent. The answers to the later ones are awaited (the server refuses them as out of
   order), then all of them are sent again in order, one at a time: M1 M2 M3 never becomes M1 M3 M2.
 * A batch whose answer was lost is *in doubt*: perhaps persisted. It stays in doubt, whatever a later attempt is refused
-  with, until an acknowledgement or a look into the log says what is there.
+  with, until an acknowledgement or a look into the log says what is there. When its time is nearly over the log is
+  asked, once per attempt and without a change of numbers: what is not there is sent again as it is.
+* A batch whose time is over is given up at that moment, also while it is in flight; then it is persisted or not, and
+  nobody knows.
 * When a batch is given up, or the server's H(P) is not what it should be, the numbering has a hole. The rest then gets
   new numbers from 0 under the next epoch, which shuts out whatever of the old epoch is still on its way. Nothing gets
   new numbers while a batch is in doubt: the log is read back first. And a batch that this side no longer waited for may
@@ -23,6 +26,7 @@ sent next and what an answer means; sending, time and settling are the caller's.
     hole, something in doubt               → LOOK_BACK   (the caller reads the log, then calls `looked_back`)
     hole, nothing in doubt                 → BUMP        (the caller takes out what may be late, fetches a successor,
                                                           then calls `renumber`)
+    in doubt, and its time nearly over     → LOOK_BACK
     something to send again                → RESEND, one at a time, not before the backoff is over
     nothing to send again                  → SEND
 
@@ -103,6 +107,8 @@ class Sent(Generic[BatchT]):
     attempts: int = 1
     may_still_arrive: bool = False
     """An attempt was given up by this side: the server may still have it before it, whatever its log says now."""
+    looked_after: int = 0
+    """The attempt after which the log was last asked for it."""
     follows: Offset | None = None
     """The last acknowledged offset when it was first sent: if it is in the log, it is behind that."""
 
@@ -125,6 +131,7 @@ class Flight(Generic[BatchT]):
         self._proven = False  # the server has acknowledged this identity here, so it knows its H(P)
         self._last_proof = float("-inf")
         self._hole = False
+        self._wants_look_back = False
         self._not_before = float("-inf")
 
     def __len__(self) -> int:
@@ -165,6 +172,8 @@ class Flight(Generic[BatchT]):
             if any(sent.in_doubt for sent in self._sent):
                 return Step.WAIT if now < self._not_before else Step.LOOK_BACK
             return Step.BUMP
+        if self._wants_look_back and any(sent.in_doubt for sent in self._sent):
+            return Step.LOOK_BACK
         if now < self._not_before:
             return Step.WAIT
         if self._proven and now - self._last_proof > PROOF_LASTS:
@@ -244,10 +253,12 @@ class Flight(Generic[BatchT]):
         self._answered(sent)
 
     def give_up(self, sent: Sent[BatchT]) -> Persisted:
-        """This batch is failed; says what is known of it. The numbering has a hole from here on."""
+        """This batch is failed; says what is known of it. The numbering has a hole from here on. An answer to it that
+        still comes is not for this flight any more."""
         persisted = sent.persisted
         self._answered(sent)
         self._sent.remove(sent)
+        self._wants_look_back = False
         if self._idempotent:
             self._hole = True
         return persisted
@@ -259,10 +270,11 @@ class Flight(Generic[BatchT]):
         self._in_flight = 0
         return left
 
-    def wants_look_back(self) -> None:
-        """The oldest has waited too long and is in doubt: find out before it is failed."""
-        if self._idempotent:
-            self._hole = True
+    def wants_look_back(self, sent: Sent[BatchT]) -> None:
+        """Its time is nearly over: if it is in doubt, find out before it is failed. Once per attempt, because a log that
+        cannot be read must not keep it from being sent again."""
+        if self._idempotent and sent.in_doubt and not sent.in_flight and sent.looked_after < sent.attempts:
+            self._wants_look_back = True
 
     def in_doubt(self) -> list[Sent[BatchT]]:
         """What a look into the log that begins now can answer for."""
@@ -274,6 +286,7 @@ class Flight(Generic[BatchT]):
         """What the log holds: that is acknowledged by it. The others that were `asked` for are known not to be there;
         of what came into doubt after the reading had begun, it says nothing."""
         settled = []
+        self._looked(asked)
         for sent in list(self._sent):
             if sent.in_flight:
                 continue
@@ -286,8 +299,14 @@ class Flight(Generic[BatchT]):
                 sent.in_doubt = False
         return settled
 
-    def look_back_failed(self, now: float, backoff: float) -> None:
+    def look_back_failed(self, asked: list[Sent[BatchT]], now: float, backoff: float) -> None:
+        self._looked(asked)
         self._not_before = max(self._not_before, now + backoff)
+
+    def _looked(self, asked: list[Sent[BatchT]]) -> None:
+        self._wants_look_back = False
+        for sent in asked:
+            sent.looked_after = sent.attempts
 
     def take_late(self) -> list[Sent[BatchT]]:
         """What cannot get new numbers, and is failed by the caller: nobody knows whether it will be there."""
@@ -304,7 +323,7 @@ class Flight(Generic[BatchT]):
         self.identity = identity
         self.next_sequence = FIRST
         self._proven = False
-        self._hole = False
+        self._hole = self._wants_look_back = False
         for sent in self._sent:
             sent.stamp = Stamp(*identity, self.next_sequence)
             self.next_sequence = sequence.advance(self.next_sequence, sent.count)

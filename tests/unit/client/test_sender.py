@@ -237,6 +237,66 @@ def test_a_record_that_never_left_expires_as_not_persisted() -> None:
         assert expired(ticket) == "no"
 
 
+@pytest.mark.parametrize("fate", [Fate.SWALLOW, Fate.IGNORE])
+def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: Fate) -> None:
+    """PROD-8: `delivery_timeout` is a promise. The one behind it, sent or not, fails when its own is."""
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=30.0)
+    on.deal(fate, Api.PRODUCE)
+    started = producer.clock.monotonic()
+    settled: dict[bytes, float] = {}
+    tickets = []
+    for number in range(8):  # more than may be in flight
+        ticket = producer.send_alone("t", b"%d" % number, partition=0)
+        ticket.add_done_callback(lambda _, name=b"%d" % number: settled.update({name: producer.clock.monotonic()}))
+        tickets.append(ticket)
+        producer.run_for(0.1)
+    producer.settle()
+    for number, moment in enumerate(settled.values()):
+        # What could not go shares a batch, and the time of the oldest in it.
+        assert moment - started == pytest.approx(2.0 + min(number, 5) * 0.1, abs=0.01)
+    assert [expired(ticket) for ticket in tickets] == ["unknown"] * 8  # the last ones went when the first were given up
+    on.deal(Fate.ANSWER)
+    producer.run_for(31)  # the silent connection is given up, and the next epoch goes on over a new one
+    after = producer.send("t", b"after", partition=0)
+    producer.settle()
+    assert after.result().offset == len(values(on)) - 1
+    assert len(set(values(on))) == len(values(on))
+
+
+def test_an_answer_that_comes_after_its_record_has_failed_changes_nothing() -> None:
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0)
+    on.next(Api.PRODUCE, Delayed(3.0))
+    late = producer.send_alone("t", b"late", partition=0)
+    producer.run_for(2.5)
+    assert expired(late) == "unknown"
+    after = producer.send("t", b"after", partition=0)
+    producer.settle()
+    assert after.result().offset == 2
+    assert values(on) == ["first", "late", "after"]
+    assert expired(late) == "unknown"
+
+
+def test_a_batch_without_a_key_expires_on_time_behind_a_younger_one() -> None:
+    """It is older than the batches of the partition that it was given to."""
+    on = cluster(t=2)
+    producer = proven(on, delivery_timeout=2.0, linger=0.5)
+    started = producer.clock.monotonic()
+    settled: list[float] = []
+    ticket = producer.send("t", b"old")
+    ticket.add_done_callback(lambda _: settled.append(producer.clock.monotonic()))
+    producer.run_for(0.3)
+    on.deal(Fate.IGNORE, Api.PRODUCE)
+    producer.sender.queues.flushing += 1
+    for partition in (0, 1):
+        producer.send("t", b"young", partition=partition)
+    producer.sender.run_once(0.0)
+    producer.sender.queues.flushing -= 1
+    producer.settle()
+    assert settled == [pytest.approx(started + 2.0, abs=0.01)]
+
+
 def test_a_record_in_doubt_is_looked_for_in_the_log_before_it_expires() -> None:
     """PROD-8: it was written, every answer was lost, and its ticket says so all the same."""
     on = cluster(t=1)
@@ -324,7 +384,8 @@ def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
     log = on.logs["t"][0]
     log.replicated_to = 1
     ticket = producer.send("t", b"there", partition=0)
-    producer.run_for(2.5)
+    producer.run_for(1.6)  # the last quarter of its time, in which it is looked for
+    assert len(on.requests(Api.FETCH)) > 0
     assert not ticket.done()
     log.replicated_to = None
     producer.settle()

@@ -140,7 +140,7 @@ def test_what_is_in_doubt_is_looked_for_behind_what_was_acknowledged_before_it_w
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     lane.lost(m1, 0.0, BACKOFF)
     lane.acknowledged(m2, Offset(2), 0.0)  # so M1 is in the log, and before M2
-    lane.wants_look_back()
+    lane.wants_look_back(m1)
     assert lane.last_acknowledged == 2
     assert lane.look_back_from == 0
 
@@ -166,7 +166,8 @@ def test_what_may_still_arrive_gets_no_new_numbers() -> None:
     lane.lost(m1, 0.0, BACKOFF, overdue=True)
     lane.lost(m2, 0.0, BACKOFF, overdue=True)
     lane.never_left(m3)
-    lane.wants_look_back()
+    lane.wants_look_back(m1)
+    assert lane.next_step(1.0) is Step.LOOK_BACK
     assert lane.looked_back({}, lane.in_doubt()) == []
     assert lane.give_up(m1) == "unknown"
     assert lane.next_step(1.0) is Step.BUMP
@@ -177,16 +178,50 @@ def test_what_may_still_arrive_gets_no_new_numbers() -> None:
     assert m3.stamp == Stamp(*NEXT, Sequence(0))
 
 
-def test_a_log_that_cannot_be_read_is_read_again_later() -> None:
+def test_a_log_that_cannot_be_read_is_read_again_later_where_numbers_depend_on_it() -> None:
     lane = proven()
-    m1 = lane.send("M1", 1)
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     lane.lost(m1, 0.0, BACKOFF)
-    lane.wants_look_back()
+    lane.lost(m2, 0.0, BACKOFF)
+    assert lane.give_up(m1) == "unknown"
     assert lane.next_step(0.1) is Step.LOOK_BACK
-    lane.look_back_failed(0.1, BACKOFF)
+    lane.look_back_failed(lane.in_doubt(), 0.1, BACKOFF)
     assert lane.next_step(0.15) is Step.WAIT
     assert lane.next_step(0.2) is Step.LOOK_BACK
+    assert lane.give_up(m2) == "unknown"
+
+
+def test_a_batch_in_doubt_is_looked_for_once_per_attempt_and_sent_again_as_it_is() -> None:
+    """PROD-8: near its end, and without new numbers. A log that cannot be read does not keep it from being sent."""
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    lane.wants_look_back(m1)
+    assert lane.next_step(0.0) is Step.SEND  # it is in flight, and no doubt about it yet
+    lane.lost(m1, 0.0, BACKOFF)
+    lane.wants_look_back(m1)
+    assert lane.next_step(0.0) is Step.LOOK_BACK
+    lane.look_back_failed(lane.in_doubt(), 0.1, BACKOFF)
+    lane.wants_look_back(m1)
+    assert lane.next_step(0.15) is Step.WAIT
+    assert lane.next_step(0.2) is Step.RESEND
+    assert lane.resend() is m1
+    lane.lost(m1, 0.3, BACKOFF)
+    lane.wants_look_back(m1)
+    assert lane.next_step(0.3) is Step.LOOK_BACK
+    assert lane.looked_back({}, lane.in_doubt()) == []
+    assert m1.persisted == "no"
+    assert lane.next_step(0.5) is Step.RESEND
+    assert lane.resend().stamp == Stamp(*ME, Sequence(1))
+
+
+def test_a_batch_whose_time_is_over_is_given_up_in_flight_and_the_next_epoch_goes_on() -> None:
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     assert lane.give_up(m1) == "unknown"
+    assert lane.in_flight == 1
+    assert lane.next_step(0.0) is Step.WAIT
+    lane.acknowledged(m2, Offset(2), 0.0)
+    assert lane.next_step(0.0) is Step.BUMP
 
 
 def test_a_batch_that_is_given_up_leaves_a_hole_and_the_next_epoch_closes_it() -> None:
@@ -288,7 +323,7 @@ class Partition:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Offset(-1)
 
 
-FATES = ["answered"] * 4 + ["request lost", "answer lost", "cut", "not leader", "too large"]
+FATES = ["answered"] * 4 + ["request lost", "answer lost", "cut", "not leader", "too large", "expired", "near its end"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -336,6 +371,16 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
         if not wire or (step is Step.SEND and waiting and now % 2):
             continue
         what = next(fate, "answered")
+        if what == "near its end":
+            for sent in lane:
+                lane.wants_look_back(sent)
+            continue
+        if what == "expired":  # in flight; whether it arrives is decided afterwards, and its answer is not waited for
+            sent, stamp = wire.popleft()
+            lane.give_up(sent)
+            if now % 2:
+                partition.append(stamp, sent.batch)
+            continue
         if what == "cut":  # everything under way arrives or not, no answer comes back
             while wire:
                 sent, stamp = wire.popleft()

@@ -213,8 +213,7 @@ class Collation:
         """Carries out what needs no request of its own; what is left is SEND, RESEND or WAIT."""
         while True:
             self._expiry.of_sent(queue, flight, now)
-            if not len(flight):  # in order: what is queued expires behind what was sent
-                self._expiry.of_queued(queue, now)
+            self._expiry.of_queued(queue, now)
             step = flight.next_step(now)
             if step is Step.LOOK_BACK:
                 self._produce.look_back(queue, flight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fencepost.client.failures import where
 from fencepost.client.partition_queue import Batch, PartitionQueue, TopicQueues
 from fencepost.client.sending.common import Common
@@ -9,13 +11,20 @@ from fencepost.client.sending.settling import Settling
 from fencepost.core.inflight import Flight
 from fencepost.errors import Expired, Persisted
 
+TO_ASK: Final = 0.25
+LONGEST_TO_ASK: Final = 5.0
+"""The last part of `delivery_timeout`, and the most of it in seconds, in which a record in doubt is looked for in the
+log. The time itself is a promise: what is not known by then fails as unknown."""
+
 
 class Expiry:
     def __init__(self, common: Common, settling: Settling) -> None:
         self._options = common.options
         self._queues = common.queues
         self._brokers = common.brokers
+        self._metadata = common.metadata
         self._agenda = common.agenda
+        self._standing = common.standing
         self._settling = settling
 
     def of_waiting(self, topic: TopicQueues, now: float) -> None:
@@ -29,35 +38,35 @@ class Expiry:
 
     def of_queued(self, queue: PartitionQueue, now: float) -> bool:
         """Fails what has waited too long without being sent; False if the queue is empty then."""
-        while queue:
-            batch = queue.sealed[0] if queue.sealed else queue.open
-            if batch is None:
-                break
+        while (batch := queue.first_to_expire()) is not None:
             if now < batch.deadline:
                 self._agenda.due(batch.deadline, now)
                 return True
-            expired = self._queues.drain(queue, also_open=True)
-            if expired is not None:
-                error = Expired(self._reason("not sent"), persisted="no", **where(expired))
-                self._settling.fail(expired, error)
+            if self._queues.withdraw(queue, batch):
+                error = Expired(self._reason("not sent"), persisted="no", **where(batch))
+                self._settling.fail(batch, error)
         return False
 
     def of_sent(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> None:
-        """PROD-8: what was sent expires in order, and not while it is in doubt and the log can be asked."""
-        while (head := flight.head) is not None:
-            deadline = head.batch.deadline
-            if now < deadline:
-                self._agenda.due(deadline, now)
-                return
-            if head.in_flight:
-                return  # its answer, or its loss, comes first
-            if head.in_doubt and self._options.idempotent and now < deadline + self._options.request_timeout:
-                flight.wants_look_back()
-                self._agenda.due(deadline + self._options.request_timeout, now)
-                return
-            persisted: Persisted = flight.give_up(head)
-            error = Expired(self._reason("not acknowledged"), persisted=persisted, **where(head.batch))
-            self._settling.fail(head.batch, error)
+        """PROD-8: what was sent fails when its time is over, also while its answer is awaited. What is in doubt is
+        looked for in the log before that, in the last part of its time."""
+        for sent in list(flight):
+            deadline = sent.batch.deadline
+            if now >= deadline:
+                if sent.in_flight:
+                    self._metadata.distrust()  # its leader is silent: perhaps another one leads by now
+                persisted: Persisted = flight.give_up(sent)
+                error = Expired(self._reason("not acknowledged"), persisted=persisted, **where(sent.batch))
+                self._settling.fail(sent.batch, error)
+                continue
+            self._agenda.due(deadline, now)
+            if sent.in_doubt and self._standing.transaction is None:  # what is in a transaction fails with it
+                ask_at = deadline - min(self._options.delivery_timeout * TO_ASK, LONGEST_TO_ASK)
+                if now >= ask_at:
+                    flight.wants_look_back(sent)
+                self._agenda.due(ask_at, now)
+            if not queue.topic.roaming:
+                return  # in order: those behind it have more time
 
     def _reason(self, what: str) -> str:
         last = self._brokers.last_error

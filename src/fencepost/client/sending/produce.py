@@ -209,7 +209,7 @@ class Produce:
             self._looking_back.discard(queue)
             if isinstance(error, ServerError) and error.code in _ASK_FOR_METADATA:
                 self._metadata.distrust()
-            flight.look_back_failed(self._agenda.now(), self._options.retry_backoff)
+            flight.look_back_failed(asked, self._agenda.now(), self._options.retry_backoff)
 
         log.info("%s: reading the log back from %s to learn what is there", queue.name, start)
         try:
