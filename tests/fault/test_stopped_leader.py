@@ -1,20 +1,28 @@
-"""A node of three is stopped (SIGSTOP), not killed: it keeps its connections and says nothing."""
+"""A server is stopped (SIGSTOP), not killed: it keeps its connections and says nothing. Ours, and a node of three."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from fencepost import Admin, Producer
+from fencepost import Admin, Producer, Reader
+from fencepost.client.ticket import Ticket
+from fencepost.errors import Expired, Undelivered
+from fencepost.types import TopicPartition
 from tests.conftest import without_kafka
+from tests.support.crash import ServerProcess
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
-pytestmark = [pytest.mark.fault, pytest.mark.kafka]
+pytestmark = pytest.mark.fault
 
 MEMORY = 4 << 20
 LARGE = b"x" * 10_000
@@ -40,6 +48,7 @@ def led_by(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {each.leader: each.partition for each in cluster.partitions(topic)}
 
 
+@pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_a_flooded_partition_of_a_stopped_node_does_not_block_its_topic(cluster: KafkaCluster) -> None:
     """PROD-6, PROD-7: the others of the same topic are accepted and acknowledged while the node is stopped."""
@@ -66,3 +75,59 @@ def test_a_flooded_partition_of_a_stopped_node_does_not_block_its_topic(cluster:
             assert flooding.is_alive()  # still blocked: the healthy one did not wait for it
         flooding.join(120)
         assert not flooding.is_alive()
+
+
+class Stoppable(NamedTuple):
+    servers: str
+    topic: str
+    partition: int
+    stopped: Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
+def stoppable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stoppable]:
+    """A partition whose leader can be stopped."""
+    topic = f"promised-{request.param}"
+    if request.param == "kafka":
+        cluster: KafkaCluster = request.getfixturevalue("cluster")
+        partition = led_by(cluster, topic)[NODES[2]]
+        yield Stoppable(cluster.servers, topic, partition, lambda: cluster.paused(NODES[2]))
+        return
+    with ServerProcess(tmp_path) as server:
+        server.start("os")
+        server.await_ready()
+        with Admin(server.address) as admin:
+            admin.create_topic(topic, partitions=1)
+        yield Stoppable(server.address, topic, 0, server.paused)
+
+
+@pytest.mark.timeout(300)
+def test_tickets_are_settled_in_time_while_the_leader_is_stopped(stoppable: Stoppable) -> None:
+    """PROD-8: `delivery_timeout` is a promise, however long an answer may take. What was in flight is unknown; and when
+    the server goes on, every record is there once at most, and in order."""
+    servers, topic, partition, stopped = stoppable
+    sent = []
+    with Producer(servers, delivery_timeout=1.0, request_timeout=250.0, when_full="raise") as producer:
+
+        def send() -> Ticket:
+            sent.append(b"%06d" % len(sent))
+            return producer.send(topic, sent[-1], partition=partition)
+
+        send().result(60)
+        with stopped():
+            first = send()
+            in_flight = first.exception(60)
+            assert isinstance(in_flight, Expired)
+            assert in_flight.persisted == "unknown"
+            behind = [send() for _ in range(10)]
+            for ticket in behind:
+                assert isinstance(ticket.exception(60), Expired)
+        while send().exception(60) is not None:  # the silent connection is not given up: its answers come now
+            pass
+        with contextlib.suppress(Undelivered):
+            producer.flush()
+    with Reader(servers, TopicPartition(topic, partition), stop="latest") as reader:
+        values = [record.value for record in reader]
+    assert values == sorted(set(values))
+    assert values[0] == sent[0]
+    assert values[-1] == sent[-1]

@@ -271,8 +271,8 @@ class Flight(Generic[BatchT]):
         return left
 
     def wants_look_back(self, sent: Sent[BatchT]) -> None:
-        """Its time is nearly over: if it is in doubt, find out before it is failed. Once per attempt, because a log that
-        cannot be read must not keep it from being sent again."""
+        """Its time is nearly over: if it is in doubt, find out before it is failed. Once per attempt, because a log
+        that cannot be read must not keep it from being sent again."""
         if self._idempotent and sent.in_doubt and not sent.in_flight and sent.looked_after < sent.attempts:
             self._wants_look_back = True
 
