@@ -106,7 +106,7 @@ def test_tickets_are_settled_in_time_while_the_leader_is_stopped(stoppable: Stop
     """PROD-8: `delivery_timeout` is a promise, however long an answer may take. What was in flight is unknown; and when
     the server goes on, every record is there once at most, and in order."""
     servers, topic, partition, stopped = stoppable
-    sent = []
+    sent: list[bytes] = []
     with Producer(servers, delivery_timeout=1.0, request_timeout=250.0, when_full="raise") as producer:
 
         def send() -> Ticket:
@@ -127,7 +127,7 @@ def test_tickets_are_settled_in_time_while_the_leader_is_stopped(stoppable: Stop
         with contextlib.suppress(Undelivered):
             producer.flush()
     with Reader(servers, TopicPartition(topic, partition), stop="latest") as reader:
-        values = [record.value for record in reader]
+        values = [bytes(record.value or b"") for record in reader]
     assert values == sorted(set(values))
     assert values[0] == sent[0]
     assert values[-1] == sent[-1]

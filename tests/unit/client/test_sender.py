@@ -244,15 +244,15 @@ def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: F
     producer = proven(on, delivery_timeout=2.0, request_timeout=30.0)
     on.deal(fate, Api.PRODUCE)
     started = producer.clock.monotonic()
-    settled: dict[bytes, float] = {}
+    settled: list[float] = []
     tickets = []
     for number in range(8):  # more than may be in flight
         ticket = producer.send_alone("t", b"%d" % number, partition=0)
-        ticket.add_done_callback(lambda _, name=b"%d" % number: settled.update({name: producer.clock.monotonic()}))
+        ticket.add_done_callback(lambda _: settled.append(producer.clock.monotonic()))
         tickets.append(ticket)
         producer.run_for(0.1)
     producer.settle()
-    for number, moment in enumerate(settled.values()):
+    for number, moment in enumerate(settled):
         # What could not go shares a batch, and the time of the oldest in it.
         assert moment - started == pytest.approx(2.0 + min(number, 5) * 0.1, abs=0.01)
     assert [expired(ticket) for ticket in tickets] == ["unknown"] * 8  # the last ones went when the first were given up
