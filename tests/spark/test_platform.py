@@ -6,6 +6,7 @@ which becomes a dash in the table. The first line of a docstring is the line's t
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,31 @@ def test_sink(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None
     sink.close()
     assert len(sink.reports) >= 3
     assert each_once(ours, name, 3_000)
+
+
+def test_another_origin(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`Sink`: a batch of other offsets under the same number is refused"""
+    create(ours, name)
+    lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+
+    def run(first: int) -> None:
+        rows = spark.range(first, first + 10, 1, 1).selectExpr("cast(id as string) value")
+        rows.write.mode("append").text(str(lines))
+        sink = fencepost.spark.Sink(ours, topic=name, name=name)
+        query = spark.readStream.format("text").load(str(lines)).writeStream.foreachBatch(sink)
+        try:
+            query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination(200)
+        finally:
+            sink.close()
+
+    run(0)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    run(10)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "backup", checkpoint)
+    with pytest.raises(Exception, match="from other source offsets"):
+        run(20)
+    assert each_once(ours, name, 20)
 
 
 def test_skipped(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:

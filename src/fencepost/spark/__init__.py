@@ -12,6 +12,7 @@ carries it out, one question per file:
     copy.py      topic to topic without decoding             offsets.py   which offsets a micro-batch covers
     readiness.py is everything in place, everywhere?         fetch.py     record batches of a range of offsets
     runner.py    the protocol's steps, against a cluster     arrow.py     record batches → Spark's columns
+    origin.py    a micro-batch's query, run and source offsets
     columns.py   a DataFrame's columns, as the sink takes them
     targets.py   what the target topics allow
     freeze.py    rows → record batches, and their manifest
@@ -27,7 +28,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.core.commit import Poisoned, Replaced, SinkNameInUse
+    from fencepost.core.commit import CalledTwice, Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
     from fencepost.spark.readiness import check
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
+    "CalledTwice": "fencepost.core.commit",
     "Copy": "fencepost.spark.copy",
     "Poisoned": "fencepost.core.commit",
     "Replaced": "fencepost.core.commit",
@@ -46,7 +48,18 @@ _HOME = {
     "write": "fencepost.spark.jobs",
 }
 
-__all__ = ["BatchReport", "Copy", "Poisoned", "Replaced", "Sink", "SinkNameInUse", "check", "register", "write"]
+__all__ = [
+    "BatchReport",
+    "CalledTwice",
+    "Copy",
+    "Poisoned",
+    "Replaced",
+    "Sink",
+    "SinkNameInUse",
+    "check",
+    "register",
+    "write",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,11 +23,13 @@ from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import Transactional
 from fencepost.core.commit import (
+    UNKNOWN,
     Announce,
     Commit,
     Fence,
     Freeze,
     Look,
+    Origin,
     Outcome,
     Peek,
     Poisoned,
@@ -115,15 +117,16 @@ class Runner:
         self._end = weakref.finalize(self, _close, self.routes, self.admin)
         self._end.atexit = False
 
-    def carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
+    def carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin = UNKNOWN) -> Outcome:
         """Takes the protocol's steps for one batch until it is in the log, or raises why it is not."""
         with self._one_at_a_time:
-            return self._carry_out(work, query, batch)
+            return self._carry_out(work, query, batch, origin)
 
-    def _carry_out(self, work: MicroBatch, query: str, batch: int | None) -> Outcome:
+    def _carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin) -> Outcome:
         self._prepare()
+        now_ms = time.time_ns() // 1_000_000
         try:
-            outcome = _drive(self._protocol.micro_batch(query, batch, time.time_ns() // 1_000_000), work)
+            outcome = _drive(self._protocol.micro_batch(query, batch, now_ms, origin=origin), work)
         except BaseException:
             work.abort()
             raise

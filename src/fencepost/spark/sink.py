@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.client.options import Compression
 from fencepost.client.patience import PATIENCE
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import Outcome
+from fencepost.core.commit import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publishing, tuning
@@ -34,6 +34,7 @@ from fencepost.spark.freeze import (
     freeze_rows,
     manifest_of,
 )
+from fencepost.spark.origin import origin_of, query_of
 from fencepost.spark.publish import Transaction
 from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.spark.targets import describe, describe_all, reached
@@ -44,13 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's local property: the query's id, stable per checkpoint, visible inside foreachBatch."""
-
-
-RUN_ID: Final = "spark.jobGroup.id"
-"""Spark runs the jobs of a query under the id of its run, new with every start."""
-_A_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOO_LARGE: Final = re.compile("Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly")
 """Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
 _COLLECTED: Final = 64 << 20
@@ -162,8 +156,6 @@ class Sink:
         self.expects_little = False
         """The last micro-batch was published by the driver: so, most likely, will the next one be."""
         self._one_at_a_time = threading.Lock()
-        self._called: tuple[str, int] | None = None
-        """The run and the batch of the last call: a batch comes twice only in another run."""
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
             how,
@@ -180,35 +172,33 @@ class Sink:
         """Of the last micro-batch."""
         return self.reports[-1] if self.reports else None
 
+    @property
+    def targets(self) -> str:
+        """Where rows go, as a progress record names it."""
+        return self.options.topic or "the column topic"
+
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls."""
         columns.refuse_connect(df)
-        context = df.sparkSession.sparkContext
-        query = context.getLocalProperty(QUERY_ID)
-        if not query:
-            raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
+        query = query_of(df)
         with self._one_at_a_time:
-            self._write_once(df, query, (context.getLocalProperty(RUN_ID) or "", batch_id))
+            if self.run(df, query, batch_id, origin_of(df, query, batch_id, self.targets)).skipped:
+                _run_through(df)
 
-    def _write_once(self, df: DataFrame, query: str, called: tuple[str, int]) -> None:
-        run, batch_id = called
-        if called == self._called:
-            raise ConfigError(
-                f"sink {self.name!r} was called twice for batch {batch_id}: it writes one DataFrame per micro-batch. "
-                "Unite what is to be written (the column topic says where a row goes), or use a second sink, with "
-                "another name"
-            )
-        if self.run(df, query, batch_id).skipped:
-            _run_through(df)
-        if _A_RUN.fullmatch(run):  # and not a job group of the user's
-            self._called = called
-
-    def run(self, df: DataFrame, query: str, batch: int) -> BatchReport:
+    def run(self, df: DataFrame, query: str, batch: int, origin: Origin = UNKNOWN) -> BatchReport:
         """One micro-batch, from fence to commit."""
         work = _DataFrameBatch(self, df)
-        report = work.report(query, self.runner.carry_out(work, query, batch))
+        outcome = self.runner.carry_out(work, query, batch, origin)
+        report = work.report(query, outcome)
         self.reports.append(report)
         logger.info("%s", report)
+        if origin is not UNKNOWN and not outcome.compared:
+            logger.warning(
+                "sink %s: batch %s was skipped by its number alone, because its progress record or this Spark does not "
+                "say its source offsets. If the checkpoint was restored from a backup, rows may be missing",
+                self.name,
+                batch,
+            )
         self._on_report(report)
         return report
 

@@ -11,10 +11,12 @@ import pytest
 from fencepost.core.commit import (
     NOTHING_YET,
     Announce,
+    CalledTwice,
     Commit,
     Fence,
     Freeze,
     Look,
+    Origin,
     Outcome,
     Pause,
     Peek,
@@ -223,8 +225,115 @@ def test_an_announcement_that_fails_again_and_again_is_given_up() -> None:
         steps.throw(StepFailed(RuntimeError("no")))
 
 
+HERE = Origin(run="r2", offsets="o1", targets="b")
+WRITTEN = replace(OTHER, batch=5, runs="r1", offsets="o1", targets="b")
+
+
+def first_call(found: Progress, origin: Origin, **options: Any) -> Any:
+    """The announcement of a sink whose first batch is number 5."""
+    steps = protocol(**options).micro_batch("q", 5, now_ms=8, origin=origin)
+    return expect(steps, (Fence, identity(1)), (Look, found), (Announce, None)).progress
+
+
+def test_a_batch_that_is_in_from_an_earlier_run_is_skipped_and_that_is_recorded() -> None:
+    steps = protocol().micro_batch("q", 5, now_ms=8, origin=HERE)
+    said = expect(steps, (Fence, identity(1)), (Look, WRITTEN), (Announce, None)).progress
+    assert said == replace(WRITTEN, incarnation=4, token="me", host="here", process=1, time_ms=8, runs="r1 r2")
+    outcome = expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said))
+    assert (outcome.skipped, outcome.compared) == (True, True)
+
+
+def expect_rest(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> Any:
+    """Goes on behind the steps that `expect` has answered, to the outcome."""
+    (_, answer), *rest = script  # the kind of the first was not kept
+    step: Any = steps.send(answer)
+    for kind, answer in rest:
+        assert isinstance(step, kind), f"{step}, not {kind.__name__}"
+        try:
+            step = steps.send(answer)
+        except StopIteration as finished:
+            return finished.value
+    raise AssertionError(f"no outcome yet: {step}")
+
+
+def test_a_sink_that_has_announced_itself_records_that_a_new_run_skips_a_batch() -> None:
+    """The same object in a query that was stopped and started again."""
+    sink, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send("manifest")
+    steps.send(None)
+    mine = replace(record, batch=5, runs="r1", offsets="o1", targets="b")
+    steps.close()
+    steps = sink.micro_batch("q", 5, now_ms=9, origin=HERE)
+    lost = expect(steps, (Peek, identity(2)), (Fence, identity(3)), (Look, mine), (Announce, StepFailed(OSError())))
+    assert lost.progress == replace(mine, runs="r1 r2", time_ms=9)
+    script = [(Peek, identity(3)), (Fence, identity(4)), (Look, mine), (Announce, None)]
+    script += [(Peek, identity(4)), (Fence, identity(5)), (Look, lost.progress)]
+    assert expect_rest(steps, *script).skipped
+
+
+@pytest.mark.parametrize("token", ["me", "other"])
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_batch_that_is_in_from_the_same_run_is_an_error_even_if_adopted(token: str, adopt: bool) -> None:
+    """PIPE-2: Spark repeats no batch within a run; the second DataFrame would be lost."""
+    found = replace(WRITTEN, token=token, runs="r1 r2 r3", targets="another topic")
+    with pytest.raises(CalledTwice, match=r"called twice for batch 5: (it|another sink of this name) has"):
+        first_call(found, HERE, adopt=adopt)
+
+
+@pytest.mark.parametrize(
+    ("origin", "match"),
+    [
+        (HERE._replace(offsets="o2"), "from other source offsets"),
+        (HERE._replace(targets="c"), "but to b, and this one goes to c"),
+    ],
+)
+def test_the_same_number_with_another_origin_is_refused_and_written_if_adopted(origin: Origin, match: str) -> None:
+    """PIPE-4: a checkpoint that was restored from a backup; a sink whose topic was changed."""
+    with pytest.raises(SinkNameInUse, match=match) as refused:
+        first_call(WRITTEN, origin)
+    assert refused.value.found == WRITTEN
+    steps = protocol(adopt=True).micro_batch("q", 5, now_ms=8, origin=origin)
+    said = expect(steps, (Fence, identity(1)), (Look, WRITTEN), (Announce, None)).progress
+    assert (said.batch, said.runs, said.offsets) == (4, "", "")
+    steps.send(identity(1))
+    steps.send(identity(2))
+    assert isinstance(steps.send(said), Freeze)
+    steps.send("manifest")
+    commit: Any = steps.send(None)
+    assert (commit.progress.batch, commit.progress.runs, commit.progress.offsets) == (5, "r2", origin.offsets)
+
+
+@pytest.mark.parametrize("found", [replace(WRITTEN, runs="", offsets="", targets=""), WRITTEN])
+def test_a_record_or_a_caller_without_offsets_is_skipped_by_its_number_and_that_is_said(found: Progress) -> None:
+    """A record of an older fencepost; a Spark that does not tell the offsets."""
+    origin = HERE if not found.offsets else HERE._replace(offsets="")
+    steps = protocol(adopt=True).micro_batch("q", 5, now_ms=8, origin=origin)
+    said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None)).progress
+    outcome = expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said))
+    assert (outcome.skipped, outcome.compared) == (True, False)
+
+
+def test_a_batch_behind_the_last_may_go_elsewhere() -> None:
+    said = first_call(replace(WRITTEN, batch=4), Origin("r1", "o9", "another topic"))
+    assert (said.batch, said.runs, said.offsets, said.targets) == (4, "r1", "o1", "b")
+
+
+def test_the_runs_of_a_record_are_bounded() -> None:
+    found = replace(WRITTEN, runs=" ".join(f"run-{number}" for number in range(50)))
+    runs = first_call(found, HERE).runs.split()
+    assert (len(runs), runs[-1], runs[0]) == (16, "r2", "run-35")
+
+
+def test_a_record_of_the_first_version_is_read_and_has_no_origin() -> None:
+    old = b'{"version": 1, "query": "q", "batch": 4, "incarnation": 3, "token": "other", "host": "there", '
+    old += b'"process": 2, "time_ms": 7, "position": ""}'
+    assert Progress.decode(old) == OTHER
+    assert (OTHER.runs, OTHER.offsets, OTHER.targets) == ("", "", "")
+
+
 def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() -> None:
-    assert Progress.decode(OTHER.encode()) == OTHER
-    for strange in (b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "odd": 1}'):
+    assert Progress.decode(WRITTEN.encode()) == WRITTEN
+    for strange in (b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 3}', b'{"version": 1, "odd": 1}'):
         with pytest.raises(UnknownProgress):
             Progress.decode(strange)
