@@ -312,6 +312,25 @@ def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_t
             assert of_key == list(range(digit, 3_000, 10))
 
 
+def test_rows_without_a_key_are_spread_over_all_partitions_by_many_small_batches(
+    spark: SparkSession, ours: str, name: str
+) -> None:
+    """Each micro-batch has one task and one Arrow batch. Jobs, each a batch 0, are spread, too."""
+    create(ours, name, partitions=6)
+    sink = fencepost.spark.Sink(ours, topic=name, name=name)
+    rows = spark.range(0, 90, 1, 1).selectExpr("cast(id as string) value")
+    for batch in range(6):
+        sink.run(rows, "a query", batch)
+    sink.close()
+    assert Counter(message.partition() for message in committed(ours, name)) == dict.fromkeys(range(6), 90)
+    create(ours, f"{name}-jobs", partitions=2)
+    jobs = 0
+    while {message.partition() for message in committed(ours, f"{name}-jobs")} != {0, 1}:
+        assert jobs < 30  # each is as likely to begin at the other partition
+        fencepost.spark.write(rows.limit(1), ours, topic=f"{name}-jobs", job=f"{name}-{jobs}")
+        jobs += 1
+
+
 def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
     spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ large for its topic, no such topic or partition, no key on a compacted topic) fa
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -67,13 +68,16 @@ class Encoding:
     choose: ChoosePartitions | None
     map_partitions: int | None = None
     """How many tasks freeze the rows, where that is known beforehand."""
+    start: int = 0
+    """Where turns begin: one further with every micro-batch, and the same however often this one is frozen."""
 
     def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
-        """Where rows without a key go: one partition per Arrow batch, in turn, and tasks begin at different ones. If
-        the tasks divide the partitions evenly, each stays among its own: then nothing has to be shuffled."""
+        """Where rows without a key go: one partition per Arrow batch, in turn. Tasks begin at different ones, and so do
+        micro-batches: most of them have but one Arrow batch. If the tasks divide the partitions evenly, each stays
+        among its own: then nothing has to be shuffled."""
         tasks = self.map_partitions
         step = tasks if tasks and partitions % tasks == 0 else 1
-        return (map_partition + turn * step) % partitions
+        return (self.start + map_partition + turn * step) % partitions
 
 
 class Frozen(NamedTuple):
@@ -139,7 +143,8 @@ class Encoder:
     map_partition: int
     _open: dict[TopicPartition, BatchBuilder] = field(default_factory=dict)
     _number: int = 0
-    _turns: int = 0
+    _turns: Counter[str] = field(default_factory=Counter)
+    """Topic → Arrow batches that had rows for it."""
 
     def add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
         now_ms = time.time_ns() // 1_000_000
@@ -184,8 +189,8 @@ class Encoder:
             yield from self._unwritable(rows.filter(nameless), target.topic, "a header without a name", now_ms)
             rows = rows.filter(pc.invert(nameless))
         source = column_source(rows)
-        keyless = self.encoding.keyless(self.map_partition, self._turns, target.partitions)
-        self._turns += 1
+        keyless = self._keyless(target)
+        self._turns[target.topic] += 1
         chosen = np.frombuffer(memoryview(partition_rows(source, target.partitions, keyless=keyless)), dtype=np.int32)
         named = self._named(rows, target)
         if named is not None:
@@ -220,6 +225,9 @@ class Encoder:
                 if at == stop:
                     break
                 builder = self._open[where] = BatchBuilder()
+
+    def _keyless(self, target: Target) -> int:
+        return self.encoding.keyless(self.map_partition, self._turns[target.topic], target.partitions)
 
     def _named(self, rows: pa.RecordBatch, target: Target) -> Any:
         """The partition that a row names itself or the user's function chooses, −1 where neither does; or None."""
@@ -267,7 +275,7 @@ class Encoder:
                 f"{rows.num_rows} rows cannot be written: {why}. Give the sink a dead_letter topic to keep them apart"
             )
         target = self.encoding.targets[dead_letter]
-        where = TopicPartition(dead_letter, self.encoding.keyless(self.map_partition, self._turns, target.partitions))
+        where = TopicPartition(dead_letter, self._keyless(target))
         for at in range(rows.num_rows):
             row = {name: rows.column(i)[at].as_py() for i, name in enumerate(rows.schema.names)}
             given = [header for header in row.get("headers") or () if header is not None]

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from fencepost.client.options import Compression
 from fencepost.client.patience import PATIENCE
@@ -187,7 +188,8 @@ class Sink:
 
     def run(self, df: DataFrame, query: str, batch: int, origin: Origin = UNKNOWN) -> BatchReport:
         """One micro-batch, from fence to commit."""
-        work = _DataFrameBatch(self, df)
+        # Jobs are all batch 0: those of different names begin at different partitions, too.
+        work = _DataFrameBatch(self, df, start=crc32(query.encode()) + batch)
         outcome = self.runner.carry_out(work, query, batch, origin)
         report = work.report(query, outcome)
         self.reports.append(report)
@@ -220,8 +222,9 @@ def _run_through(df: DataFrame) -> None:
 class _DataFrameBatch(MicroBatch):
     """The content is a DataFrame's rows."""
 
-    def __init__(self, sink: Sink, df: DataFrame) -> None:
+    def __init__(self, sink: Sink, df: DataFrame, *, start: int) -> None:
         super().__init__(sink.runner)
+        self._start = start
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
@@ -292,6 +295,7 @@ class _DataFrameBatch(MicroBatch):
             dead_letter=options.dead_letter,
             choose=options.partitioner,
             map_partitions=tasks,
+            start=self._start,
         )
 
     @property

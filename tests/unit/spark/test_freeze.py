@@ -94,6 +94,38 @@ def test_tasks_that_divide_the_partitions_evenly_each_stay_among_their_own(
         assert {batch.where.partition for batch in encoded_batches(how, task, batches)} == wanted
 
 
+@pytest.mark.parametrize("tasks", [None, 1, 2, 4])
+def test_rows_without_a_key_reach_every_partition_over_micro_batches(tasks: int | None) -> None:
+    """Each micro-batch has one Arrow batch, of the first task alone. Frozen again, its rows go to the same place."""
+    batch = rows([None], [b"a"])
+    reached = []
+    for start in range(40, 44):
+        how = encoding(map_partitions=tasks, start=start)
+        (where,) = records(freeze(batch, how))
+        assert set(records(freeze(batch, how))) == {where}
+        reached.append(where.partition)
+    assert sorted(reached) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("start", [0, 1, 7])
+def test_wherever_turns_begin_tasks_that_divide_the_partitions_share_none(start: int) -> None:
+    """PIPE-5: nothing has to be shuffled."""
+    how = encoding(map_partitions=2, start=start)
+    first, second = (
+        {batch.where.partition for batch in encoded_batches(how, task, iter([rows([None], [b"a"])] * 8))}
+        for task in (0, 1)
+    )
+    assert (first | second, first & second) == ({0, 1, 2, 3}, set())
+
+
+def test_each_topic_has_turns_of_its_own() -> None:
+    """Two topics in every Arrow batch: counted together, each would reach every second partition alone."""
+    batch = rows([None] * 2, [b"a", b"b"], topic=pa.array(["t", "u"]))
+    how = encoding(topic=None, targets={"t": TARGET, "u": replace(TARGET, topic="u")})
+    found = {each.where for each in encoded_batches(how, 0, iter([batch] * 4))}
+    assert found == {TopicPartition(topic, partition) for topic in "tu" for partition in range(4)}
+
+
 def test_a_row_may_name_its_partition_and_its_topic() -> None:
     batch = rows(
         [None] * 3,
