@@ -14,7 +14,7 @@ import pytest
 from fencepost import Admin
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import Poisoned, Replaced, SinkNameInUse
-from fencepost.errors import ConfigError, ServerError
+from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.spark.publish import PartitionWriter, Transaction
 from fencepost.spark.runner import MicroBatch, Runner
@@ -354,6 +354,46 @@ def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, na
         outcome = put(runner(servers, name, on_step=dawdle, transaction_timeout=1.0), name, 0, "a", "b")
     assert outcome.attempts == 2
     assert sorted(committed_values(servers, name)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("partitions", [0, 1], ids=["deleted", "recreated with fewer partitions"])
+def test_a_target_that_is_gone_or_has_fewer_partitions_ends_the_batch_at_the_first_attempt(
+    servers: str, topic: str, partitions: int
+) -> None:
+    """Waiting does not bring a partition back. Nothing of the batch is there, and started again it fits."""
+    steps: list[str] = []
+
+    def recreate(step: str) -> None:
+        steps.append(step)
+        if step == "publish" and steps.count(step) == 1:
+            with Admin(servers) as admin:
+                admin.delete_topic(topic)
+                made_anew(admin, topic, partitions)
+
+    now = "has 1 partitions now" if partitions else "is not there any more"
+    with pytest.raises(ServerError, match=f"a row goes to partition 1 of the target topic '{topic}', which {now}"):
+        put(runner(servers, topic, on_step=recreate), topic, 0, "a", "b")
+    assert (steps.count("publish"), steps.count("verify")) == (1, 0)
+    with Admin(servers) as admin:
+        if not partitions:
+            made_anew(admin, topic, 1)
+        admin.create_partitions(topic, 2)
+    put(runner(servers, topic), topic, 0, "a", "b")
+    assert sorted(committed_values(servers, topic)) == [b"a", b"b"]
+
+
+def made_anew(admin: Admin, topic: str, partitions: int) -> None:
+    """Waits until the deletion is through: Apache Kafka answers before it is."""
+    deadline = time.monotonic() + 60
+    while partitions:
+        try:
+            admin.create_topic(topic, partitions)
+        except ServerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            break
 
 
 def test_a_name_that_cannot_be_a_topics_is_refused() -> None:

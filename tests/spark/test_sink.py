@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -269,6 +270,84 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     assert marker.exists()
     assert report.attempts == 1  # Spark ran the task again; the batch did not have to be
     assert Counter(map(int, committed_values(servers, name))) == Counter(range(4_000))
+
+
+def test_a_query_that_is_stopped_while_it_publishes_gives_the_batch_up_and_writes_it_later(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-4: `stop` cancels the job. That is no failure that another attempt cures, and Spark waits for the sink."""
+    from fencepost.spark import publishing
+
+    source, target, marker = f"{name}-in", f"{name}-out", tmp_path / "publishing"
+    fill(spark, ours, source, 300)
+    create(ours, target)
+    original = publishing.publish_rows
+
+    def stuck(*arguments: Any) -> Any:
+        publish = original(*arguments)
+
+        def publish_and_wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for answer in publish(rows):
+                while _once(marker) or (marker.exists() and not marker.with_suffix(".go").exists()):
+                    time.sleep(0.05)  # until Spark kills this task
+                yield answer
+
+        return publish_and_wait
+
+    steps: list[str] = []
+    df = stream(spark, ours, source).select("key", "value")
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "publish_rows", stuck)
+        sink = fencepost.spark.Sink(ours, topic=target, name=name, driver_bytes=0, on_step=steps.append)
+        query = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        deadline = time.monotonic() + 120
+        while not marker.exists():
+            assert query.isActive and time.monotonic() < deadline, query.exception()
+            time.sleep(0.05)  # a task makes it; there is nothing else to await
+        query.stop()
+    assert (steps.count("publish"), steps.count("freeze"), list(sink.reports)) == (1, 1, [])
+    with Admin(ours) as admin:  # nothing is left open that would hold readers up
+        assert admin.latest(target, read_committed=True) == admin.latest(target)
+    assert committed_values(ours, target) == []
+    run(df, sink, tmp_path / "checkpoint")
+    sink.close()
+    assert Counter(map(int, committed_values(ours, target))) == Counter(range(300))
+
+
+def test_an_exception_in_on_report_is_logged_and_does_not_end_the_query(
+    spark: SparkSession, ours: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch is in the log by then."""
+
+    def fail(_report: object) -> None:
+        raise RuntimeError("the dashboard is away")
+
+    create(ours, name)
+    assert fencepost.spark.write(numbers(spark, 10), ours, topic=name, job=name, on_report=fail).rows == 10
+    assert "on_report failed for batch 0, which is written" in caplog.text
+    assert "the dashboard is away" in caplog.text
+
+
+def test_a_topic_column_that_names_another_topic_when_computed_again_loses_no_row_to_the_dead_letters(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """The rows are looked through before they are frozen, and a random column comes out otherwise then."""
+    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+    create(ours, f"{name}-a", f"{name}-b", f"{name}-dead")
+    seen = tmp_path / "seen"
+
+    def named(_value: str) -> str:
+        return f"{name}-a" if _once(seen) else f"{name}-b"
+
+    one = spark.createDataFrame([("one",)], "value string")
+    df = one.withColumn("topic", F.udf(named, "string").asNondeterministic()("value"))
+    fencepost.spark.write(df, ours, job=name, dead_letter=f"{name}-dead")
+    assert {topic: committed_values(ours, f"{name}-{topic}") for topic in ("a", "b", "dead")} == {
+        "a": [],
+        "b": [b"one"],
+        "dead": [],
+    }
 
 
 @pytest.mark.parametrize("key", ["key", "cast(null as binary) key"], ids=["by key", "without a key"])

@@ -162,6 +162,10 @@ _SECURITY: Final[dict[str, Setting]] = {
 }
 
 
+CLIENT_NAMES: Final = frozenset((*_CLIENT, *_SECURITY))
+"""What every client may be told."""
+
+
 def client_settings(config: Config, *, default_servers: str) -> ClientSettings:
     """What `ClientSettings.from_config` does."""
     return _client_settings(config, _take(config, {**_CLIENT, **_SECURITY}), default_servers)
@@ -295,6 +299,10 @@ _PRODUCER_HAS_NONE: Final = {
     "key.serializer": "give Producer the argument key_serializer",
     "value.serializer": "give Producer the argument value_serializer",
 }
+
+
+PRODUCER_NAMES: Final = frozenset((*_PRODUCER, *_PRODUCER_HAS_NONE))
+"""What a producer may be told, and has no meaning for other clients unless it is among CLIENT_NAMES, too."""
 
 
 def producer_settings(

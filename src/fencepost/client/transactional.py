@@ -104,6 +104,8 @@ class Transactional:
     name: str
     patience: float = 60.0
     """Seconds for which waiting is tried."""
+    absent_patience: float | None = None
+    """Of these, how many for a topic or partition that the coordinator does not know; None: all."""
     doubts: int = 0
     """How many requests may have taken effect though nobody said so: no answer came, or one that told nothing. If none
     was added meanwhile, the last answer is the whole truth."""
@@ -246,7 +248,7 @@ class Transactional:
     def _until_answered(
         self, ask: Callable[[Channel], T], cured_by_waiting: frozenset[ErrorCode] = _CURED_BY_WAITING
     ) -> T:
-        deadline = time.monotonic() + self.patience
+        began = time.monotonic()
         pause = 0.002
         while True:
             if self.is_over:
@@ -259,9 +261,14 @@ class Transactional:
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
-                if not known or keeps_us_out(error) or time.monotonic() + pause > deadline:
+                if not known or keeps_us_out(error) or time.monotonic() + pause > began + self._patience_with(error):
                     raise
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._channel = None
             time.sleep(pause)
             pause = min(pause * 2, self.routes.settings.retry_backoff)
+
+    def _patience_with(self, error: FencepostError) -> float:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.absent_patience is not None:
+            return min(self.patience, self.absent_patience)
+        return self.patience

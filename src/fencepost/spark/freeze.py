@@ -41,6 +41,9 @@ MANIFEST_COLUMNS: Final = (
     *("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small", "inline"),
 )
 
+UNASKED: Final = -1
+"""The partition of a line of the manifest that only names a topic."""
+
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
 
@@ -68,6 +71,9 @@ class Encoding:
     choose: ChoosePartitions | None
     map_partitions: int | None = None
     """How many tasks freeze the rows, where that is known beforehand."""
+    absent: frozenset[str] | None = None
+    """Names that were asked for and are no topics. A row that names neither one of them nor a target is reported, and
+    the driver asks and freezes again; None: such a row can never be written."""
     start: int = 0
     """Where turns begin: one further with every micro-batch, and the same however often this one is frozen."""
 
@@ -108,6 +114,8 @@ class Manifest:
     batches: Mapping[TopicPartition, tuple[Entry, ...]]
     payloads: Mapping[TopicPartition, tuple[Buffer, ...]] | None
     """The batches themselves, if they are few and the driver publishes them."""
+    unasked: frozenset[str] = frozenset()
+    """Topics that rows name and nobody has asked for yet. If there are any, rows are missing: not to be published."""
 
     @property
     def records(self) -> int:
@@ -145,12 +153,15 @@ class Encoder:
     _number: int = 0
     _turns: Counter[str] = field(default_factory=Counter)
     """Topic → Arrow batches that had rows for it."""
+    _unasked: set[str] = field(default_factory=set)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
         now_ms = time.time_ns() // 1_000_000
         for topic, part in self._by_topic(rows):
             target = self.encoding.targets.get(topic) if topic is not None else None
-            if target is None:
+            if topic is not None and target is None and self._is_unasked(topic):
+                self._unasked.add(topic)
+            elif target is None:
                 named = "no topic: neither the row nor the sink names one" if topic is None else f"no topic {topic!r}"
                 yield from self._unwritable(part, topic, named, now_ms)
             else:
@@ -159,6 +170,11 @@ class Encoder:
     def finish(self) -> Iterator[Frozen]:
         for where in list(self._open):
             yield from self._close(where)
+        for topic in self._unasked:
+            yield Frozen(TopicPartition(topic, UNASKED), 0, 0, 0, 0, bytearray())
+
+    def _is_unasked(self, topic: str) -> bool:
+        return self.encoding.absent is not None and topic not in self.encoding.absent
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         import pyarrow.compute as pc
@@ -401,6 +417,8 @@ def _binary(cells: list[bytearray]) -> pa.Array:
 def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
     """The manifest from the collected rows (MANIFEST_COLUMNS)."""
     rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
+    unasked = frozenset(row.topic for row in rows if row.partition == UNASKED)
+    rows = [row for row in rows if row.partition != UNASKED]
     by_target: dict[TopicPartition, list[Any]] = {}
     for row in rows:
         by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
@@ -413,4 +431,5 @@ def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
             for where, found in by_target.items()
         },
         {where: tuple(row.inline for row in found) for where, found in by_target.items()} if small else None,
+        unasked,
     )

@@ -109,6 +109,16 @@ def _entry(jvm: Any, log: Any, batch: int) -> str:
     return str(written.toString("UTF-8"))
 
 
+def is_stopped(session: SparkSession, query: str) -> bool:
+    """Whether somebody has stopped the query, so that Spark only waits for its last call of foreachBatch to return."""
+    try:
+        return not _running(session, query).isActive()
+    except LookupError:
+        return True
+    except Exception:  # noqa: BLE001 - as in `origin_of`: then the batch is tried again, as often as it may be
+        return False
+
+
 def _some_query_runs(session: SparkSession) -> bool:
     try:
         return not session._jsparkSession.sharedState().activeStreamingQueries().isEmpty()

@@ -27,6 +27,9 @@ from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import TopicPartition
 
 IN_FLIGHT: Final = 5
+ABSENT_PATIENCE: Final = 5.0
+"""Seconds for a topic or partition that a broker does not know. It may learn of a new one a moment later than others;
+one that was deleted does not come back."""
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.2
 
@@ -205,6 +208,7 @@ class PartitionWriter:
     def _recover(self, error: FencepostError) -> None:
         """Finds out what is there and brings the rest there in order, one by one; raises what that cannot cure."""
         deadline = time.monotonic() + self._patience
+        absent_deadline = time.monotonic() + min(self._patience, ABSENT_PATIENCE)
         pause = _FIRST_PAUSE
         failure: FencepostError | None = error
         while failure is not None:
@@ -212,7 +216,8 @@ class PartitionWriter:
                 self._links.drop(self._link)  # with whatever answers are still under way on it: others use it, too
                 self._link = None
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
-            if not known or keeps_us_out(failure) or time.monotonic() > deadline:
+            absent = failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not known or keeps_us_out(failure) or time.monotonic() > (absent_deadline if absent else deadline):
                 raise failure
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

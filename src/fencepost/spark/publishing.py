@@ -128,7 +128,8 @@ def _publish(
     except Poisoned as error:
         yield _answer(where, poisoned=True, error=str(error))
     except FencepostError as error:
-        if error.retriable:
+        # A topic that is not there any more is the driver's to explain; another attempt would only wait again.
+        if error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
         yield _answer(where, code=error.code, error=error.reason)
 

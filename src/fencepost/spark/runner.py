@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from fencepost.client.admin import Admin
@@ -43,7 +43,8 @@ from fencepost.core.commit import (
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX, ProgressTopic, check_name, record_batch
-from fencepost.spark.publish import Links, PartitionWriter, Transaction, replicated_sequences
+from fencepost.spark.publish import ABSENT_PATIENCE, Links, PartitionWriter, Transaction, replicated_sequences
+from fencepost.spark.targets import refuse_absent
 from fencepost.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Runner:
         """Told every step before it is taken, by its name."""
         self.routes = Routes(settings)
         self.admin = Admin(settings)
-        self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name)
+        self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, self.admin, name)
         who = Who(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = Protocol(name, who, adopt=adopt, attempts=attempts)
@@ -194,6 +195,10 @@ class MicroBatch:
         """Target partition → how many records it must have at the end."""
         raise NotImplementedError
 
+    def is_unwanted(self) -> bool:
+        """Whether whoever asked for the batch waits for it no longer, so that no further attempt is made."""
+        return False
+
     # -- the steps --------------------------------------------------------------------------------------------
 
     def perform(self, step: Step) -> Any:
@@ -227,22 +232,26 @@ class MicroBatch:
             case Announce(identity=identity, progress=progress):
                 return self._attempt(lambda: self._announce(identity, progress))
             case Publish(identity=identity, manifest=manifest):
-                return self._attempt(lambda: self._publish(identity, manifest))
+                return self._attempt(lambda: self._publish(identity, manifest), self.records(manifest))
             case Commit(identity=identity, manifest=manifest, progress=progress):
-                return self._attempt(lambda: self._commit(identity, manifest, progress))
+                return self._attempt(lambda: self._commit(identity, manifest, progress), self.records(manifest))
             case _:
                 time.sleep(runner.settings.retry_backoff * 5)
                 return None
 
-    def _attempt(self, act: Callable[[], None]) -> None:
+    def _attempt(self, act: Callable[[], None], targets: Iterable[TopicPartition] = ()) -> None:
         """Whatever goes wrong is a failed step; what no further attempt can cure ends the batch."""
         try:
             act()
         except FencepostError as error:
-            if error.code in _FINAL or keeps_us_out(error):
+            if error.code in _FINAL or keeps_us_out(error) or self.is_unwanted():
                 raise
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                refuse_absent(self.runner.admin, targets)
             raise StepFailed(self._explained(error), thaw=isinstance(error, Poisoned)) from error
         except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
+            if self.is_unwanted():
+                raise
             raise StepFailed(error, thaw=True) from error
 
     def _explained(self, error: FencepostError) -> FencepostError:

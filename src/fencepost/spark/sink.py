@@ -35,7 +35,7 @@ from fencepost.spark.freeze import (
     freeze_rows,
     manifest_of,
 )
-from fencepost.spark.origin import origin_of, query_of
+from fencepost.spark.origin import is_stopped, origin_of, query_of
 from fencepost.spark.publish import Transaction
 from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.spark.targets import describe, describe_all, reached
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = re.compile("Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly")
 """Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
+_TIMES_ASKED: Final = 5
+"""How often a micro-batch is frozen again because a row names a topic that no row did before."""
 _COLLECTED: Final = 64 << 20
 """Bytes that all tasks together send along to the driver at most; Spark gives a job up whose results are too large."""
 
@@ -190,6 +192,8 @@ class Sink:
         """One micro-batch, from fence to commit."""
         # Jobs are all batch 0: those of different names begin at different partitions, too.
         work = _DataFrameBatch(self, df, start=crc32(query.encode()) + batch)
+        if origin.run:
+            work.query = query
         outcome = self.runner.carry_out(work, query, batch, origin)
         report = work.report(query, outcome)
         self.reports.append(report)
@@ -201,7 +205,10 @@ class Sink:
                 self.name,
                 batch,
             )
-        self._on_report(report)
+        try:
+            self._on_report(report)
+        except Exception:  # the batch is in the log: what is done with its report must not end the query
+            logger.exception("sink %s: on_report failed for batch %s, which is written", self.name, batch)
         return report
 
     def close(self) -> None:
@@ -225,6 +232,10 @@ class _DataFrameBatch(MicroBatch):
     def __init__(self, sink: Sink, df: DataFrame, *, start: int) -> None:
         super().__init__(sink.runner)
         self._start = start
+        self.query: str | None = None
+        """Spark's id of the streaming query, which may be stopped meanwhile; a job has none."""
+        self._names: set[str] = set()
+        """Topics that rows name, as far as that is known, and the dead letters'."""
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
@@ -235,10 +246,22 @@ class _DataFrameBatch(MicroBatch):
         options = self.sink.options
         self._arrow_by_spark |= self._manifest is not None  # once more after a failure, perhaps a lack of memory
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
-        mapping = freeze_rows(self._encoding(rows))
         # What comes back to the driver whole needs no place in Spark's storage, and setting one up costs more than ten
         # rows do. If there is more than the last time, nothing of it is published yet: it is frozen again, and kept.
         keep = not self.sink.expects_little
+        manifest = self._frozen_once(rows, keep=keep, ask=True)
+        for left in reversed(range(_TIMES_ASKED)):
+            if not manifest.unasked:
+                break
+            self._names |= manifest.unasked
+            manifest = self._frozen_once(rows, keep=keep, ask=left > 0)
+        if manifest.records:
+            self.sink.row_bytes = manifest.size / manifest.records
+        self.sink.expects_little = manifest.payloads is not None
+        return manifest if keep or self.sink.expects_little else self.freeze(position)
+
+    def _frozen_once(self, rows: DataFrame, *, keep: bool, ask: bool) -> Manifest:
+        mapping = freeze_rows(self._encoding(rows, ask=ask))
         try:
             collected = self._collected(rows, mapping, keep=keep)
         except Exception as error:
@@ -247,11 +270,7 @@ class _DataFrameBatch(MicroBatch):
             logger.info("sink %s: rows are larger than expected, they are frozen again: %s", self.sink.name, error)
             self._arrow_by_spark = True
             collected = self._collected(rows, mapping, keep=keep)
-        manifest = manifest_of(collected, driver_bytes=options.driver_bytes)
-        if manifest.records:
-            self.sink.row_bytes = manifest.size / manifest.records
-        self.sink.expects_little = manifest.payloads is not None
-        return manifest if keep or self.sink.expects_little else self.freeze(position)
+        return manifest_of(collected, driver_bytes=self.sink.options.driver_bytes)
 
     def _collected(self, rows: DataFrame, mapping: Any, *, keep: bool) -> list[Any]:
         """What is to be published, as the driver has to know it; with `keep` the rest is in Spark's storage."""
@@ -274,19 +293,17 @@ class _DataFrameBatch(MicroBatch):
             return {}
         return tuning.arrow_batches_of(self.sink.row_bytes if self.sink.options.compression == "none" else None)
 
-    def _encoding(self, rows: DataFrame) -> Encoding:
+    def _encoding(self, rows: DataFrame, *, ask: bool) -> Encoding:
+        """`ask`: a row may name a topic that was not seen before; the tasks say which."""
         options = self.sink.options
-        named = [options.topic] if options.topic else list(options.topics)
-        if "topic" in rows.columns and not named:
-            named = [row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None]
-        if not named and "topic" not in rows.columns:
-            raise ConfigError("no target: give the sink a topic, or the DataFrame a column topic")
-        create = options.create
         tasks = None if self.sink.expects_little else columns.partitions_of(self._df)
-        if options.dead_letter is not None:
-            named.append(options.dead_letter)
+        if not self._names:
+            self._names = self._first_names(rows)
+        targets = self._targets(sorted(self._names), options.create)
+        by_column = options.topic is None and not options.topics
         return Encoding(
-            targets=self._targets(named, create),
+            targets=targets,
+            absent=frozenset(self._names - targets.keys()) if by_column and ask else None,
             topic=options.topic,
             codec=CODECS[options.compression],
             level=options.compression_level,
@@ -297,6 +314,16 @@ class _DataFrameBatch(MicroBatch):
             map_partitions=tasks,
             start=self._start,
         )
+
+    def _first_names(self, rows: DataFrame) -> set[str]:
+        """Topics to ask for before the rows are frozen. Which of them rows name may come out otherwise then."""
+        options = self.sink.options
+        names = {options.topic} if options.topic else set(options.topics)
+        if not names and "topic" not in rows.columns:
+            raise ConfigError("no target: give the sink a topic, or the DataFrame a column topic")
+        if not names:
+            names = {row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None}
+        return names if options.dead_letter is None else {*names, options.dead_letter}
 
     @property
     def _tasks_at_most(self) -> int:
@@ -324,6 +351,9 @@ class _DataFrameBatch(MicroBatch):
             publishing.by_driver(self.links(), transaction, manifest)
         elif self._frozen is not None:
             publishing.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
+
+    def is_unwanted(self) -> bool:
+        return self.query is not None and is_stopped(self._df.sparkSession, self.query)
 
     def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
         return {where: manifest.records_of(where) for where in manifest.batches}

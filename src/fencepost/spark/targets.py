@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.admin import Admin
+from fencepost.client.config_names import CLIENT_NAMES, PRODUCER_NAMES
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.errors import ConfigError, ErrorCode, ServerError
+from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588
 """Kafka's default of max.message.bytes, for those who may not read a topic's configs."""
+
+_TUNES_JAVA: Final = re.compile(
+    r"(client\.dns|compression|connections|enable|interceptor|metadata|metric|metrics|partitioner|receive|reconnect|send|"
+    r"transaction|transactional)\..*|(retry\.backoff|socket\.connection\.setup\.timeout)\.max\.ms"
+)
+_OURS: Final = {"compression": "compression=", "transaction": "transaction_timeout=", "batch": "batch_bytes="}
 
 _GUARD: Final = "fencepost.writer.group"
 _WRITE: Final = 1 << 4
@@ -26,7 +38,20 @@ def reached(servers: str | ClientSettings, settings: Mapping[str, str] | None = 
     if isinstance(servers, ClientSettings):
         return servers
     given = {name.removeprefix("kafka."): value for name, value in (settings or {}).items()}
-    return ClientSettings.from_config({**given, "bootstrap.servers": servers})
+    return ClientSettings.from_config({**heeded(given), "bootstrap.servers": servers})
+
+
+def heeded(settings: Mapping[str, str]) -> dict[str, str]:
+    """Without those that tune Kafka's producer, which the sink has no use for; a warning names each."""
+    kept = {}
+    for name, value in settings.items():
+        if name in CLIENT_NAMES or not (name in PRODUCER_NAMES or _TUNES_JAVA.fullmatch(name)):
+            kept[name] = value
+            continue
+        ours = _OURS.get(name.partition(".")[0])
+        hint = f"; the sink's own option is {ours}" if ours else ""
+        logger.warning("setting %s is for Kafka's producer and is passed over%s", name, hint)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +96,28 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
 
 def describe_all(admin: Admin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:
     return {topic: describe(admin, topic, create=create) for topic in topics}
+
+
+def refuse_absent(admin: Admin, targets: Iterable[TopicPartition]) -> None:
+    """Raises if one of these partitions is not there any more: the topic was deleted, or recreated with fewer."""
+    highest: dict[str, int] = {}
+    for topic, partition in targets:
+        highest[topic] = max(partition, highest.get(topic, 0))
+    for topic, partition in highest.items():
+        try:
+            there = len(admin.describe_topic(topic).partitions)
+        except ServerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            there = 0
+        if partition >= there:
+            now = f"has {there} partitions now" if there else "is not there any more"
+            raise ServerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"a row goes to partition {partition} of the target topic {topic!r}, which {now}. Was it deleted or "
+                "recreated while the micro-batch was written? Nothing of the batch is committed; started again, the "
+                "query writes it to the topic as it is then",
+            )
 
 
 def may_write(routes: Routes, topic: str) -> bool:

@@ -126,6 +126,18 @@ def test_each_topic_has_turns_of_its_own() -> None:
     assert found == {TopicPartition(topic, partition) for topic in "tu" for partition in range(4)}
 
 
+def test_a_topic_that_was_not_asked_for_is_reported_and_one_that_is_absent_is_a_dead_letter() -> None:
+    """What a row names may come out otherwise than when the rows were looked through."""
+    batch = rows([None] * 4, [b"a", b"b", b"c", b"d"], topic=pa.array(["t", "new", "gone", "new"]))
+    asking = encoding(topic=None, dead_letter="dead", absent=frozenset({"gone"}))
+    manifest = manifest_of([row_of(each, 0) for each in freeze(batch, asking)], driver_bytes=10_000)
+    assert manifest.unasked == {"new"}
+    assert {where.topic for where in manifest.batches} == {"t", "dead"}
+    told = freeze(batch, encoding(topic=None, dead_letter="dead"))
+    assert len(records(told)[TopicPartition("dead", 0)]) == 3
+    assert manifest_of([row_of(each, 0) for each in told], driver_bytes=10_000).unasked == frozenset()
+
+
 def test_a_row_may_name_its_partition_and_its_topic() -> None:
     batch = rows(
         [None] * 3,

@@ -41,3 +41,27 @@ def test_settings_of_their_own_are_taken_as_they_are() -> None:
 def test_a_java_keystore_is_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match="PEM"):
         reached("h:1", {**SECURED, "kafka.ssl.truststore.type": "JKS"})
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_settings_that_tune_kafkas_producer_are_passed_over_with_a_warning(
+    prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the source does with those of the consumer: what Spark's connector was told may stay."""
+    tuning = ["acks", "linger.ms", "compression.type", "batch.size", "max.in.flight.requests.per.connection"]
+    tuning += ["transactional.id", "key.serializer", "reconnect.backoff.ms", "metric.reporters", "partitioner.class"]
+    given = {f"{prefix}{name}": "1" for name in tuning} | {f"{prefix}client.id": "me", f"{prefix}retry.backoff.ms": "7"}
+    settings = reached("h:1", given)
+    assert (settings.client_id, settings.retry_backoff) == ("me", 0.007)
+    for name in tuning:
+        assert f"setting {name} is for Kafka's producer and is passed over" in caplog.text
+    assert "compression.type is for Kafka's producer and is passed over; the sink's own option is compression=" in (
+        caplog.text
+    )
+
+
+def test_a_setting_that_nobody_knows_is_still_an_error() -> None:
+    with pytest.raises(ConfigError, match="bootstrap"):
+        reached("h:1", {"kafka.bootstrap.server": "h:1"})
+    with pytest.raises(ConfigError, match=r"lingr\.ms"):
+        reached("h:1", {"lingr.ms": "5"})
