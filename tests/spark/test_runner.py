@@ -371,8 +371,10 @@ def test_a_target_that_is_gone_or_has_fewer_partitions_ends_the_batch_at_the_fir
                 made_anew(admin, topic, partitions)
 
     now = "has 1 partitions now" if partitions else "is not there any more"
+    sink = runner(servers, topic, on_step=recreate)
+    sink.transactional.absent_patience = 0.5
     with pytest.raises(ServerError, match=f"a row goes to partition 1 of the target topic '{topic}', which {now}"):
-        put(runner(servers, topic, on_step=recreate), topic, 0, "a", "b")
+        put(sink, topic, 0, "a", "b")
     assert (steps.count("publish"), steps.count("verify")) == (1, 0)
     with Admin(servers) as admin:
         if not partitions:

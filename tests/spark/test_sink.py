@@ -138,6 +138,48 @@ def test_rows_that_can_never_be_written_go_to_the_dead_letters_in_the_same_trans
     assert report.rows == 4
 
 
+def test_rows_whose_time_the_target_refuses_are_dead_letters_and_the_others_keep_theirs(
+    spark: SparkSession, servers: str, name: str
+) -> None:
+    """The server would refuse the whole batch with INVALID_TIMESTAMP, and after every restart again."""
+    create(servers, name, message_timestamp_before_max_ms="86400000", message_timestamp_after_max_ms="3600000")
+    create(servers, f"{name}-dead", partitions=1)
+    now = time.time_ns() // 1_000_000
+    times = {"now": now, "early": now - 2 * 86_400_000, "late": now + 2 * 3_600_000, "none": -1}
+    df = spark.createDataFrame(list(times.items()), "key string, ms long")
+    df = df.selectExpr("key", "key as value", "timestamp_millis(ms) as timestamp")
+    options: dict[str, Any] = {"topic": name, "keep_timestamps": True}
+    with pytest.raises(Exception, match=r"1 rows cannot be written: its time is .* The first one: topic .*, key b'"):
+        fencepost.spark.write(df, servers, job=name, **options)
+    fencepost.spark.write(df, servers, job=name, dead_letter=f"{name}-dead", **options)
+    assert [(message.value(), message.timestamp()[1]) for message in committed(servers, name)] == [(b"now", now)]
+    dead = {message.key(): dict(message.headers()) for message in committed(servers, f"{name}-dead")}
+    assert {key: headers["fencepost.timestamp"] for key, headers in dead.items()} == {
+        key.encode(): str(ms).encode() for key, ms in times.items() if key != "now"
+    }
+    assert b"message.timestamp.before.max.ms" in dead[b"early"]["fencepost.reason"]
+    assert b"message.timestamp.after.max.ms" in dead[b"late"]["fencepost.reason"]
+
+
+def test_a_time_that_the_server_refuses_all_the_same_is_judged_again_with_more_distance(
+    spark: SparkSession, servers: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes between freezing and publishing, and clocks differ."""
+    from fencepost.spark.targets import TimeLimits
+
+    create(servers, name, message_timestamp_before_max_ms="3600000")
+    create(servers, f"{name}-dead", partitions=1)
+    now = time.time_ns() // 1_000_000
+    df = spark.createDataFrame([("old", now - 3_630_000), ("new", now)], "value string, ms long")
+    df = df.selectExpr("value", "timestamp_millis(ms) as timestamp").coalesce(1)
+    # As a clock that is ninety seconds slow would judge.
+    monkeypatch.setattr(TimeLimits, "of", classmethod(lambda cls, _configs: cls(before=3_690_000)))
+    report = fencepost.spark.write(df, servers, topic=name, job=name, dead_letter=f"{name}-dead", keep_timestamps=True)
+    assert report.attempts > 1
+    assert committed_values(servers, name) == [b"new"]
+    assert committed_values(servers, f"{name}-dead") == [b"old"]
+
+
 def test_a_row_that_names_what_cannot_be_a_topic_is_a_dead_letter(spark: SparkSession, ours: str, name: str) -> None:
     create(ours, name, f"{name}-dead")
     rows = [(name, "fine"), ("", "nameless"), ("a b", "no name"), ("x" * 300, "too long"), ("..", "neither")]

@@ -224,17 +224,21 @@ def _is_narrow(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_string(kind))
 
 
-def _timestamp_column(array: pa.Array) -> NumberColumn:
+def milliseconds(array: pa.Array) -> pa.Array:
+    """A column `timestamp` as records get it: whole milliseconds (int64)."""
     import pyarrow as pa
     from pyarrow import types
 
     if types.is_timestamp(array.type):
         # Other units are cut to milliseconds, as Kafka knows no finer ones.
-        array = array.cast(pa.timestamp("ms", array.type.tz), safe=False)
-    elif types.is_integer(array.type) or types.is_null(array.type):
-        array = array.cast(pa.int64())
-    else:
-        raise TypeError(f"column timestamp is of type {array.type}; it must be a timestamp or milliseconds")
+        return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+    if types.is_integer(array.type) or types.is_null(array.type):
+        return array.cast(pa.int64())
+    raise TypeError(f"column timestamp is of type {array.type}; it must be a timestamp or milliseconds")
+
+
+def _timestamp_column(array: pa.Array) -> NumberColumn:
+    array = milliseconds(array)
     validity, data = array.buffers()
     return NumberColumn(len(array), b"" if data is None else data, validity, array.offset)
 

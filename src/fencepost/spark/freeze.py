@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from fencepost.core.commit import Poisoned
 from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
-from fencepost.kernel.arrow import column_source
+from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.spark.targets import Target
 from fencepost.types import TopicPartition
 
@@ -46,6 +46,10 @@ UNASKED: Final = -1
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
+TIMESTAMP_HEADER: Final = "fencepost.timestamp"
+"""The time that the row would have had, in milliseconds since 1970; the dead letter has the time of writing."""
+NO_TIME: Final = -1
+"""Milliseconds: what Kafka writes where a record has no time."""
 
 ChoosePartitions: TypeAlias = "Callable[[pa.RecordBatch, int], pa.Array]"
 """Rows and the number of partitions in, a partition (int32) for each row out; null leaves the choice to the sink."""
@@ -74,6 +78,8 @@ class Encoding:
     absent: frozenset[str] | None = None
     """Names that were asked for and are no topics. A row that names neither one of them nor a target is reported, and
     the driver asks and freezes again; None: such a row can never be written."""
+    slack_ms: int = 0
+    """A record's time must keep this distance from the target's limits, whose clock may differ from ours."""
     start: int = 0
     """Where turns begin: one further with every micro-batch, and the same however often this one is frozen."""
 
@@ -204,6 +210,9 @@ class Encoder:
         if (nameless := _with_nameless_headers(rows)) is not None:
             yield from self._unwritable(rows.filter(nameless), target.topic, "a header without a name", now_ms)
             rows = rows.filter(pc.invert(nameless))
+        for untimely, why in self._untimely(rows, target, now_ms):
+            yield from self._unwritable(rows.filter(untimely), target.topic, why, now_ms)
+            rows = rows.filter(pc.invert(untimely))
         source = column_source(rows)
         keyless = self._keyless(target)
         self._turns[target.topic] += 1
@@ -241,6 +250,35 @@ class Encoder:
                 if at == stop:
                     break
                 builder = self._open[where] = BatchBuilder()
+
+    def _untimely(self, rows: pa.RecordBatch, target: Target, now_ms: int) -> Iterator[tuple[pa.Array, str]]:
+        """Rows whose time the target would refuse, or not know as one, with the reason. After each, `rows` are to be
+        without them."""
+        if "timestamp" not in rows.schema.names or target.times is None:
+            return
+        import pyarrow.compute as pc
+
+        times = milliseconds(rows.column("timestamp")).fill_null(now_ms)
+        before, after = target.times
+        first = max(now_ms - before + self.encoding.slack_ms, -(2**63))
+        last = min(now_ms + after - self.encoding.slack_ms, 2**63 - 1)
+        reasons = (
+            (pc.equal(times, NO_TIME), "its time is -1 ms, by which Kafka means that a record has none"),
+            (
+                pc.less(times, first),
+                f"its time is more than {before} ms behind the clock (message.timestamp.before.max.ms)",
+            ),
+            (
+                pc.greater(times, last),
+                f"its time is more than {after} ms ahead of the clock (message.timestamp.after.max.ms)",
+            ),
+        )
+        kept = None
+        for untimely, why in reasons:
+            mask = untimely if kept is None else untimely.filter(kept)
+            if mask.true_count:
+                yield mask, why
+                kept = pc.invert(untimely) if kept is None else pc.and_(kept, pc.invert(untimely))
 
     def _keyless(self, target: Target) -> int:
         return self.encoding.keyless(self.map_partition, self._turns[target.topic], target.partitions)
@@ -288,14 +326,18 @@ class Encoder:
         dead_letter = self.encoding.dead_letter
         if dead_letter is None:
             raise Unwritable(
-                f"{rows.num_rows} rows cannot be written: {why}. Give the sink a dead_letter topic to keep them apart"
+                f"{rows.num_rows} rows cannot be written: {why}. The first one: {_described(rows, topic)}. Give the "
+                "sink a dead_letter topic to keep them apart"
             )
         target = self.encoding.targets[dead_letter]
         where = TopicPartition(dead_letter, self._keyless(target))
+        times = _times(rows)
         for at in range(rows.num_rows):
-            row = {name: rows.column(i)[at].as_py() for i, name in enumerate(rows.schema.names)}
+            row = {name: rows.column(name)[at].as_py() for name in rows.schema.names if name != "timestamp"}
             given = [header for header in row.get("headers") or () if header is not None]
             headers = [(header["key"], header["value"]) for header in given if header["key"] is not None]
+            if times[at] is not None:
+                headers.append((TIMESTAMP_HEADER, str(times[at]).encode()))
             headers += [(REASON_HEADER, why.encode()), (TOPIC_HEADER, (topic or "").encode())]
             # What does not fit there either is cut: the reason and the beginning are worth more than nothing.
             room = min(target.max_bytes, self.encoding.batch_bytes) - 1024
@@ -328,6 +370,23 @@ def _with_nameless_headers(rows: pa.RecordBatch) -> pa.Array | None:
 
     where = pc.filter(pc.list_parent_indices(headers), bad)
     return pc.is_in(pa.array(range(rows.num_rows)), value_set=where)
+
+
+def _described(rows: pa.RecordBatch, topic: str | None) -> str:
+    """The first row's topic, key and time, as far as it has them."""
+    key = rows.column("key")[0].as_py() if "key" in rows.schema.names else None
+    said = f"topic {topic}, " if topic else ""
+    said += "no key" if key is None else f"key {key[:50]!r}"
+    (time_ms, *_) = _times(rows)
+    return said if time_ms is None else f"{said}, time {time_ms} ms since 1970"
+
+
+def _times(rows: pa.RecordBatch) -> list[int | None]:
+    """Milliseconds since 1970; not as dates, which Python does not have for every one that Spark has."""
+    if "timestamp" not in rows.schema.names:
+        return [None] * rows.num_rows
+    times: list[int | None] = milliseconds(rows.column("timestamp")).to_pylist()
+    return times
 
 
 def _size_of(headers: list[tuple[str, bytes | None]]) -> int:

@@ -248,7 +248,8 @@ class MicroBatch:
                 raise
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 refuse_absent(self.runner.admin, targets)
-            raise StepFailed(self._explained(error), thaw=isinstance(error, Poisoned)) from error
+            thaw = isinstance(error, Poisoned) or error.code is ErrorCode.INVALID_TIMESTAMP
+            raise StepFailed(self._explained(error), thaw=thaw) from error
         except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
             if self.is_unwanted():
                 raise
@@ -262,6 +263,13 @@ class MicroBatch:
                 error.code,
                 f"publishing took longer than transaction_timeout={timeout:g} s, and the server gave it up: "
                 "make micro-batches smaller (maxOffsetsPerTrigger), or the timeout longer",
+            )
+        if error.code is ErrorCode.INVALID_TIMESTAMP:
+            return ServerError(
+                error.code,
+                f"{error.reason}: a record's time is further from the server's clock than the topic allows "
+                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Raise the limit, or write records "
+                "with the time of writing (a sink without keep_timestamps)",
             )
         return error
 

@@ -50,6 +50,7 @@ _TOO_LARGE: Final = re.compile("Oversized|OutOfMemory|CapacityError|heap space|e
 """Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
 _TIMES_ASKED: Final = 5
 """How often a micro-batch is frozen again because a row names a topic that no row did before."""
+_FIRST_SLACK_MS: Final = 60_000
 _COLLECTED: Final = 64 << 20
 """Bytes that all tasks together send along to the driver at most; Spark gives a job up whose results are too large."""
 
@@ -234,6 +235,8 @@ class _DataFrameBatch(MicroBatch):
         self._start = start
         self.query: str | None = None
         """Spark's id of the streaming query, which may be stopped meanwhile; a job has none."""
+        self._slack_ms = 0
+        """More after a record's time was refused: time has passed since it was judged, or clocks differ."""
         self._names: set[str] = set()
         """Topics that rows name, as far as that is known, and the dead letters'."""
         self.sink = sink
@@ -312,6 +315,7 @@ class _DataFrameBatch(MicroBatch):
             dead_letter=options.dead_letter,
             choose=options.partitioner,
             map_partitions=tasks,
+            slack_ms=self._slack_ms,
             start=self._start,
         )
 
@@ -347,10 +351,15 @@ class _DataFrameBatch(MicroBatch):
         return found
 
     def publish(self, transaction: Transaction, manifest: Manifest) -> None:
-        if manifest.payloads is not None:
-            publishing.by_driver(self.links(), transaction, manifest)
-        elif self._frozen is not None:
-            publishing.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
+        try:
+            if manifest.payloads is not None:
+                publishing.by_driver(self.links(), transaction, manifest)
+            elif self._frozen is not None:
+                publishing.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
+        except ServerError as error:
+            if error.code is ErrorCode.INVALID_TIMESTAMP:
+                self._slack_ms = self._slack_ms * 10 or _FIRST_SLACK_MS
+            raise
 
     def is_unwanted(self) -> bool:
         return self.query is not None and is_stopped(self._df.sparkSession, self.query)

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fencepost.client.admin import Admin
 from fencepost.client.config_names import CLIENT_NAMES, PRODUCER_NAMES
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588
 """Kafka's default of max.message.bytes, for those who may not read a topic's configs."""
+
+_ANY: Final = 2**63 - 1
+"""No limit to a record's time."""
 
 _TUNES_JAVA: Final = re.compile(
     r"(client\.dns|compression|connections|enable|interceptor|metadata|metric|metrics|partitioner|receive|reconnect|send|"
@@ -54,6 +57,21 @@ def heeded(settings: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+class TimeLimits(NamedTuple):
+    """How many milliseconds a record's time may lie behind and ahead of the server's clock."""
+
+    before: int = _ANY
+    after: int = _ANY
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str | None]) -> TimeLimits | None:
+        if configs.get("message.timestamp.type") == "LogAppendTime":
+            return None
+        both = configs.get("message.timestamp.difference.max.ms")  # of Kafka 3, where the other two are not set
+        before, after = (int(configs.get(f"message.timestamp.{side}.max.ms") or _ANY) for side in ("before", "after"))
+        return cls(*(int(both) if limit == _ANY and both is not None else limit for limit in (before, after)))
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     topic: str
@@ -62,6 +80,8 @@ class Target:
     """The largest record batch that it takes."""
     compacted: bool
     """It takes no record without a key."""
+    times: TimeLimits | None = None
+    """None: the server writes its own time into records (LogAppendTime)."""
 
 
 def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
@@ -91,7 +111,8 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
             f"topic of its own, or take the guard off (`fencepost topic alter {topic} --unset {_GUARD}`)",
         )
     max_bytes = int(configs.get("max.message.bytes") or _DEFAULT_MAX_BYTES)
-    return Target(topic, partitions, max_bytes, "compact" in (configs.get("cleanup.policy") or ""))
+    compacted = "compact" in (configs.get("cleanup.policy") or "")
+    return Target(topic, partitions, max_bytes, compacted, TimeLimits.of(configs))
 
 
 def describe_all(admin: Admin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:

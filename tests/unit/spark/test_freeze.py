@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from fencepost.core.commit import Poisoned
 from fencepost.errors import RecordTooLarge
 from fencepost.kernel import CODECS, decode_batch, partition_for_key
 from fencepost.spark.freeze import Encoding, Entry, Frozen, Unwritable, compare, encoded_batches, manifest_of
-from fencepost.spark.targets import Target
+from fencepost.spark.targets import Target, TimeLimits
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -136,6 +137,85 @@ def test_a_topic_that_was_not_asked_for_is_reported_and_one_that_is_absent_is_a_
     told = freeze(batch, encoding(topic=None, dead_letter="dead"))
     assert len(records(told)[TopicPartition("dead", 0)]) == 3
     assert manifest_of([row_of(each, 0) for each in told], driver_bytes=10_000).unasked == frozenset()
+
+
+HOUR = 3_600_000
+
+
+def timed(*times: int | None, **changes: Any) -> tuple[pa.RecordBatch, Encoding]:
+    """Rows with these times, in microseconds as Spark has them, to a topic that takes an hour before and after."""
+    column = pa.array([None if at is None else at * 1000 for at in times], pa.timestamp("us", "UTC"))
+    values: list[bytes | None] = [b"%d" % number for number in range(len(times))]
+    limited = replace(TARGET, times=TimeLimits(HOUR, HOUR), max_bytes=100_000)
+    targets = {"t": limited, "dead": Target("dead", 1, 100_000, False, TimeLimits(HOUR, HOUR))}
+    fields: dict[str, Any] = {"targets": targets, "dead_letter": "dead", "batch_bytes": 100_000}
+    return rows([b"k"] * len(times), values, timestamp=column), encoding(**{**fields, **changes})
+
+
+def values_of(frozen: list[Frozen], topic: str) -> list[bytes | None]:
+    return [value for where, found in records(frozen).items() if where.topic == topic for value in found]
+
+
+def test_rows_whose_time_the_target_refuses_are_dead_letters_that_name_the_limit() -> None:
+    now = time.time_ns() // 1_000_000
+    minute = 60_000
+    batch, how = timed(
+        now,
+        None,
+        now - HOUR + minute,
+        now + HOUR - minute,
+        now - HOUR - minute,
+        now + HOUR + minute,
+        -(10**14),  # before the year 1, where Python has no date
+    )
+    frozen = freeze(batch, how)
+    assert values_of(frozen, "t") == [b"0", b"1", b"2", b"3"]
+    dead: dict[Any, dict[str, Any]] = {
+        record.value: dict(record.headers)
+        for each in frozen
+        if each.where.topic == "dead"
+        for record in decode_batch(each.payload)
+    }
+    assert set(dead) == {b"4", b"5", b"6"}
+    assert b"more than 3600000 ms behind the clock (message.timestamp.before.max.ms)" in dead[b"4"]["fencepost.reason"]
+    assert b"more than 3600000 ms ahead of the clock (message.timestamp.after.max.ms)" in dead[b"5"]["fencepost.reason"]
+    assert dead[b"5"]["fencepost.timestamp"] == b"%d" % (now + HOUR + minute)
+    assert dead[b"6"]["fencepost.timestamp"] == b"%d" % -(10**14)
+
+
+def test_a_time_that_means_none_is_not_written_as_one() -> None:
+    """-1 ms is a moment of 1969, and Kafka's sign for a record without a time."""
+    anywhen = {"t": replace(TARGET, times=TimeLimits()), "dead": Target("dead", 1, 9_000, False, TimeLimits())}
+    batch, how = timed(-1, -2, 0, targets=anywhen)
+    frozen = freeze(batch, how)
+    assert (values_of(frozen, "t"), values_of(frozen, "dead")) == ([b"1", b"2"], [b"0"])
+    with pytest.raises(Unwritable, match=r"1 rows .* its time is -1 ms.* The first one: topic t, key b'k', time -1 ms"):
+        freeze(*timed(-1, -2, 0, targets=anywhen, dead_letter=None))
+
+
+def test_a_topic_that_writes_its_own_times_takes_any() -> None:
+    batch, how = timed(-1, 0, 10**13, targets={"t": TARGET}, dead_letter=None)
+    assert values_of(freeze(batch, how), "t") == [b"0", b"1", b"2"]
+
+
+def test_times_keep_a_distance_from_the_limits_once_one_was_refused() -> None:
+    now = time.time_ns() // 1_000_000
+    times = (now - HOUR + 60_000, now, now + HOUR - 60_000)
+    assert values_of(freeze(*timed(*times)), "dead") == []
+    assert values_of(freeze(*timed(*times, slack_ms=600_000)), "dead") == [b"0", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("configs", "limits"),
+    [
+        ({}, TimeLimits()),
+        ({"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "1"}, None),
+        ({"message.timestamp.before.max.ms": "0", "message.timestamp.after.max.ms": "7"}, TimeLimits(0, 7)),
+        ({"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "7"}, TimeLimits(5, 7)),
+    ],
+)
+def test_the_limits_are_those_of_the_topics_configs(configs: dict[str, str], limits: TimeLimits | None) -> None:
+    assert TimeLimits.of(configs) == limits
 
 
 def test_a_row_may_name_its_partition_and_its_topic() -> None:
