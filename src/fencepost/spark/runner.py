@@ -247,7 +247,7 @@ class MicroBatch:
             if error.code in _FINAL or keeps_us_out(error) or self.is_unwanted():
                 raise
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                refuse_absent(self.runner.admin, targets)
+                self.runner.patiently(lambda: refuse_absent(self.runner.admin, targets), "looking at the target topics")
             thaw = isinstance(error, Poisoned) or error.code is ErrorCode.INVALID_TIMESTAMP
             raise StepFailed(self._explained(error), thaw=thaw) from error
         except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
