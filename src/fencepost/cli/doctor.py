@@ -28,7 +28,7 @@ _PACKAGES: Final = (
 
 class Finding(NamedTuple):
     what: str
-    state: Literal["ok", "absent", "slow", "failed"]
+    state: Literal["ok", "absent", "slow", "weak", "failed"]
     detail: str
     todo: str | None = None
     """What to do about it."""
@@ -40,8 +40,8 @@ def doctor(target: Target) -> None:
     """Look at the installation, the server, and the way to it.
 
     Among the checks is the classic trap of Kafka's listeners: clients connect to the addresses that the server
-    advertises, not to the one they dialled. What is absent is needed for a part only; what is slow works. Exits with 1
-    if something failed.
+    advertises, not to the one they dialled. What is absent is needed for a part only; what is slow works; what is weak
+    works until a broker fails. Exits with 1 if something failed.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def _connection(settings: ClientSettings) -> Iterator[Finding]:
         try:
             pong = admin.ping()
             cluster = admin.cluster()
-            offered = list(_offered(admin))
+            offered = [*_offered(admin), *_replication(admin)]
         except FencepostError as error:
             yield Finding("server", "failed", str(error))  # which says what to do
             return
@@ -129,6 +129,20 @@ def _offered(admin: Admin) -> Iterator[Finding]:
         yield Finding("own", "ok", "by the server itself: a fencepost server")
     else:
         yield Finding("own", "absent", "the server does not know it: no fencepost server")
+
+
+def _replication(admin: Admin) -> Iterator[Finding]:
+    """Of the topics that owners and sinks keep their state in."""
+    from fencepost.client.lasting import weak_topics
+    from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS
+    from fencepost.spark.progress import TOPIC_PREFIX as SINKS
+
+    names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
+    weak = list(weak_topics(admin, names))
+    for topic, why in weak:
+        yield Finding(topic, "weak", why, "more replicas, so that it outlives a broker: docs/moving-to-kafka.md")
+    if names and not weak:
+        yield Finding("replication", "ok", f"{len(names)} topics of owners and sinks survive a broker")
 
 
 def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Finding:

@@ -20,6 +20,7 @@ Owning
     session.py, line.py, hold_kafka.py                       there: signs of life, waiting in line, for its own sake
 Administration
     admin.py, admin_groups.py, admin_transactions.py, results.py
+    lasting.py                        topics of fencepost's own, with enough replicas to survive a broker
 Reaching a cluster
     settings.py, security.py, config_names.py    addresses, trust, and the names that others use for them
     opening.py, sasl.py                          how every connection begins

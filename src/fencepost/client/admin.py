@@ -82,6 +82,7 @@ class Admin(Closing):
 
     def __init__(self, servers: Servers | ClientSettings) -> None:
         self._routes = Routes(ClientSettings.of(servers))
+        self.settings = self._routes.settings
         self._groups = Groups(self._routes, self.offsets)
         self._transactions = Transactions(self._routes)
 

@@ -103,6 +103,7 @@ _CLIENT: Final[dict[str, Setting]] = {
     "default.api.timeout.ms": Setting("request_timeout", _milliseconds),
     "socket.connection.setup.timeout.ms": Setting("connect_timeout", _milliseconds),
     "retry.backoff.ms": Setting("retry_backoff", _milliseconds),
+    "fencepost.replication.factor": Setting("replication", _count),
 }
 
 _PROTOCOLS: Final = {

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from fencepost.client.admin import Admin
 from fencepost.client.closing import Closing
+from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.link import Link
 from fencepost.client.reader import Reader, ReadRecord
 from fencepost.client.results import OwnerDescription, Owners, WaitingDescription
@@ -195,12 +196,8 @@ class GroupOwners:
     def _ensure(self) -> None:
         if self._exists():
             return
-        try:
-            with Admin(self._settings) as admin:
-                admin.create_topic(self._where.topic, 1, configs=_CONFIGS)
-        except ServerError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
-                raise
+        with Admin(self._settings) as admin:
+            create_lasting_topic(admin, self._where.topic, 1, configs=_CONFIGS)
 
     def _exists(self) -> bool:
         try:

@@ -79,6 +79,9 @@ class ClientSettings:
     retry_backoff: float = 0.1
     """Seconds between two tries of what waiting cures (no leader yet, coordinator loading)."""
     security: Security = OPEN
+    replication: int | None = None
+    """Replicas of the topics that fencepost creates for owners, sinks and copies. None: three, or as many as there are
+    brokers."""
 
     @property
     def addresses(self) -> str:

@@ -13,6 +13,7 @@ ownership.py         server: own, as compare-and-set on a generation
 pid.py, inflight.py  client: who a producer is; order, retry and doubt of a partition's batches
 window.py            client: how much is under way to a broker
 sharing.py           client: how a producer's memory is shared out to topics and partitions
+replication.py       client: how often a topic of fencepost's own is replicated, and which is too weak
 broker_choice.py     client: which broker is asked what any can answer, and when a second one is
 enlist.py            client: which partitions a transaction has
 committed.py         client: which batches a reader of committed records leaves out

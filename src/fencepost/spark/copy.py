@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.core.commit import SinkNameInUse
@@ -134,11 +135,7 @@ class Copy:
             if entry.source == "topic" and entry.value is not None and not _CONFIGS_OF_ITS_OWN.fullmatch(entry.name)
         }
         self.compacted = any(entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in known)
-        try:
-            admin.create_topic(self.target_topic, partitions, configs=configs)
-        except ServerError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
+        create_lasting_topic(admin, self.target_topic, partitions, configs=configs)
         target = describe(admin, self.target_topic)
         if target.partitions < partitions:
             raise ConfigError(

@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from fencepost.client.admin import Admin
+from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.routing import Routes
 from fencepost.core.commit import Progress
 from fencepost.errors import ConfigError, ErrorCode, ServerError, TimedOut
@@ -45,11 +46,7 @@ class ProgressTopic:
         """Creates it if it is not there."""
         if self._exists():
             return
-        try:
-            self._admin.create_topic(self.where.topic, 1, configs={"cleanup.policy": "compact"})
-        except ServerError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
-                raise
+        create_lasting_topic(self._admin, self.where.topic, 1, configs={"cleanup.policy": "compact"})
 
     def _exists(self) -> bool:
         try:

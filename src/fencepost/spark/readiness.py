@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost._version import __version__
 from fencepost.client.admin import Admin
+from fencepost.client.lasting import weak_topics
 from fencepost.client.results import NewTopic
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
@@ -28,6 +29,12 @@ class Finding:
     what: str
     ok: bool
     detail: str
+    is_weak: bool = False
+    """It works, until a broker fails."""
+
+    @property
+    def state(self) -> str:
+        return "low" if self.is_weak else "ok " if self.ok else "NOT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Findings:
         return all(finding.ok for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(f"{'ok ' if f.ok else 'NOT'}  {f.what}: {f.detail}" for f in self.findings)
+        return "\n".join(f"{finding.state}  {finding.what}: {finding.detail}" for finding in self.findings)
 
 
 def check(
@@ -64,7 +71,18 @@ def check(
     findings.append(_finding("progress topic", lambda: _progress(how, name)))
     if topic is not None:
         findings.append(_finding(f"target {topic}", lambda: _target(how, topic)))
+    findings += _weak_ones(how, TOPIC_PREFIX + check_name(name), topic)
     return Findings(tuple(findings))
+
+
+def _weak_ones(settings: ClientSettings, *topics: str | None) -> list[Finding]:
+    """Warnings of topics that would not survive a broker; what cannot be asked is said by the other checks."""
+    try:
+        with Admin(settings) as admin:
+            weak = list(weak_topics(admin, [topic for topic in topics if topic is not None]))
+    except FencepostError:
+        return []
+    return [Finding(f"replication of {topic}", True, why, is_weak=True) for topic, why in weak]
 
 
 def _finding(what: str, ask: Any) -> Finding:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from fencepost.client.admin import Admin
 from fencepost.client.config_names import CLIENT_NAMES, PRODUCER_NAMES
+from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.errors import ConfigError, ErrorCode, ServerError
@@ -96,11 +97,7 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
                 f"the target topic {topic!r} does not exist: `fencepost topic create {topic}` makes it, or "
                 "create=PARTITIONS lets the sink do it"
             ) from error
-        try:
-            admin.create_topic(topic, create)
-        except ServerError as race:
-            if race.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
+        create_lasting_topic(admin, topic, create)
         partitions = len(admin.describe_topic(topic).partitions)
     configs = _configs(admin, topic)
     if guard := configs.get(_GUARD):
