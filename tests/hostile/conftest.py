@@ -1,9 +1,9 @@
-"""A server under siege, for every attack a fresh one."""
+"""A server under siege."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -15,14 +15,30 @@ from tests.support.raw import RawClient
 BYSTANDERS_TOPIC = "bystander"
 
 
-@pytest.fixture
-def siege(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[attacks.Siege]:
-    with fencepost.Server(tmp_path / "data", sync="always", process=True) as server:
+class Besieged(NamedTuple):
+    server: fencepost.Server
+    bystander: Bystander
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "module"]:
+    """In full, each attack has a server of its own, so that its peak of memory is its own; else those of a module share
+    one, to save time."""
+    return "function" if config.getoption("long_attacks") else "module"
+
+
+@pytest.fixture(scope=_scope)
+def _besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    with fencepost.Server(tmp_path_factory.mktemp("siege"), sync="always", process=True) as server:
         with RawClient(server.address) as client:
             client.create_topic(BYSTANDERS_TOPIC)
         with Bystander(server.address, BYSTANDERS_TOPIC) as bystander:
-            siege = attacks.Siege(server, bystander, long=request.config.getoption("long_attacks"))
-            try:
-                yield siege
-            finally:
-                attacks.remember(request.node, siege.rows)
+            yield Besieged(server, bystander)
+
+
+@pytest.fixture
+def siege(request: pytest.FixtureRequest, _besieged: Besieged) -> Iterator[attacks.Siege]:
+    siege = attacks.Siege(*_besieged, long=request.config.getoption("long_attacks"))
+    try:
+        yield siege
+    finally:
+        attacks.remember(request.node, siege.rows)

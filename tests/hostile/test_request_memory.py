@@ -52,7 +52,7 @@ def test_large_frames_that_never_end_fill_their_own_memory_only(siege: Siege) ->
 
 def test_large_requests_pass_those_that_never_end(siege: Siege) -> None:
     with siege.connect() as client:
-        client.create_topic("target")
+        siege.create_topic("target")
         with siege.attack("large requests beside large ones that never end"), ExitStack() as stack:
             for _ in range(5):
                 promise(stack.enter_context(siege.connect()), LARGEST, arrived=siege.size(25, 50) * MIB)
@@ -71,8 +71,7 @@ def test_small_frames_that_never_end_hold_up_no_small_request(siege: Siege) -> N
 
 
 def test_requests_of_a_client_that_does_not_read_do_not_pile_up(siege: Siege) -> None:
-    with siege.connect() as client:
-        client.create_topic("target")
+    siege.create_topic("target")
     with siege.attack("pipelined requests, and no answer read"), ExitStack() as stack:
         for _ in range(siege.size(4, 40)):
             deaf = stack.enter_context(siege.connect(timeout=0.5))

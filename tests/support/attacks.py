@@ -16,8 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 import pytest
 
 import fencepost
+from fencepost.errors import ErrorCode
 from tests.support.bystander import Bystander, Seen
-from tests.support.raw import RawClient
+from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
 
 _PROPERTY: Final = "attack"
 MIB: Final = 1024 * 1024
@@ -52,6 +53,13 @@ class Siege:
 
     def connect(self, timeout: float = 100) -> RawClient:
         return RawClient(self.address, client_id="attacker", timeout=timeout)
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """A topic to attack, unless an earlier attack has made it."""
+        with self.connect() as client:
+            topic = new_topic(name, partitions)
+            [row] = client.call(CREATE_TOPICS, 5, topics=[topic], timeout=60_000, validate_only=False).topics
+            assert row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
     def size(self, short: T, long: T) -> T:
         """One of the two, by the form of the run."""

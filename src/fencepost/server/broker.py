@@ -26,6 +26,7 @@ from fencepost.server.space import Space, largest
 from fencepost.server.store import Store
 from fencepost.server.syncer import Syncer
 from fencepost.server.topics import Topic, Topics
+from fencepost.server.turns import Codecs
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -62,6 +63,7 @@ class Broker:
             raise
         self.cluster_id = self._load_cluster_id()
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
+        self.codecs = Codecs()
         disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.space)
         self.topics = Topics(
             self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
@@ -115,6 +117,7 @@ class Broker:
             if isinstance(outcome, BaseException):
                 logger.error("a log could not be closed cleanly and will be recovered: %s", outcome)
         await loop.run_in_executor(None, self.threads.shutdown)
+        await loop.run_in_executor(None, self.codecs.close)
         self.store.close()
         self.directory.close(served=served)
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
+from fencepost.server.guards import refuse_severed
 from fencepost.server.memory import RequestMemory
 from fencepost.server.receiving import Frame, FrameReceiver
-from fencepost.server.router import Answer, Api, Deferred, Request, encode
+from fencepost.server.router import Answer, Api, Deferred, Fields, Request, encode
 from fencepost.wire import frame, messages
 from fencepost.wire.apis import Key
 
@@ -65,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._memory: RequestMemory = listener.memory
+        self._codecs = listener.broker.codecs
         self._monotonic = listener.broker.clock.monotonic
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[Frame] = deque()
@@ -329,9 +331,18 @@ class Connection(asyncio.BufferedProtocol):
             self._settle(pending, encode(api, 0, head.correlation_id, answer))
             return
         self.client_id = head.client_id or ""
-        message = received if api.raw else messages.decode_request(head.key, version, received, head.body_at)
-        request = Request(head.key, version, head.client_id, message, head.body_at, self)
-        answer_or_work = api.handle(self._listener.broker, request)
+        answer_or_work: Answer | Awaitable[Answer]
+        if api.raw:
+            answer_or_work = api.handle(
+                self._listener.broker, Request(head.key, version, head.client_id, received, head.body_at, self)
+            )
+        elif self._codecs.is_large_request(len(received)):
+            answer_or_work = self._handle_large(received, head, api)
+        else:
+            message = messages.decode_request(head.key, version, received, head.body_at)
+            answer_or_work = api.handle(
+                self._listener.broker, Request(head.key, version, head.client_id, message, head.body_at, self)
+            )
         if isinstance(answer_or_work, Awaitable):
             self._busy = True
             self._waits = api.waits
@@ -339,11 +350,27 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._take(answer_or_work, api, version, head.correlation_id, pending)
 
+    async def _handle_large(self, received: Frame, head: frame.RequestHead, api: Api) -> Answer:
+        """Decode a large request beside the loop, then handle it as any other."""
+        message = await self._codecs.run(
+            lambda: messages.decode_request(head.key, head.version, received, head.body_at)
+        )
+        if self.closed:
+            raise Malformed("its client has left before the request was decoded")
+        refuse_severed(self)
+        request = Request(head.key, head.version, head.client_id, message, head.body_at, self)
+        answer = api.handle(self._listener.broker, request)
+        return await answer if isinstance(answer, Awaitable) else answer
+
     async def _await(
         self, work: Awaitable[Answer], api: Api, version: int, correlation_id: int, pending: _Pending
     ) -> None:
         try:
-            self._take(await work, api, version, correlation_id, pending)
+            answer = await work
+            if isinstance(answer, Mapping) and self._codecs.is_large_answer(answer):
+                await self._settle_large(answer, api, version, correlation_id, pending)
+            else:
+                self._take(answer, api, version, correlation_id, pending)
         except FencepostError as error:
             self._refuse(error)
             return
@@ -363,12 +390,34 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif answer is None:
             self._settle(pending, [])
+        elif isinstance(answer, Mapping) and self._codecs.is_large_answer(answer):
+            self._listener.broker.spawn(
+                self._settle_large(answer, api, version, correlation_id, pending), f"encode an answer to {api.name}"
+            )
         else:
             self._settle(pending, encode(api, version, correlation_id, answer))
 
     def _settle_later(self, deferred: Deferred, api: Api, version: int, correlation_id: int, pending: _Pending) -> None:
         if not self.closed and not self.severed:
-            self._settle(pending, encode(api, version, correlation_id, deferred.finish()))
+            try:
+                self._take(deferred.finish(), api, version, correlation_id, pending)
+            except FencepostError as error:
+                self._refuse(error)
+                return
+            self._work()
+
+    async def _settle_large(
+        self, answer: Fields, api: Api, version: int, correlation_id: int, pending: _Pending
+    ) -> None:
+        """Encode a large answer beside the loop; answers that are ready meanwhile wait for it, as the order demands."""
+        try:
+            encoded = await self._codecs.run(lambda: encode(api, version, correlation_id, answer))
+        except Exception:
+            logger.exception("closing %s: the answer to %s could not be encoded", self.peer, api.name)
+            self.close()
+            return
+        if not self.closed and not self.severed:
+            self._settle(pending, encoded)
             self._work()
 
     # -- answers, in order ------------------------------------------------------------------------------------

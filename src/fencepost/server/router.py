@@ -29,7 +29,7 @@ class Deferred(NamedTuple):
     """The work is done, only the answer has to wait for `ready`; `finish` then makes it."""
 
     ready: asyncio.Future[None]
-    finish: Callable[[], list[Buffer]]
+    finish: Callable[[], Fields | list[Buffer]]
 
 
 Answer: TypeAlias = Fields | list[Buffer] | Deferred | None

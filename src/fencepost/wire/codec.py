@@ -17,8 +17,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from fencepost.wire.codec_reading import Reader, reader
+from fencepost.wire.codec_reading import NO_LIMIT, Reader, reader
 from fencepost.wire.codec_writing import Writer, writer
+
+__all__ = ["NO_LIMIT", "Codec", "codec"]
 
 
 class Codec(NamedTuple):
@@ -29,5 +31,6 @@ class Codec(NamedTuple):
 
 
 @cache
-def codec(entity: type) -> Codec:
-    return Codec(reader(entity), writer(entity))
+def codec(entity: type, most: int = NO_LIMIT) -> Codec:
+    """`most`: the elements of an array that are read at most."""
+    return Codec(reader(entity, most), writer(entity))

@@ -19,19 +19,23 @@ Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 Assign: TypeAlias = Callable[[Any, Any], None]
 Step: TypeAlias = Callable[[memoryview, int, Any], int]
 
+NO_LIMIT: Final = 1 << 31
 _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 @cache
-def reader(entity: type) -> Reader:
-    return _entity_reader(entity, fields_of(entity), is_flexible(entity))
+def reader(entity: type, most: int = NO_LIMIT) -> Reader:
+    """A reader that refuses arrays of more than `most` elements, before it reads the first of them."""
+    return _entity_reader(entity, fields_of(entity), is_flexible(entity), most)
 
 
-def _entity_reader(entity: type, fields: list[Field], flexible: bool) -> Reader:
+def _entity_reader(entity: type, fields: list[Field], flexible: bool, most: int) -> Reader:
     # Slot descriptors set the fields of a frozen instance; its __init__ would cost three times as much.
-    plain = _steps(entity, [field for field in fields if field.tag is None], flexible)
+    plain = _steps(entity, [field for field in fields if field.tag is None], flexible, most)
     tagged = {
-        field.tag: (_assign(entity, field), _field_reader(field, flexible)) for field in fields if field.tag is not None
+        field.tag: (_assign(entity, field), _field_reader(field, flexible, most))
+        for field in fields
+        if field.tag is not None
     }
     absent = [(_assign(entity, field), field.default) for field in fields if field.tag is not None]
     blank = object.__new__
@@ -68,14 +72,14 @@ def _assign(entity: type, field: Field) -> Assign:
     return assign
 
 
-def _steps(entity: type, fields: list[Field], flexible: bool) -> list[Step]:
+def _steps(entity: type, fields: list[Field], flexible: bool, most: int) -> list[Step]:
     """One step per field, but only one for a run of neighbours of fixed width, which are unpacked together."""
     steps = []
     for is_fixed, neighbours in groupby(fields, lambda field: field.kafka_type in FIXED and not field.is_array):
         if is_fixed:
             steps.append(_run_step(entity, list(neighbours)))
         else:
-            steps += [_field_step(_assign(entity, field), _field_reader(field, flexible)) for field in neighbours]
+            steps += [_field_step(_assign(entity, field), _field_reader(field, flexible, most)) for field in neighbours]
     return steps
 
 
@@ -102,16 +106,16 @@ def _field_step(assign: Assign, read: Reader) -> Step:
     return read_field
 
 
-def _field_reader(field: Field, flexible: bool) -> Reader:
+def _field_reader(field: Field, flexible: bool, most: int) -> Reader:
     if field.entity:
-        read = reader(field.entity)
+        read = reader(field.entity, most)
         if field.is_array:
-            return _array_reader(field, read, flexible)
+            return _array_reader(field, read, flexible, most)
         return _nullable_entity_reader(read) if field.nullable else read
     if field.kafka_type in FIXED:
-        return _fixed_array_reader(field, flexible) if field.is_array else _fixed_reader(field)
+        return _fixed_array_reader(field, flexible, most) if field.is_array else _fixed_reader(field)
     read = _sized_reader(field, flexible)
-    return _array_reader(field, read, flexible) if field.is_array else read
+    return _array_reader(field, read, flexible, most) if field.is_array else read
 
 
 def _nullable_entity_reader(read: Reader) -> Reader:
@@ -123,7 +127,7 @@ def _nullable_entity_reader(read: Reader) -> Reader:
     return read_nullable_entity
 
 
-def _array_reader(field: Field, read: Reader, flexible: bool) -> Reader:
+def _array_reader(field: Field, read: Reader, flexible: bool, most: int) -> Reader:
     read_length = primitives.read_compact_array_length if flexible else primitives.read_array_length
     name, nullable = field.name, field.nullable
 
@@ -133,6 +137,8 @@ def _array_reader(field: Field, read: Reader, flexible: bool) -> Reader:
             if not nullable:
                 raise must_not_be_null(name)
             return None, at
+        if count > most:
+            raise _too_many(name, count, most)
         elements = []
         for _ in range(count):
             value, at = read(view, at)
@@ -142,7 +148,7 @@ def _array_reader(field: Field, read: Reader, flexible: bool) -> Reader:
     return read_array
 
 
-def _fixed_array_reader(field: Field, flexible: bool) -> Reader:
+def _fixed_array_reader(field: Field, flexible: bool, most: int) -> Reader:
     read_length = primitives.read_compact_array_length if flexible else primitives.read_array_length
     name, nullable, code = field.name, field.nullable, FIXED[field.kafka_type]
     width = Struct(f">{code}").size
@@ -155,10 +161,16 @@ def _fixed_array_reader(field: Field, flexible: bool) -> Reader:
             if not nullable:
                 raise must_not_be_null(name)
             return None, at
+        if count > most:
+            raise _too_many(name, count, most)
         values = short[count].unpack_from(view, at) if count < 8 else unpack_from(f">{count}{code}", view, at)
         return values if convert is None else tuple(map(convert, values)), at + count * width
 
     return read_fixed_array
+
+
+def _too_many(name: str, count: int, most: int) -> Malformed:
+    return Malformed(f"{name} has {count} elements, at most {most} are read")
 
 
 def _fixed_reader(field: Field) -> Reader:

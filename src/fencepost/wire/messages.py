@@ -7,7 +7,8 @@ What is read are kio's classes (`message.topics[0].name`); what is written are p
 
 Fields that a version does not have are dropped; fields that are missing take the definition's default, and one that has
 none and is needed raises `WrongField`, which names it. As in Kafka (tried on 4.3.1) bytes behind the end of a message
-are ignored, and any negative length is null; text that is not UTF-8 is refused, where Kafka puts in replacements.
+are ignored, and any negative length is null; text that is not UTF-8 is refused, where Kafka puts in replacements. So is
+a request with an array of more than `MOST_ELEMENTS`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Any, Final
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import API_NAMES, APIS, Key, is_flexible, versions
-from fencepost.wire.codec import Codec, codec
+from fencepost.wire.codec import NO_LIMIT, Codec, codec
 from fencepost.wire.codec_writing import WrongField, ms
 from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
 
 __all__ = [
     "API_NAMES",
+    "MOST_ELEMENTS",
     "WrongField",
     "decode_request",
     "decode_response",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 _UNSUPPORTED_VERSION: Final = 35
+MOST_ELEMENTS: Final = 50_000
+"""Of one array of a request; a stranger's list of many millions would take the reader's time and memory."""
 
 
 def decode_request(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
@@ -85,14 +89,15 @@ def _codec(key: int, version: int, direction: str) -> Codec:
         raise Malformed(f"there is no API with key {key}")
     if not api.lowest <= version <= api.highest:
         raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+    most = MOST_ELEMENTS if direction == "request" else NO_LIMIT
     with _loading:
         if key >= Key.OWN:
             suffix = f"V{version}" if version else ""
-            return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}{suffix}"))
+            return codec(resolve_name(f"fencepost.wire.own:{api.name}{direction.title()}{suffix}"), most)
         from kio.schema.index import api_key_map
 
         module = f"kio.schema.{api_key_map[key]}.v{version}.{direction}"
-        return codec(resolve_name(f"{module}:{api.name}{direction.title()}"))
+        return codec(resolve_name(f"{module}:{api.name}{direction.title()}"), most)
 
 
 _loading: AbstractContextManager[Any] = nullcontext()

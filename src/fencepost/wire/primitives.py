@@ -32,6 +32,9 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
+MOST_TAGS: Final = 100
+"""Tagged fields of one struct. Kafka's messages have a handful; each one takes time, and two bytes are one."""
+
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 _ZERO_UUID: Final = bytes(16)
 
@@ -163,6 +166,7 @@ def read_tags(view: memoryview, at: int) -> Iterator[tuple[int, int, int]]:
     Not for a caller that needs that position when there is no field: see `skip_tags`.
     """
     count, at = read_uvarint(view, at)
+    _check_tags(count)
     for _ in range(count):
         tag, at = read_uvarint(view, at)
         size, at = read_uvarint(view, at)
@@ -178,6 +182,7 @@ def skip_tags(view: memoryview, at: int) -> int:
     if view[at] == 0:
         return at + 1
     count, at = read_uvarint(view, at)
+    _check_tags(count)
     for _ in range(count):
         _, at = read_uvarint(view, at)
         size, at = read_uvarint(view, at)
@@ -185,6 +190,11 @@ def skip_tags(view: memoryview, at: int) -> int:
         if at > len(view):
             raise cut_off(at - len(view))
     return at
+
+
+def _check_tags(count: int) -> None:
+    if count > MOST_TAGS:
+        raise Malformed(f"{count} tagged fields in one struct, at most {MOST_TAGS} are read")
 
 
 def string(value: str | None) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from fencepost.server.connection import _AT_A_STRETCH, Connection
 from fencepost.server.memory import RequestMemory
 from fencepost.server.router import Answer, Api, Request
+from fencepost.server.turns import Codecs
 from fencepost.wire.frame import request_head
 
 pytestmark = pytest.mark.unit
@@ -51,6 +52,7 @@ class Served:
         self.wire = Wire()
         broker = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: 0.0),
+            codecs=Codecs,
             config=SimpleNamespace(max_request_bytes=1 << 30),
             owners=SimpleNamespace(ended=lambda connection: None),
         )

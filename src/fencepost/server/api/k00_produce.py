@@ -27,6 +27,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Deferred, Request
+from fencepost.server.turns import paced
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
     ProducedPartition,
@@ -45,6 +46,9 @@ _FIRST_VERSION_WITH_ZSTD: Final = 7
 _FIRST_VERSION_WITH_ABORTABLE: Final = 11
 _ZSTD: Final = 4
 _LAST_CODEC: Final = 4
+_FEW: Final = 64
+"""Batches that are appended at once, and their bytes: beyond it others have a turn in between."""
+_MUCH: Final = 2 * 1024 * 1024
 
 
 class _Outcome:
@@ -66,6 +70,16 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     if closed:
         return _open_first(broker, request, message, closed)
     return _produce(broker, request, message)
+
+
+def _is_large(message: ProduceRequest) -> bool:
+    """Whether the batches take so long to append that others must have a turn in between."""
+    if len(message.topics) == 1 and len(message.topics[0].partitions) == 1:
+        return False
+    if len(message.topics) > _FEW:
+        return True
+    batches = [records for topic in message.topics for _, records in topic.partitions]
+    return len(batches) > _FEW or sum(len(records) for records in batches if records is not None) > _MUCH
 
 
 def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
@@ -94,40 +108,78 @@ async def _open_first(broker: Broker, request: Request, message: ProduceRequest,
             await partition.open()
         except (FencepostError, OSError) as error:
             logger.warning("%s stays closed: %s", partition.name, error)
-    return _produce(broker, request, message)
+    answer = _produce(broker, request, message)
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answer:
-    ours = request.connection.software_name == OUR_CLIENT
-    outcomes: list[tuple[ProduceTopic, list[_Outcome]]] = []
-    touched: list[Partition] = []
+def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answer | Awaitable[Answer]:
+    outcomes = _Outcomes(broker, request, message)
+    if _is_large(message):
+        return _in_pieces(outcomes)
     for topic in message.topics:
-        name = _topic_name(broker, topic)
-        rows: list[_Outcome] = []
+        rows = outcomes.begin(topic)
         for index, records in topic.partitions:
-            if name is None:
-                outcome = _refused(index, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            elif message.acks not in (-1, 0, 1):
-                outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
-            else:
-                try:
-                    outcome = _append(broker, request, message.transactional_id, name, index, records, ours=ours)
-                except FencepostError as error:
-                    outcome = _refused(index, error.code, error.reason)
-            if outcome.partition is not None:
-                touched.append(outcome.partition)
-            rows.append(outcome)
-        outcomes.append((topic, rows))
-    finish = partial(_finish, request.version, outcomes)
-    if not touched:
-        return _last_word(request, message, outcomes, finish)
-    if broker.config.sync == "always":
-        synced = broker.syncer.join(touched)
-        return None if message.acks == 0 else Deferred(synced, finish)
-    for partition in touched:
-        if partition.log is not None:
-            partition.advance(partition.log.end_offset)
-    return _last_word(request, message, outcomes, finish)
+            outcomes.append(rows, index, records)
+    return outcomes.answer()
+
+
+async def _in_pieces(outcomes: _Outcomes) -> Answer:
+    async for topic in paced(outcomes.message.topics):
+        rows = outcomes.begin(topic)
+        async for index, records in paced(topic.partitions):
+            outcomes.append(rows, index, records)
+    return outcomes.answer()
+
+
+class _Outcomes:
+    """What becomes of a request, batch by batch."""
+
+    __slots__ = ("_broker", "_name", "_ours", "_request", "_rows", "_touched", "message")
+
+    def __init__(self, broker: Broker, request: Request, message: ProduceRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self.message = message
+        self._ours = request.connection.software_name == OUR_CLIENT
+        self._name: str | None = None
+        self._rows: list[tuple[ProduceTopic, list[_Outcome]]] = []
+        self._touched: list[Partition] = []
+
+    def begin(self, topic: ProduceTopic) -> list[_Outcome]:
+        """Go on with this topic; the outcomes of its batches go into what is returned."""
+        self._name = _topic_name(self._broker, topic)
+        rows: list[_Outcome] = []
+        self._rows.append((topic, rows))
+        return rows
+
+    def append(self, rows: list[_Outcome], index: int, records: memoryview | None) -> None:
+        name, message = self._name, self.message
+        if name is None:
+            outcome = _refused(index, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        elif message.acks not in (-1, 0, 1):
+            outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
+        else:
+            try:
+                outcome = _append(
+                    self._broker, self._request, message.transactional_id, name, index, records, ours=self._ours
+                )
+            except FencepostError as error:
+                outcome = _refused(index, error.code, error.reason)
+        if outcome.partition is not None:
+            self._touched.append(outcome.partition)
+        rows.append(outcome)
+
+    def answer(self) -> Answer:
+        finish = partial(_finish, self._request.version, self._rows)
+        if not self._touched:
+            return _last_word(self._request, self.message, self._rows, finish)
+        if self._broker.config.sync == "always":
+            synced = self._broker.syncer.join(self._touched)
+            return None if self.message.acks == 0 else Deferred(synced, finish)
+        for partition in self._touched:
+            if partition.log is not None:
+                partition.advance(partition.log.end_offset)
+        return _last_word(self._request, self.message, self._rows, finish)
 
 
 def _last_word(

@@ -17,6 +17,7 @@ from fencepost.log.partition import PartitionLog
 from fencepost.server.api.k01_fetch import LEADER_EPOCH
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import Milliseconds, Offset
 
 LATEST: Final = -1
@@ -52,9 +53,9 @@ async def handle(broker: Broker, request: Request) -> Fields:
         end_of = _LAST_STABLE_OFFSET if getattr(message, "isolation_level", 0) == 1 else _HIGH_WATERMARK
     seen: set[tuple[str, int]] = set()
     topics: list[Fields] = []
-    for topic in message.topics:
+    async for topic in paced(message.topics):
         partitions: list[Fields] = []
-        for ask in topic.partitions:
+        async for ask in paced(topic.partitions):
             twice = (topic.name, ask.partition_index) in seen
             seen.add((topic.name, ask.partition_index))
             partitions.append(await _look_up(broker, request, topic.name, ask, end_of, twice=twice))

@@ -4,13 +4,16 @@ Versions 0 to 13. v1 tells "all" (null) from "none" (empty), v4 lets clients for
 topic ids, v12 allows asking by id. Authorised operations are not computed: nobody is authenticated.
 
 Encoded answers are kept until the catalogue changes: with thousands of partitions they are costly, and clients ask
-for the same again and again.
+for the same again and again. A topic that is named more than once is answered once. Answers with many partitions are
+encoded beside the loop, once for all who ask for the same at the same time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel.header import Buffer
@@ -19,44 +22,62 @@ from fencepost.server.connection import Connection
 from fencepost.server.router import Answer, Api, Fields, Request
 from fencepost.server.settings import parse_address
 from fencepost.server.topics import Topic, check_topic_name
+from fencepost.server.turns import paced
 from fencepost.wire import messages
 
 _UNKNOWN_OPERATIONS: Final = -(2**31)
-_MOST_KEPT: Final = 256
+_MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
 _FIRST_VERSION_BY_ID: Final = 12
+_FEW: Final = 500
+"""Partitions that are described on the loop."""
 
 
 class _Kept:
     """Encoded answers by what was asked, valid for one version of the catalogue."""
 
-    def __init__(self) -> None:
-        self.version = -1
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._size = 0
         self.answers: dict[tuple[object, ...], bytes] = {}
+        self.making: dict[tuple[object, ...], asyncio.Future[bytes]] = {}
+
+    def keep(self, key: tuple[object, ...], encoded: bytes) -> None:
+        size = len(encoded) + sum(sys.getsizeof(part) for part in key)
+        if self._size + size > _MOST_KEPT_BYTES:
+            self.answers.clear()
+            self._size = 0
+        if size <= _MOST_KEPT_BYTES:
+            self.answers[key] = encoded
+            self._size += size
 
 
 _KEPT: Final = "metadata answers"
 
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
-    message = messages.decode_request(3, request.version, request.message, request.body_at)
-    names, ids = _asked(request.version, message)
-    if names is not None and _may_create(broker, message) and any(broker.topics.get(name) is None for name in names):
+    names, ids = _asked(request.version, request.message)
+    if (
+        names is not None
+        and _may_create(broker, request.message)
+        and any(broker.topics.get(name) is None for name in names)
+    ):
         return _create_first(broker, request, names, ids)
     return _answer(broker, request, names, ids, {})
 
 
 def _asked(version: int, message: Any) -> tuple[list[str] | None, list[Any]]:
-    """Names asked for (None: all topics), and ids."""
+    """Names asked for (None: all topics), and ids, each once."""
     if message.topics is None or (version == 0 and not message.topics):
         return None, []
-    names, ids = [], []
+    names: dict[str, None] = {}
+    ids: dict[Any, None] = {}
     for topic in message.topics:
         # Who asks by id sends no name, or, as Java's admin client does, an empty one.
         if topic.name is None or (version >= _FIRST_VERSION_BY_ID and topic.topic_id is not None):
-            ids.append(topic.topic_id)
+            ids[topic.topic_id] = None
         else:
-            names.append(topic.name)
-    return names, ids
+            names[topic.name] = None
+    return list(names), list(ids)
 
 
 def _may_create(broker: Broker, message: Any) -> bool:
@@ -65,51 +86,85 @@ def _may_create(broker: Broker, message: Any) -> bool:
 
 async def _create_first(broker: Broker, request: Request, names: list[str], ids: list[Any]) -> Answer:
     failures: dict[str, ErrorCode] = {}
-    for name in names:
+    async for name in paced(names):
         try:
             await broker.auto_create(name)
         except FencepostError as error:
             failures[name] = error.code
-    return _answer(broker, request, names, ids, failures)
+    answer = _answer(broker, request, names, ids, failures)
+    return answer if isinstance(answer, list) else await answer
 
 
 def _answer(
     broker: Broker, request: Request, names: list[str] | None, ids: list[Any], failures: dict[str, ErrorCode]
-) -> list[Buffer]:
-    kept: _Kept = broker.derived.setdefault(_KEPT, _Kept())
-    if kept.version != broker.topics.version or len(kept.answers) > _MOST_KEPT:
-        kept.version, kept.answers = broker.topics.version, {}
+) -> list[Buffer] | Awaitable[list[Buffer]]:
+    kept: _Kept | None = broker.derived.get(_KEPT)
+    if kept is None or kept.version != broker.topics.version:
+        kept = broker.derived[_KEPT] = _Kept(broker.topics.version)
     host, port = advertised(broker, request.connection)
     key = (request.version, host, port, None if names is None else (*names,), (*ids,))
     encoded = kept.answers.get(key)
-    if encoded is None:
-        fields = _fields(broker, host, port, names, ids, failures)
-        encoded = messages.encode_response(3, request.version, fields)
-        if not failures:
-            kept.answers[key] = encoded
+    if encoded is not None:
+        return [encoded]
+    topics = list(broker.topics) if names is None else [broker.topics.get(name) for name in names]
+    topics += [broker.topics.by_id(topic_id) if topic_id is not None else None for topic_id in ids]
+    asked = _Asked(
+        request.version, host, port, names, ids, failures, [(t, t.partition_count) if t else None for t in topics]
+    )
+    if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _FEW:
+        return _encode_beside(broker, kept, key, asked)
+    encoded = _encoded(broker, asked)
+    if not failures:
+        kept.keep(key, encoded)
     return [encoded]
 
 
-def _fields(
-    broker: Broker, host: str, port: int, names: list[str] | None, ids: list[Any], failures: dict[str, ErrorCode]
-) -> Fields:
+async def _encode_beside(broker: Broker, kept: _Kept, key: tuple[object, ...], asked: _Asked) -> list[Buffer]:
+    if asked.failures:
+        return [await broker.codecs.run(lambda: _encoded(broker, asked))]
+    making = kept.making.get(key)
+    if making is None:
+        making = kept.making[key] = asyncio.ensure_future(broker.codecs.run(lambda: _encoded(broker, asked)))
+        making.add_done_callback(lambda _: kept.making.pop(key, None))
+    encoded = await asyncio.shield(making)
+    if key not in kept.answers:
+        kept.keep(key, encoded)
+    return [encoded]
+
+
+class _Asked(NamedTuple):
+    """All that an answer depends on: it may be encoded in another thread."""
+
+    version: int
+    host: str
+    port: int
+    names: list[str] | None
+    ids: list[Any]
+    failures: dict[str, ErrorCode]
+    topics: list[tuple[Topic, int] | None]
+    """Found for each of the names and ids, with the number of partitions; or all there are."""
+
+
+def _encoded(broker: Broker, asked: _Asked) -> bytes:
+    return messages.encode_response(3, asked.version, _fields(broker, asked))
+
+
+def _fields(broker: Broker, asked: _Asked) -> Fields:
     node = broker.config.node_id
+    names = [None] * len(asked.topics) if asked.names is None else [*asked.names, *([None] * len(asked.ids))]
+    ids = [None] * (len(asked.topics) - len(asked.ids)) + asked.ids
     rows: list[Fields] = []
-    if names is None:
-        rows = [describe_topic(topic, node) for topic in broker.topics]
-    else:
-        for name in names:
-            topic = broker.topics.get(name)
-            rows.append(describe_topic(topic, node) if topic else missing_topic(name, failures.get(name)))
-        for topic_id in ids:
-            topic = broker.topics.by_id(topic_id) if topic_id is not None else None
+    for name, topic_id, found in zip(names, ids, asked.topics, strict=True):
+        if found is not None:
+            rows.append(describe_topic(found[0], node, range(found[1])))
+        elif name is not None:
+            rows.append(missing_topic(name, asked.failures.get(name)))
+        else:
             rows.append(
-                describe_topic(topic, node)
-                if topic
-                else {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, **_NO_PARTITIONS}
+                {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, **_NO_PARTITIONS}
             )
     return {
-        "brokers": [{"node_id": node, "host": host, "port": port, "rack": None}],
+        "brokers": [{"node_id": node, "host": asked.host, "port": asked.port, "rack": None}],
         "cluster_id": broker.cluster_id,
         "controller_id": node,
         "topics": rows,
@@ -169,4 +224,4 @@ def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
     return connection.dialled
 
 
-API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle, raw=True)
+API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle)

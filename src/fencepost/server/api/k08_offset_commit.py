@@ -11,41 +11,88 @@ one of a topic whose readers are guarded is refused unless this connection owns 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
 from fencepost.core.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.errors import ErrorCode, FencepostError
-from fencepost.kernel.header import Buffer
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_read
+from fencepost.server.guards import check_read, refuse_severed
 from fencepost.server.router import Answer, Api, Deferred, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import TopicPartition
 from fencepost.wire import messages
 
 _KEY: Final = 8
 _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
+_FEW: Final = 500
+"""Partitions that are checked at once."""
 
 
-def handle(broker: Broker, request: Request) -> Answer:
-    message = request.message
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    commit = _Commit(broker, request)
     refusal = _check_sender(broker, request)
-    accepted: dict[TopicPartition, Committed] = {}
-    topics: list[dict[str, Any]] = []
-    for wanted in message.topics:
-        name, unknown = _topic_name(broker, request.version, wanted)
-        partitions = []
-        for partition in wanted.partitions:
-            error = refusal or unknown or _check_partition(broker, request, name, partition)
-            if error is ErrorCode.NONE:
-                accepted[TopicPartition(name, partition.partition_index)] = _committed(broker, message, partition)
-            partitions.append({"partition_index": partition.partition_index, "error_code": error})
-        topics.append({"name": name, "topic_id": getattr(wanted, "topic_id", None), "partitions": partitions})
-    if not accepted:
-        return {"topics": topics}
-    stored = broker.groups.commit(message.group_id, accepted)
-    return Deferred(stored, partial(_finish, request.version, topics, stored))
+    wanted = request.message.topics
+    if sum(len(topic.partitions) for topic in wanted) + len(wanted) > _FEW:
+        return _in_pieces(commit)
+    for topic in wanted:
+        rows = commit.begin(topic)
+        for partition in topic.partitions:
+            commit.check(rows, partition, refusal)
+    return commit.store()
+
+
+async def _in_pieces(commit: _Commit) -> Answer:
+    refusal = _check_sender(commit.broker, commit.request)
+    async for topic in paced(commit.request.message.topics):
+        rows = commit.begin(topic)
+        async for partition in paced(topic.partitions):
+            commit.check(rows, partition, refusal)
+    # The sender is judged again, and nothing is waited for between this and the commit: it may have lost its place.
+    refuse_severed(commit.request.connection)
+    commit.refuse(_check_sender(commit.broker, commit.request))
+    return commit.store()
+
+
+class _Commit:
+    """What becomes of a request, partition by partition."""
+
+    def __init__(self, broker: Broker, request: Request) -> None:
+        self.broker = broker
+        self.request = request
+        self._accepted: dict[TopicPartition, Committed] = {}
+        self._topics: list[dict[str, Any]] = []
+        self._name = ""
+        self._unknown = ErrorCode.NONE
+
+    def begin(self, wanted: Any) -> list[dict[str, Any]]:
+        """Go on with this topic; the rows of its partitions go into what is returned."""
+        self._name, self._unknown = _topic_name(self.broker, self.request.version, wanted)
+        rows: list[dict[str, Any]] = []
+        self._topics.append({"name": self._name, "topic_id": getattr(wanted, "topic_id", None), "partitions": rows})
+        return rows
+
+    def check(self, rows: list[dict[str, Any]], partition: Any, refusal: ErrorCode) -> None:
+        error = refusal or self._unknown or _check_partition(self.broker, self.request, self._name, partition)
+        if error is ErrorCode.NONE:
+            name = TopicPartition(self._name, partition.partition_index)
+            self._accepted[name] = _committed(self.broker, self.request.message, partition)
+        rows.append({"partition_index": partition.partition_index, "error_code": error})
+
+    def refuse(self, refusal: ErrorCode) -> None:
+        if refusal is not ErrorCode.NONE:
+            self._accepted = {}
+            for topic in self._topics:
+                for row in topic["partitions"]:
+                    row["error_code"] = refusal
+
+    def store(self) -> Answer:
+        if not self._accepted:
+            return {"topics": self._topics}
+        stored = self.broker.groups.commit(self.request.message.group_id, self._accepted)
+        return Deferred(stored, partial(_finish, self._topics, stored))
 
 
 def _check_sender(broker: Broker, request: Request) -> ErrorCode:
@@ -97,13 +144,12 @@ def _committed(broker: Broker, message: Any, partition: Any) -> Committed:
     )
 
 
-def _finish(version: int, topics: list[dict[str, Any]], stored: asyncio.Future[None]) -> list[Buffer]:
+def _finish(topics: list[dict[str, Any]], stored: asyncio.Future[None]) -> Fields:
     if stored.cancelled() or stored.exception() is not None:
         for topic in topics:
             for partition in topic["partitions"]:
                 partition["error_code"] = partition["error_code"] or ErrorCode.COORDINATOR_NOT_AVAILABLE
-    fields: Fields = {"topics": topics}
-    return [messages.encode_response(_KEY, version, fields)]
+    return {"topics": topics}
 
 
 API = Api(key=_KEY, name="OffsetCommit", versions=(2, 10), handle=handle)

@@ -9,72 +9,126 @@ A partition without a committed offset is answered with −1 and no error, and s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, NamedTuple
 
 from fencepost.core.offsets import NO_LEADER_EPOCH, OffsetTable
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import TopicPartition
 
 _FIRST_VERSION_WITH_GROUPS: Final = 8
 _NO_OFFSET: Final = -1
+_FEW: Final = 1000
+"""Partitions that are looked up at once."""
+_FEW_GROUPS: Final = 20
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+class _Asked(NamedTuple):
+    """A topic, named once, and its partitions, each once: what is asked for twice is answered once."""
+
+    name: str | None
+    topic_id: Any
+    partition_indexes: list[int]
+
+
+class _Group(NamedTuple):
+    """A group of the request, looked up."""
+
+    group_id: str
+    error: ErrorCode
+    offsets: OffsetTable
+    topics: list[_Asked]
+
+    def answer(self, topics: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"group_id": self.group_id, "topics": topics, "error_code": self.error}
+
+
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
     stable = getattr(message, "require_stable", False)
-    if request.version >= _FIRST_VERSION_WITH_GROUPS:
-        return {"groups": [_group(broker, group, stable=stable) for group in message.groups]}
-    group = _group(broker, message, stable=stable)
-    return {"topics": group["topics"], "error_code": group["error_code"]}
+    if request.version < _FIRST_VERSION_WITH_GROUPS:
+        asked: dict[str, Any] = {message.group_id: message}
+    else:
+        asked = {}
+        for group in message.groups:
+            asked.setdefault(group.group_id, group)
+    if len(asked) > _FEW_GROUPS:
+        return _in_pieces(broker, request.version, list(asked.values()), stable=stable)
+    groups = [_look_up(broker, group) for group in asked.values()]
+    if sum(len(topic.partition_indexes) + 1 for group in groups for topic in group.topics) > _FEW:
+        return _in_pieces(broker, request.version, list(asked.values()), stable=stable)
+    rows = []
+    for group in groups:
+        topics = []
+        for topic in group.topics:
+            found = [_partition(group.offsets, topic.name, at, stable=stable) for at in topic.partition_indexes]
+            topics.append(_topic(topic, found))
+        rows.append(group.answer(topics))
+    return _answer(request.version, rows)
 
 
-def _group(broker: Broker, group: Any, *, stable: bool) -> dict[str, Any]:
+async def _in_pieces(broker: Broker, version: int, asked: list[Any], *, stable: bool) -> Fields:
+    rows = []
+    async for wanted in paced(asked):
+        group = _look_up(broker, wanted)
+        topics = []
+        async for topic in paced(group.topics):
+            name, offsets = topic.name, group.offsets
+            found = [_partition(offsets, name, at, stable=stable) async for at in paced(topic.partition_indexes)]
+            topics.append(_topic(topic, found))
+        rows.append(group.answer(topics))
+    return _answer(version, rows)
+
+
+def _answer(version: int, groups: list[dict[str, Any]]) -> Fields:
+    if version >= _FIRST_VERSION_WITH_GROUPS:
+        return {"groups": groups}
+    return {"topics": groups[0]["topics"], "error_code": groups[0]["error_code"]}
+
+
+def _look_up(broker: Broker, group: Any) -> _Group:
     error = broker.groups.check_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
     offsets = broker.groups.offsets(group.group_id)
     if offsets is None:
         offsets = OffsetTable()
-    topics: list[dict[str, Any]] = []
+    topics: list[_Asked] = []
     if error is ErrorCode.NONE:
-        wanted = _all_of(broker, offsets) if group.topics is None else group.topics
-        topics = [_topic(broker, offsets, topic, stable=stable) for topic in wanted]
-    return {"group_id": group.group_id, "topics": topics, "error_code": error}
+        topics = _all_of(broker, offsets) if group.topics is None else _merged(broker, group.topics)
+    return _Group(group.group_id, error, offsets, topics)
 
 
-class _Asked:
-    """Stands for a topic of the request where all topics were asked for."""
+def _merged(broker: Broker, topics: Iterable[Any]) -> list[_Asked]:
+    asked: dict[Any, dict[int, None]] = {}
+    for wanted in topics:
+        key = getattr(wanted, "name", None), getattr(wanted, "topic_id", None)
+        asked.setdefault(key, {}).update(dict.fromkeys(wanted.partition_indexes))
+    merged = []
+    for (name, topic_id), indexes in asked.items():
+        if name is None:
+            topic = broker.topics.by_id(topic_id) if topic_id is not None else None
+            name = topic.name if topic is not None else None
+        merged.append(_Asked(name, topic_id, list(indexes)))
+    return merged
 
-    def __init__(self, name: str, topic_id: Any, partition_indexes: list[int]) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.partition_indexes = partition_indexes
 
-
-def _all_of(broker: Broker, offsets: OffsetTable) -> Iterable[_Asked]:
+def _all_of(broker: Broker, offsets: OffsetTable) -> list[_Asked]:
     by_topic: dict[str, list[int]] = {}
     for name, index in offsets:
         by_topic.setdefault(name, []).append(index)
-    for name, indexes in by_topic.items():
-        topic = broker.topics.get(name)
-        if topic is not None:
-            yield _Asked(name, topic.topic_id, sorted(indexes))
+    return [
+        _Asked(name, topic.topic_id, sorted(indexes))
+        for name, indexes in by_topic.items()
+        if (topic := broker.topics.get(name)) is not None
+    ]
 
 
-def _topic(broker: Broker, offsets: OffsetTable, wanted: Any, *, stable: bool) -> dict[str, Any]:
-    name: str | None = getattr(wanted, "name", None)
-    topic_id = getattr(wanted, "topic_id", None)
-    if name is None:
-        topic = broker.topics.by_id(topic_id) if topic_id is not None else None
-        name = topic.name if topic is not None else None
-    return {
-        "name": name or "",
-        "topic_id": topic_id,
-        "partitions": [_partition(offsets, name, index, stable=stable) for index in wanted.partition_indexes],
-    }
+def _topic(wanted: _Asked, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"name": wanted.name or "", "topic_id": wanted.topic_id, "partitions": partitions}
 
 
 def _partition(offsets: OffsetTable, name: str | None, index: int, *, stable: bool) -> dict[str, Any]:

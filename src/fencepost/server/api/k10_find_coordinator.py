@@ -6,12 +6,14 @@ kind (share groups) that are not served: INVALID_REQUEST.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -19,11 +21,12 @@ _FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 _NO_NODE: Final = -1
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
     node = _node(broker, request)
     if request.version >= _FIRST_VERSION_WITH_SEVERAL_KEYS:
-        return {"coordinators": [{"key": key, **node} for key in message.coordinator_keys]}
+        keys = dict.fromkeys(message.coordinator_keys)
+        return in_pieces(keys, lambda key: {"key": key, **node}, lambda rows: {"coordinators": rows})
     return node
 
 

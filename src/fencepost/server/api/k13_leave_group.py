@@ -6,23 +6,38 @@ v4 is flexible, v5 takes a reason (which nobody reads).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.group_messages import Leave
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 
 _FIRST_VERSION_WITH_SEVERAL: Final = 3
+_AT_ONCE: Final = 1000
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
     if request.version < _FIRST_VERSION_WITH_SEVERAL:
         result = broker.groups.leave(message.group_id, [Leave(message.member_id)])
         return {"error_code": result if isinstance(result, ErrorCode) else result[0]}
     leaving = [Leave(member.member_id, member.group_instance_id) for member in message.members]
-    result = broker.groups.leave(message.group_id, leaving)
+    pieces = [leaving[at : at + _AT_ONCE] for at in range(0, len(leaving), _AT_ONCE)] or [[]]
+    if len(pieces) == 1:
+        return _leave(broker, message.group_id, leaving)
+    return _in_pieces(broker, message.group_id, pieces)
+
+
+async def _in_pieces(broker: Broker, group_id: str, pieces: list[list[Leave]]) -> Fields:
+    rows = [_leave(broker, group_id, piece) async for piece in paced(pieces)]
+    return {"error_code": rows[0]["error_code"], "members": [member for row in rows for member in row["members"]]}
+
+
+def _leave(broker: Broker, group_id: str, leaving: list[Leave]) -> Fields:
+    result = broker.groups.leave(group_id, leaving)
     if isinstance(result, ErrorCode):
         return {"error_code": result, "members": []}
     return {

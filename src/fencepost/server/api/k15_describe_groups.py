@@ -7,6 +7,7 @@ GROUP_ID_NOT_FOUND. A group of the new protocol is not found here either: see k6
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from fencepost.core.group_messages import GroupState
@@ -14,12 +15,17 @@ from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 
-def handle(broker: Broker, request: Request) -> Fields:
-    return {"groups": [_describe(broker, group_id, request.version) for group_id in request.message.groups]}
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+    return in_pieces(
+        dict.fromkeys(request.message.groups),
+        lambda group_id: _describe(broker, group_id, request.version),
+        lambda groups: {"groups": groups},
+    )
 
 
 def _describe(broker: Broker, group_id: str, version: int) -> dict[str, Any]:

@@ -6,26 +6,32 @@ it. Names in filters are compared without regard to case, as in Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
+from fencepost.server.groups import GroupEntry
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     states = {state.lower() for state in getattr(request.message, "states_filter", ())}
     kinds = {kind.lower() for kind in getattr(request.message, "types_filter", ())}
+    wanted = [
+        entry
+        for entry in broker.groups
+        if (not states or entry.group.state.value.lower() in states) and (not kinds or entry.kind in kinds)
+    ]
+    return in_pieces(wanted, _row, lambda rows: {"error_code": ErrorCode.NONE, "groups": rows})
+
+
+def _row(entry: GroupEntry) -> Fields:
     return {
-        "error_code": ErrorCode.NONE,
-        "groups": [
-            {
-                "group_id": entry.group_id,
-                "protocol_type": entry.protocol_type,
-                "group_state": entry.group.state.value,
-                "group_type": entry.kind,
-            }
-            for entry in broker.groups
-            if (not states or entry.group.state.value.lower() in states) and (not kinds or entry.kind in kinds)
-        ],
+        "group_id": entry.group_id,
+        "protocol_type": entry.protocol_type,
+        "group_state": entry.group.state.value,
+        "group_type": entry.kind,
     }
 
 

@@ -19,13 +19,19 @@ from fencepost.server.topics import check_topic_name
 
 _TOPIC_CONFIG = 1
 _DEFAULT_CONFIG = 5
+_AT_ONCE = 100
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     named_once = [topic for topic in message.topics if times[topic.name] == 1]
-    rows = await asyncio.gather(*(_create(broker, topic, only_check=message.validate_only) for topic in named_once))
+    rows: list[Fields] = []
+    for at in range(0, len(named_once), _AT_ONCE):
+        # At once, so that they share a commit of the store; but not all, or they would hold up the loop together.
+        some = named_once[at : at + _AT_ONCE]
+        rows += await asyncio.gather(*(_create(broker, topic, only_check=message.validate_only) for topic in some))
+        await asyncio.sleep(0)
     twice = [
         _failed(name, ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
         for name, count in times.items()

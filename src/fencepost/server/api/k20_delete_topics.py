@@ -13,6 +13,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topics import Topic
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
@@ -21,7 +22,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
-    return {"responses": [await _delete(broker, request, name, topic_id) for name, topic_id in asked]}
+    asked = list(dict.fromkeys(asked))
+    return {"responses": [await _delete(broker, request, name, topic_id) async for name, topic_id in paced(asked)]}
 
 
 async def _delete(broker: Broker, request: Request, name: str | None, topic_id: Any) -> Fields:

@@ -9,6 +9,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import Offset
 
 _ALL = -1
@@ -20,10 +21,11 @@ async def handle(broker: Broker, request: Request) -> Fields:
             {
                 "name": topic.name,
                 "partitions": [
-                    await _delete(broker, request, topic.name, p.partition_index, p.offset) for p in topic.partitions
+                    await _delete(broker, request, topic.name, p.partition_index, p.offset)
+                    async for p in paced(topic.partitions)
                 ],
             }
-            for topic in request.message.topics
+            async for topic in paced(request.message.topics)
         ]
     }
 

@@ -12,13 +12,17 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k01_fetch import LEADER_EPOCH
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [await _end(broker, topic.topic, ask) for ask in topic.partitions]}
-            for topic in request.message.topics
+            {
+                "topic": topic.topic,
+                "partitions": [await _end(broker, topic.topic, ask) async for ask in paced(topic.partitions)],
+            }
+            async for topic in paced(request.message.topics)
         ]
     }
 

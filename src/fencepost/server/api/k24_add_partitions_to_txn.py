@@ -14,6 +14,7 @@ from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import Epoch, Pid, TopicPartition
 
 _FIRST_VERSION_WITH_FENCED: Final = 2
@@ -21,8 +22,10 @@ _FIRST_VERSION_WITH_FENCED: Final = 2
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
-    asked = [TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions]
-    errors = {partition: _check(broker, request, partition) for partition in asked}
+    asked = {
+        TopicPartition(topic.name, index): None for topic in message.v3_and_below_topics for index in topic.partitions
+    }
+    errors = {partition: _check(broker, request, partition) async for partition in paced(asked)}
     if any(error is not ErrorCode.NONE for error in errors.values()):
         errors = {
             partition: ErrorCode.OPERATION_NOT_ATTEMPTED if error is ErrorCode.NONE else error

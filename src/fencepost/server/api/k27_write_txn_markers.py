@@ -15,6 +15,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.guards import check_write, refuse_severed
 from fencepost.server.partition import Partition
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
@@ -30,13 +31,13 @@ async def handle(broker: Broker, request: Request) -> Fields:
                                 "partition_index": index,
                                 "error_code": await _write(broker, request, marker, topic.name, index),
                             }
-                            for index in topic.partition_indexes
+                            async for index in paced(topic.partition_indexes)
                         ],
                     }
-                    for topic in marker.topics
+                    async for topic in paced(marker.topics)
                 ],
             }
-            for marker in request.message.markers
+            async for marker in paced(request.message.markers)
         ]
     }
 

@@ -15,6 +15,7 @@ from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_read
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
 _NO_GENERATION: Final = -1
@@ -28,7 +29,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     errors: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, Committed] = {}
     for topic in message.topics:
-        for row in topic.partitions:
+        async for row in paced(topic.partitions):
             partition = TopicPartition(topic.name, row.partition_index)
             errors[partition] = _check(broker, request, partition, row)
             if errors[partition] is ErrorCode.NONE:

@@ -6,6 +6,7 @@ Versions 1 to 4. v1 tells where a value comes from, v3 its type and documentatio
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
@@ -13,6 +14,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topic_config import KNOWN
 from fencepost.server.topics import check_topic_name
+from fencepost.server.turns import in_pieces
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -26,9 +28,14 @@ _TYPES: Final = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list
 _PYTHON_TYPES: Final = {bool: "bool", int: "long"}
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
-    return {"results": [_describe(broker, resource, message) for resource in message.resources]}
+    once = {(resource.resource_type, resource.resource_name): resource for resource in reversed(message.resources)}
+    return in_pieces(
+        list(reversed(once.values())),
+        lambda resource: _describe(broker, resource, message),
+        lambda results: {"results": results},
+    )
 
 
 def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
@@ -44,7 +51,8 @@ def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
         return {**answer, "error_code": error.code, "error_message": error.reason, "configs": []}
     wanted = resource.configuration_keys
     if wanted is not None:
-        rows = [row for row in rows if row["name"] in wanted]
+        names = frozenset(wanted)
+        rows = [row for row in rows if row["name"] in names]
     if not getattr(message, "include_documentation", False):
         rows = [{**row, "documentation": None} for row in rows]
     return {**answer, "configs": rows}

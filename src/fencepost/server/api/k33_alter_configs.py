@@ -16,6 +16,7 @@ from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topic_config import check_config
 from fencepost.server.topics import Topic
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
@@ -27,7 +28,7 @@ async def alter(broker: Broker, request: Request, changed: Callable[[Topic, Any]
     message = request.message
     times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     rows: list[Fields] = []
-    for resource in message.resources:
+    async for resource in paced(message.resources):
         row = {
             "error_code": ErrorCode.NONE,
             "error_message": None,

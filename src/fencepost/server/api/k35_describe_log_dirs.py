@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.partition import Partition
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topics import Topic
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
-    wanted = _wanted(broker, request.message.topics)
+    wanted = await _wanted(broker, request.message.topics)
 
     def measure() -> Fields:
         disk = shutil.disk_usage(broker.directory.path)
@@ -38,14 +41,16 @@ async def handle(broker: Broker, request: Request) -> Fields:
     return {"error_code": ErrorCode.NONE, "results": [measured]}
 
 
-def _wanted(broker: Broker, asked: Any) -> dict[str, list[Partition]]:
+async def _wanted(broker: Broker, asked: Any) -> dict[str, list[Partition]]:
+    rows: list[tuple[Topic, Iterable[int]]]
     if asked is None:
         rows = [(topic, range(topic.partition_count)) for topic in broker.topics]
     else:
-        rows = [(found, row.partitions) for row in asked if (found := broker.topics.get(row.topic)) is not None]
+        found = [(broker.topics.get(row.topic), row.partitions) for row in asked]
+        rows = [(topic, dict.fromkeys(indexes)) for topic, indexes in found if topic is not None]
     return {
-        topic.name: [partition for index in indexes if (partition := topic.partition(index)) is not None]
-        for topic, indexes in rows
+        topic.name: [partition async for index in paced(indexes) if (partition := topic.partition(index)) is not None]
+        async for topic, indexes in paced(rows)
     }
 
 

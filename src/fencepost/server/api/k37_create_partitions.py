@@ -13,13 +13,14 @@ from fencepost.server.broker import Broker
 from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topics import MAX_PARTITIONS, Topic
+from fencepost.server.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     rows: list[Fields] = []
-    for wanted in message.topics:
+    async for wanted in paced(message.topics):
         row = {"name": wanted.name, "error_code": ErrorCode.NONE, "error_message": None}
         try:
             if times[wanted.name] > 1:

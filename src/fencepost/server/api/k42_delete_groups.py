@@ -7,15 +7,22 @@ it, and what the transaction had for it, although the transaction's commit is co
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
+from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+
+_AT_ONCE: Final = 500
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
     names = list(dict.fromkeys(request.message.groups_names))
-    # At once, so that all deletions share one commit of the store.
-    errors = await asyncio.gather(*(broker.groups.delete(name) for name in names))
+    errors: list[ErrorCode] = []
+    for at in range(0, len(names), _AT_ONCE):
+        # At once, so that they share a commit of the store; but not all, or they would hold up the loop together.
+        errors += await asyncio.gather(*(broker.groups.delete(name) for name in names[at : at + _AT_ONCE]))
+        await asyncio.sleep(0)
     results = [{"group_id": name, "error_code": error} for name, error in zip(names, errors, strict=True)]
     return {"results": results}
 

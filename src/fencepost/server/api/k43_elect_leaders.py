@@ -5,18 +5,19 @@ from __future__ import annotations
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: Request) -> Fields:
     asked = request.message.topic_partitions
     if asked is None:
         return {"error_code": ErrorCode.NONE, "replica_election_results": []}
     results: list[Fields] = []
-    for wanted in asked:
+    async for wanted in paced(asked):
         topic = broker.topics.get(wanted.topic)
         rows: list[Fields] = []
-        for index in wanted.partitions:
-            there = topic is not None and topic.partition(index) is not None
+        async for index in paced(dict.fromkeys(wanted.partitions)):
+            there = topic is not None and 0 <= index < topic.partition_count
             code = ErrorCode.ELECTION_NOT_NEEDED if there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             rows.append({"partition_id": index, "error_code": code, "error_message": None})
         results.append({"topic": wanted.topic, "partition_result": rows})

@@ -13,6 +13,7 @@ from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import TopicPartition
 
 
@@ -30,7 +31,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
         topic = broker.topics.get(wanted.name)
         is_read = entry.reads(wanted.name)
         partitions = []
-        for partition in wanted.partitions:
+        async for partition in paced(wanted.partitions):
             index = partition.partition_index
             if topic is None or not 0 <= index < topic.partition_count:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

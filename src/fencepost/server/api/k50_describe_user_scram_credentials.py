@@ -18,7 +18,7 @@ def handle(broker: Broker, request: Request) -> Fields:
                 "error_message": f"user {user.name!r} has no credentials",
                 "credential_infos": [],
             }
-            for user in request.message.users or ()
+            for user in {user.name: user for user in request.message.users or ()}.values()
         ],
     }
 

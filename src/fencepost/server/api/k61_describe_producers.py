@@ -6,17 +6,21 @@ from fencepost.core.dedup import ProducerEntry
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import paced
 from fencepost.types import Pid
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.message.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return {
         "topics": [
             {
-                "name": topic.name,
-                "partitions": [await _describe(broker, topic.name, index) for index in topic.partition_indexes],
+                "name": name,
+                "partitions": [await _describe(broker, name, index) async for index in paced(indexes)],
             }
-            for topic in request.message.topics
+            async for name, indexes in paced(asked.items())
         ]
     }
 

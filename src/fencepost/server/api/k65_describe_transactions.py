@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from fencepost.core.transactions import State
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 
-def handle(broker: Broker, request: Request) -> Fields:
-    return {"transaction_states": [_describe(broker, name) for name in request.message.transactional_ids]}
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+    names = dict.fromkeys(request.message.transactional_ids)
+    return in_pieces(names, lambda name: _describe(broker, name), lambda rows: {"transaction_states": rows})
 
 
 def _describe(broker: Broker, name: str) -> Fields:

@@ -6,6 +6,7 @@ classic group is not found here (GROUP_ID_NOT_FOUND): see k15.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from fencepost.core.assignors import Partitions
@@ -15,12 +16,14 @@ from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 _CONSUMER_MEMBER: Final = 1
 
 
-def handle(broker: Broker, request: Request) -> Fields:
-    return {"groups": [_describe(broker, group_id) for group_id in request.message.group_ids]}
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+    names = dict.fromkeys(request.message.group_ids)
+    return in_pieces(names, lambda group_id: _describe(broker, group_id), lambda groups: {"groups": groups})
 
 
 def _describe(broker: Broker, group_id: str) -> dict[str, Any]:

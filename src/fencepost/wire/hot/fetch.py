@@ -9,7 +9,7 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, Key
-from fencepost.wire.hot.pieces import counted, length, not_spoken, read_topic, topic
+from fencepost.wire.hot.pieces import check_count, counted, length, not_spoken, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
@@ -139,10 +139,12 @@ def _decode_fetch_request(version: int, view: memoryview, at: int) -> FetchReque
         session_id, session_epoch = _SESSION.unpack_from(view, at)
         at += _SESSION.size
     topic_count, at = read_length(view, at)
+    total = check_count(0, topic_count)
     topics = []
     for _ in counted(topic_count):
         name, topic_id, at = read_topic(view, at, flexible, with_ids)
         partition_count, at = read_length(view, at)
+        total = check_count(total, partition_count)
         partitions = []
         for _ in counted(partition_count):
             leader_epoch, fetched_epoch, start_offset = -1, -1, -1
@@ -191,10 +193,12 @@ def _decode_fetch_request(version: int, view: memoryview, at: int) -> FetchReque
 def _read_forgotten(view: memoryview, at: int, flexible: bool, with_ids: bool) -> tuple[Sequence[ForgottenTopic], int]:
     read_length = read_compact_array_length if flexible else read_array_length
     topic_count, at = read_length(view, at)
+    total = check_count(0, topic_count)
     forgotten = []
     for _ in counted(topic_count):
         name, topic_id, at = read_topic(view, at, flexible, with_ids)
         count, at = read_length(view, at)
+        total = check_count(total, count)
         size = 4 * len(counted(count))
         if at + size > len(view):
             raise cut_off(at + size - len(view))

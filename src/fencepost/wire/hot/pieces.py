@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from fencepost.errors import Malformed
@@ -27,6 +28,18 @@ def counted(count: int) -> range:
     if count < 0:
         raise Malformed("an array that must not be null is null")
     return range(count)
+
+
+MOST_PARTITIONS: Final = 20_000
+"""Partitions, or topics, of one request: they are read on the server's loop."""
+
+
+def check_count(so_far: int, more: int) -> int:
+    """Return the sum; Malformed if a request names more than `MOST_PARTITIONS`."""
+    total = so_far + more
+    if total > MOST_PARTITIONS:
+        raise Malformed(f"the request names {total} partitions, at most {MOST_PARTITIONS} are read")
+    return total
 
 
 def named(name: str | None) -> str:

@@ -9,7 +9,16 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, Key
-from fencepost.wire.hot.pieces import counted, length, named, not_spoken, read_flexible_topic, read_topic, topic
+from fencepost.wire.hot.pieces import (
+    check_count,
+    counted,
+    length,
+    named,
+    not_spoken,
+    read_flexible_topic,
+    read_topic,
+    topic,
+)
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
@@ -97,10 +106,12 @@ def _decode_legacy_produce_request(view: memoryview, at: int) -> ProduceRequest:
     transactional_id, at = read_string(view, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, at)
     topic_count, at = read_array_length(view, at + 6)
+    total = check_count(0, topic_count)
     topics = []
     for _ in counted(topic_count):
         name, at = read_string(view, at)
         partition_count, at = read_array_length(view, at)
+        total = check_count(total, partition_count)
         partitions = []
         for _ in counted(partition_count):
             index = INT32.unpack_from(view, at)[0]
@@ -114,10 +125,12 @@ def _decode_flexible_produce_request(version: int, view: memoryview, at: int) ->
     transactional_id, at = read_compact_string(view, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, at)
     topic_count, at = read_compact_array_length(view, at + 6)
+    total = check_count(0, topic_count)
     topics = []
     for _ in counted(topic_count):
         name, topic_id, at = read_flexible_topic(view, at, version >= _TOPIC_IDS)
         partition_count, at = read_compact_array_length(view, at)
+        total = check_count(total, partition_count)
         partitions = []
         for _ in counted(partition_count):
             index = INT32.unpack_from(view, at)[0]
