@@ -3,20 +3,24 @@
 Per chunk: a partition for every row, rows grouped by partition, and then batch after batch encoded straight from the
 columns. Whole batches enter a partition's queue behind its open one, so order is kept with whatever is sent before and
 after. Everything that can be wrong with a table is found before its first row is accepted.
+
+A topic's partitions need not be known (PROD-1, PROD-5): the rows then wait as they are, in order with what `send` was
+given, and the send thread encodes them when the partitions are there. A partition that does not exist is said by the
+ticket then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fencepost.client.options import ProducerOptions
-from fencepost.client.partition_queue import Batch
+from fencepost.client.partition_queue import Batch, EncodedRows, WaitingRows
 from fencepost.client.queue import Queues
-from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
+from fencepost.client.ticket import Delivered, Settlement, Ticket
 from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge, SendFailed
-from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, decode_batch, group_rows, partition_rows
+from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
 from fencepost.types import Milliseconds
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 _RECORD_OVERHEAD = 36
+_SMALLEST_PIECE = 4096
+"""Bytes of the rows of a table that wait together for their topic's partitions, at least."""
 _NAME_IT = "a record without a key needs its partition named, to be the same once more"
 
 
@@ -41,9 +47,9 @@ class DeliveredRun(NamedTuple):
 class BulkTicket:
     """What `send_arrow` hands back: settled when all of the table's records are."""
 
-    def __init__(self, tickets: list[Ticket], ahead: Ticket | None = None) -> None:
-        self._tickets = tickets  # the first record of every batch
-        self._ahead = ahead  # a row in a batch that it may share with others
+    def __init__(self, parts: Sequence[Ticket | WaitingRows]) -> None:
+        self._parts = parts
+        """The first record of every batch, or rows that had no batch yet when they were accepted."""
 
     def done(self) -> bool:
         return all(ticket.done() for ticket in self._all())
@@ -53,21 +59,15 @@ class BulkTicket:
         failure = self.exception(timeout)
         if failure is not None:
             raise failure
-        runs = [run for ticket in self._tickets for run in _runs(ticket)]
-        if self._ahead is not None:
-            where = self._ahead.result(0)
-            runs.insert(0, DeliveredRun(where.topic, where.partition, where.offset, 1))
-        return tuple(runs)
+        return tuple(run for ticket in self._all() for run in _runs(ticket))
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
         deadline = None if timeout is None else monotonic() + timeout
         first: FencepostError | None = None
         for ticket in self._all():
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            failure = ticket.exception(left)
-            if ticket is not self._ahead:
-                failure = _failure(ticket.settlement)
-            first = first or failure
+            ticket.exception(left)
+            first = first or _failure(ticket.settlement)
         return first
 
     def __await__(self) -> Generator[Any, None, tuple[DeliveredRun, ...]]:
@@ -80,21 +80,50 @@ class BulkTicket:
 
     def __len__(self) -> int:
         """The number of records."""
-        return sum(ticket.settlement.count for ticket in self._tickets) + (self._ahead is not None)
+        return sum(part.records if isinstance(part, WaitingRows) else part.settlement.count for part in self._parts)
 
     def _all(self) -> Iterator[Ticket]:
-        if self._ahead is not None:
-            yield self._ahead
-        yield from self._tickets
+        """One ticket of every batch. Who has waited for the first of rows that waited finds all the others."""
+        for part in self._parts:
+            if isinstance(part, WaitingRows):
+                yield part.ticket
+                yield from part.tickets[1:]
+            else:
+                yield part
+
+
+class _Sending(NamedTuple):
+    """What every chunk of a table is sent with."""
+
+    queues: Queues
+    options: ProducerOptions
+    topic: str
+    now_ms: Milliseconds
+
+    def keep(self, chunk: pa.RecordBatch) -> WaitingRows | None:
+        """Has the rows wait for the topic's partitions; None if these are known by now."""
+        size = HEADER_SIZE + chunk.nbytes + _RECORD_OVERHEAD * chunk.num_rows
+
+        def encode(count: int) -> list[EncodedRows]:
+            source = column_source(chunk)
+            return list(
+                self.encoded(source, _choose(self.queues, self.options, self.topic, chunk, source, count), count)
+            )
+
+        return self.queues.keep_rows(self.topic, chunk.num_rows, size, self.now_ms, encode)
+
+    def encoded(self, source: ColumnSource, partitions: Any, count: int) -> Iterator[EncodedRows]:
+        """Batch after batch, each with its partition."""
+        limit = self.options.batch_size
+        for partition, order, at, stop in _groups(source, partitions, count):
+            while at < stop:
+                builder = BatchBuilder(limit)
+                at = builder.append_columns(source, at, stop, timestamp=self.now_ms, rows=order, limit=limit)
+                yield EncodedRows(partition, builder)
 
 
 def send_table(
-    queues: Queues,
-    send_row: Callable[..., Ticket],
-    options: ProducerOptions,
-    topic: str,
-    table: pa.Table | pa.RecordBatch,
-    now_ms: Milliseconds,
+    queues: Queues, options: ProducerOptions, topic: str, table: pa.Table | pa.RecordBatch, now_ms: Milliseconds
 ) -> BulkTicket:
     import pyarrow as pa
 
@@ -106,31 +135,37 @@ def send_table(
     sources = [column_source(chunk) for chunk in chunks]
     for chunk in chunks:
         _check_sizes(chunk, options.max_request_size)
-    if not chunks:
-        return BulkTicket([])
-    tickets: list[Ticket] = []
-    ahead: Ticket | None = None
-    if not queues.partition_count(topic):
-        # The first row goes ahead and has its topic found; the others wait for that here, and nobody else does.
-        ahead = _send_ahead(send_row, topic, chunks[0], now_ms)
-        chunks[0] = chunks[0].slice(1)
-        sources[0] = column_source(chunks[0])
-    count = queues.partition_count(topic)
-    chosen = [
-        _choose(queues, options, topic, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)
-    ]
-    for source, partitions in zip(sources, chosen, strict=True):
-        for partition, order, at, stop in _groups(source, partitions, count):
-            while at < stop:
-                builder = BatchBuilder(options.batch_size)
-                at = builder.append_columns(source, at, stop, timestamp=now_ms, rows=order, limit=options.batch_size)
-                try:
-                    batch = queues.enqueue(topic, partition, builder)
-                except BufferFull as error:
-                    error.accepted = BulkTicket(tickets, ahead)
-                    raise
-                tickets.append(Ticket(batch, 0, builder.base_timestamp))
-    return BulkTicket(tickets, ahead)
+    sending, parts = _Sending(queues, options, topic, now_ms), list[Ticket | WaitingRows]()
+    try:
+        if not queues.partition_count(topic):
+            chunks = _keep_all(sending, chunks, parts)
+            sources = [column_source(chunk) for chunk in chunks]
+        count = queues.partition_count(topic)
+        chosen = [
+            _choose(queues, options, topic, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)
+        ]
+        for source, partitions in zip(sources, chosen, strict=True):
+            for partition, builder in sending.encoded(source, partitions, count):
+                parts.append(Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp))
+    except BufferFull as error:
+        error.accepted = BulkTicket(parts)
+        raise
+    return BulkTicket(parts)
+
+
+def _keep_all(
+    sending: _Sending, chunks: list[pa.RecordBatch], parts: list[Ticket | WaitingRows]
+) -> list[pa.RecordBatch]:
+    """Has the rows wait in pieces that find room one by one. Returns what is left when the partitions become known."""
+    largest = max(_SMALLEST_PIECE, min(sending.options.max_request_size, sending.options.buffer_memory // 16))
+    for number, chunk in enumerate(chunks):
+        rows = max(1, chunk.num_rows * largest // (chunk.nbytes + _RECORD_OVERHEAD * chunk.num_rows))
+        for at in range(0, chunk.num_rows, rows):
+            kept = sending.keep(chunk.slice(at, rows))
+            if kept is None:
+                return [chunk.slice(at), *chunks[number + 1 :]]
+            parts.append(kept)
+    return []
 
 
 def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple[int, Any, int, int]]:
@@ -142,26 +177,6 @@ def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple
     for partition in range(count):
         if starts[partition] < starts[partition + 1]:
             yield partition, order, starts[partition], starts[partition + 1]
-
-
-def _send_ahead(send_row: Callable[..., Ticket], topic: str, chunk: pa.RecordBatch, now_ms: Milliseconds) -> Ticket:
-    builder = BatchBuilder()
-    builder.append_columns(column_source(chunk), 0, 1, timestamp=now_ms)
-    (record,) = decode_batch(builder.build())
-    partition = chunk.column("partition")[0].as_py() if "partition" in chunk.schema.names else None
-    ticket = send_row(
-        topic,
-        record.value,
-        key=record.key,
-        headers=record.headers or None,
-        partition=partition,
-        timestamp=record.timestamp,
-    )
-    if isinstance(settlement := ticket.settlement, Unplaced):
-        settlement.wait(None)
-    if ticket.done() and (error := ticket.exception(0)) is not None:
-        raise error
-    return ticket
 
 
 def _check_columns(names: list[str]) -> None:
@@ -201,7 +216,7 @@ def _choose(
     if options.partitioner is None and not {"key", "partition"} & set(chunk.schema.names):
         if queues.needs_partitions and count > 1:
             raise FencepostError(_NAME_IT)
-        return queues.next_partition(topic)
+        return queues.next_partition(topic, count)
     if options.partitioner is not None:
         keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
         as_bytes = [key.encode() if isinstance(key, str) else key for key in keys]
@@ -218,7 +233,7 @@ def _choose(
     if options.partitioner is None and pc.any(pc.equal(chosen, -1)).as_py():
         if queues.needs_partitions and count > 1:
             raise FencepostError(_NAME_IT)
-        keyless = pa.scalar(queues.next_partition(topic), pa.int32())
+        keyless = pa.scalar(queues.next_partition(topic, count), pa.int32())
         chosen = pc.if_else(pc.equal(chosen, -1), keyless, chosen)
     _check_partitions(chosen, count)
     return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]

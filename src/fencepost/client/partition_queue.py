@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
@@ -116,6 +117,42 @@ class Waiting(NamedTuple):
     charged: int
     deadline: float
 
+    @property
+    def records(self) -> int:
+        return 1
+
+
+class WaitingRows:
+    """Rows of a table that have no partitions yet. They are encoded when these are known."""
+
+    __slots__ = ("_encode", "charged", "deadline", "encoded", "error", "records", "ticket", "tickets")
+
+    def __init__(
+        self, ticket: Ticket, records: int, charged: int, deadline: float, encode: Callable[[int], list[EncodedRows]]
+    ) -> None:
+        self.ticket = ticket
+        """Of the first batch, once there is one."""
+        self.tickets = [ticket]
+        """One of each batch."""
+        self.records = records
+        self.charged = charged
+        self.deadline = deadline
+        self.encoded: list[EncodedRows] | None = None
+        self.error: Exception | None = None
+        self._encode = encode
+
+    def encode(self, partition_count: int) -> None:
+        """Without the lock of the queues: it takes its time."""
+        try:
+            self.encoded = self._encode(partition_count)
+        except Exception as error:  # noqa: BLE001 - a partition that does not exist, or the partitioner's: for the ticket
+            self.error, self.encoded = error, []
+
+
+class EncodedRows(NamedTuple):
+    partition: int
+    builder: BatchBuilder
+
 
 class TopicQueues(Lane):
     __slots__ = ("name", "owned", "partition_count", "partitions", "roaming", "roaming_queue", "unplaced", "waiting")
@@ -132,7 +169,7 @@ class TopicQueues(Lane):
         self.owned: frozenset[int] | None = None
         """The partitions that records without a partition may go to; None: to any."""
         self.undesignated = self.roaming_queue = PartitionQueue(self, UNDESIGNATED)
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting | WaitingRows] = deque()
         self.unplaced: Unplaced | None = None
         self.roaming = 0
         """Batches of the undesignated queue that are under way; the send thread's alone."""
@@ -140,7 +177,7 @@ class TopicQueues(Lane):
     def know(self, partition_count: int) -> None:
         """The topic has so many partitions."""
         self.partition_count = partition_count
-        mine = self._mine()
+        mine = self._mine(partition_count)
         self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
 
     def admit(self) -> None:
@@ -166,17 +203,18 @@ class TopicQueues(Lane):
         if self.owned is not None and partition not in self.owned:
             raise NotOwned(self.name, partition, self.owned, self.partition_count)
 
-    def pick(self, turn: int) -> int:
-        """A partition for records without a key, each turn another one. NotOwned if what is owned does not exist."""
+    def pick(self, turn: int, count: int) -> int:
+        """One of `count` partitions for records without a key, each turn another one. NotOwned if what is owned does
+        not exist."""
         if self.owned is None:
-            return turn % self.partition_count
-        if not (mine := self._mine()):
-            raise NotOwned(self.name, None, self.owned, self.partition_count)
+            return turn % count
+        if not (mine := self._mine(count)):
+            raise NotOwned(self.name, None, self.owned, count)
         return mine[turn % len(mine)]
 
-    def _mine(self) -> list[int]:
+    def _mine(self, count: int) -> list[int]:
         """What is owned, as far as the topic has it."""
-        return sorted(self.owned.intersection(range(self.partition_count))) if self.owned is not None else []
+        return sorted(self.owned.intersection(range(count))) if self.owned is not None else []
 
     def queue(self, partition: int) -> PartitionQueue:
         queue = self.partitions.get(partition)
@@ -188,13 +226,13 @@ class TopicQueues(Lane):
 
 
 class Lone(Settlement):
-    """A record that failed before it had a batch."""
+    """A record, or rows of a table, that failed before they had a batch."""
 
-    __slots__ = ("topic_name",)
+    __slots__ = ("count", "topic_name")
 
     partition = UNDESIGNATED
-    count = 1
 
-    def __init__(self, lock: threading.Lock, topic_name: str) -> None:
+    def __init__(self, lock: threading.Lock, topic_name: str, count: int = 1) -> None:
         super().__init__(lock)
         self.topic_name = topic_name
+        self.count = count

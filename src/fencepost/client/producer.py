@@ -169,15 +169,16 @@ class Producer:
         """Sends a row per record, encoded straight from the columns without the GIL.
 
         Columns, each of them optional: `key` and `value` (binary or text), `headers` (a list of (key, value), or a
-        map), `partition` (a whole number) and `timestamp`. Others are left alone. The first call for a topic waits
-        until its partitions are known. Rows that have neither key nor partition go to one partition per chunk.
+        map), `partition` (a whole number) and `timestamp`. Others are refused. Rows of a topic whose partitions are not
+        known yet wait for them, in order with what `send` was given. Rows that have neither key nor partition go to one
+        partition per chunk.
         """
         if self._thread is None:
             self._begin()
         from fencepost.client.bulk import send_table
 
         queues, options = self._sender.queues, self._options
-        return send_table(queues, self._sender.queues.intake.send, options, topic, table, self._clock.now_ms())
+        return send_table(queues, options, topic, table, self._clock.now_ms())
 
     def _send_slowly(
         self,

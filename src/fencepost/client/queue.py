@@ -30,7 +30,15 @@ from typing import Any
 from fencepost.client.checks import check_topic, header_pairs, whole_number
 from fencepost.client.clock import Clock
 from fencepost.client.options import ProducerOptions
-from fencepost.client.partition_queue import Batch, Lone, PartitionQueue, TopicQueues, Waiting
+from fencepost.client.partition_queue import (
+    Batch,
+    EncodedRows,
+    Lone,
+    PartitionQueue,
+    TopicQueues,
+    Waiting,
+    WaitingRows,
+)
 from fencepost.client.record_size import RECORD_OVERHEAD, as_bytes, size_of
 from fencepost.client.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
 from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge, SendFailed
@@ -108,8 +116,6 @@ class Queues:
             partition = whole_number(partition, "partition")
         if headers is not None:
             headers = header_pairs(headers)
-        if topic_name not in self._topics:
-            check_topic(topic_name)
         if options.serializes:
             size = RECORD_OVERHEAD
         else:
@@ -119,12 +125,7 @@ class Queues:
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
         with self._lock:
-            if (refusal := self.refusal) is not None:
-                raise refusal
-            topic = self._topics.get(topic_name)
-            if topic is None:
-                topic = self._topics[topic_name] = TopicQueues(topic_name, self._budget)
-                topic.restrict(self._owned.get(topic_name))
+            topic = self._topic(topic_name)
             queue = self._destination(topic, key, partition)
             while not topic.has_room_for(size, queue):
                 self._wait_for_room(topic, queue, size)
@@ -185,16 +186,52 @@ class Queues:
         timestamp: Milliseconds,
         size: int,
     ) -> Ticket:
+        ticket = self._waiting_ticket(topic, timestamp)
+        deadline = self._clock.monotonic() + self._options.delivery_timeout
+        topic.waiting.append(Waiting(key, value, headers, partition, timestamp, ticket, size, deadline))
+        topic.charge(size)
+        return ticket
+
+    def _waiting_ticket(self, topic: TopicQueues, timestamp: Milliseconds) -> Ticket:
         if topic.unplaced is None:
             topic.unplaced = Unplaced(self._settling)
             self._unsettled[topic.unplaced] = None
             self._to_place[topic] = None
             self._wake()
-        ticket = Ticket(topic.unplaced, len(topic.waiting), timestamp)
-        deadline = self._clock.monotonic() + self._options.delivery_timeout
-        topic.waiting.append(Waiting(key, value, headers, partition, timestamp, ticket, size, deadline))
-        topic.charge(size)
-        return ticket
+        return Ticket(topic.unplaced, len(topic.waiting), timestamp)
+
+    def keep_rows(
+        self,
+        topic_name: str,
+        records: int,
+        size: int,
+        timestamp: Milliseconds,
+        encode: Callable[[int], list[EncodedRows]],
+    ) -> WaitingRows | None:
+        """Rows of a table for a topic whose partitions are not known: they wait in order with `send`'s records. None:
+        the partitions are known by now, and nothing was kept."""
+        with self._lock:
+            topic = self._topic(topic_name)
+            while not topic.partition_count and not topic.has_room_for(size):
+                self._wait_for_room(topic, None, size)
+            if topic.partition_count:
+                return None
+            ticket = self._waiting_ticket(topic, timestamp)
+            deadline = self._clock.monotonic() + self._options.delivery_timeout
+            rows = WaitingRows(ticket, records, size, deadline, encode)
+            topic.waiting.append(rows)
+            topic.charge(size)
+            return rows
+
+    def _topic(self, name: str) -> TopicQueues:
+        if (refusal := self.refusal) is not None:
+            raise refusal
+        topic = self._topics.get(name)
+        if topic is None:
+            check_topic(name)
+            topic = self._topics[name] = TopicQueues(name, self._budget)
+            topic.restrict(self._owned.get(name))
+        return topic
 
     def _queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count
@@ -209,7 +246,7 @@ class Queues:
             elif self.needs_partitions:
                 raise FencepostError("a record without a key needs its partition named, to be the same once more")
             else:
-                topic.pick(0)
+                topic.pick(0, count)
                 return topic.undesignated
         if not 0 <= partition < count:
             raise SendFailed(
@@ -247,11 +284,11 @@ class Queues:
         topic = self._topics.get(topic_name)
         return topic.partition_count if topic is not None else 0
 
-    def next_partition(self, topic_name: str) -> int:
+    def next_partition(self, topic_name: str, count: int) -> int:
         """For rows without a key that are sent together: each time another one."""
         with self._lock:
             self._bulks += 1
-            return self._topics[topic_name].pick(self._bulks)
+            return self._topics[topic_name].pick(self._bulks, count)
 
     def write_only_to(self, owned: Mapping[str, frozenset[int]]) -> None:
         """While partitions of a topic are owned, records that name no partition go to those or are refused."""
@@ -273,17 +310,19 @@ class Queues:
             queue = topic.queue(partition)
             if not topic.has_room_for(builder.size, queue):
                 self._wait_for_room(topic, queue, builder.size)
-            if queue.open is not None:
-                self._seal(queue)
-            now = self._clock.monotonic()
-            batch = Batch(self._settling, queue, now, now + self._options.delivery_timeout)
-            batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
-            topic.charge(builder.size, queue)
-            queue.sealed.append(batch)
-            self._unsettled[batch] = None
-            self._active[queue] = None
-            self._wake()
-            return batch
+            return self._enqueue(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+
+    def _enqueue(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> Batch:
+        if queue.open is not None:
+            self._seal(queue)
+        batch = Batch(self._settling, queue, self._clock.monotonic(), deadline)
+        batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
+        queue.topic.charge(builder.size, queue)
+        queue.sealed.append(batch)
+        self._unsettled[batch] = None
+        self._active[queue] = None
+        self._wake()
+        return batch
 
     def _open(self, queue: PartitionQueue) -> Batch:
         now = self._clock.monotonic()
@@ -435,27 +474,40 @@ class Queues:
         With serializers the topic stays as it is, and what has come since the last turn is serialized and moved.
         """
         options = self._options
-        with self._lock:
-            waiting, topic.waiting = topic.waiting, deque()
-            unplaced, topic.unplaced = topic.unplaced, None
-            self._to_place.pop(topic, None)
-            if not options.serializes:
-                self._place(topic, partition_count, waiting, unplaced)
+        while True:
+            with self._lock:
+                rows = [each for each in topic.waiting if isinstance(each, WaitingRows) and each.encoded is None]
+                if not rows:
+                    waiting, topic.waiting = topic.waiting, deque()
+                    unplaced, topic.unplaced = topic.unplaced, None
+                    self._to_place.pop(topic, None)
+                    if not options.serializes:
+                        self._place(topic, partition_count, waiting, unplaced)
+                    break
+            for each in rows:  # which takes its time: without the lock, and what has come meanwhile in another round
+                each.encode(partition_count)
         if options.serializes:
             # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
-            ready = [self._serialized(topic, record, unplaced) for record in waiting]
+            ready = [self._serialized(topic, record, unplaced) for record in waiting if isinstance(record, Waiting)]
             with self._lock:
                 self._place(topic, partition_count, deque(record for record in ready if record is not None), unplaced)
         if unplaced is not None:
             unplaced.moved()  # runs callbacks of what failed meanwhile: not under the lock
 
     def _place(
-        self, topic: TopicQueues, partition_count: int, waiting: deque[Waiting], unplaced: Unplaced | None
+        self,
+        topic: TopicQueues,
+        partition_count: int,
+        waiting: Iterable[Waiting | WaitingRows],
+        unplaced: Unplaced | None,
     ) -> None:
         topic.know(partition_count)
         into: dict[Settlement, None] = {}
         for record in waiting:
             topic.charge(-record.charged)
+            if isinstance(record, WaitingRows):
+                into.update(dict.fromkeys(self._place_rows(topic, record, unplaced)))
+                continue
             try:
                 size = size_of(record.key, record.value, record.headers)
                 queue = self._queue_for(topic, record.key, record.partition)
@@ -473,6 +525,17 @@ class Queues:
             self._unsettled.pop(unplaced, None)
             self._all_settled.notify_all()
         self._room.notify_all()
+
+    def _place_rows(self, topic: TopicQueues, rows: WaitingRows, unplaced: Unplaced | None) -> list[Batch]:
+        if rows.error is not None:
+            self._fail_one(topic, rows.ticket, rows.error, unplaced, rows.records)
+            return []
+        batches = [
+            self._enqueue(topic.queue(partition), builder, rows.deadline) for partition, builder in rows.encoded or ()
+        ]
+        rows.tickets[1:] = [Ticket(batch, 0, rows.ticket.timestamp) for batch in batches[1:]]
+        rows.ticket.settlement, rows.ticket.index = batches[0], 0  # the last step: whoever finds it finds the others
+        return batches
 
     def _serialized(self, topic: TopicQueues, record: Waiting, unplaced: Unplaced | None) -> Waiting | None:
         options = self._options
@@ -496,12 +559,14 @@ class Queues:
             return None
         return record._replace(key=key, value=value)
 
-    def _fail_one(self, topic: TopicQueues, ticket: Ticket, error: Exception, unplaced: Unplaced | None) -> None:
+    def _fail_one(
+        self, topic: TopicQueues, ticket: Ticket, error: Exception, unplaced: Unplaced | None, records: int = 1
+    ) -> None:
         if not isinstance(error, FencepostError):
             cause = error
             error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
             error.__cause__ = cause
-        lone = Lone(self._settling, topic.name)
+        lone = Lone(self._settling, topic.name, records)
         lone.fail(error)  # before any ticket has it: no callback runs under the lock
         ticket.settlement, ticket.index = lone, 0
         self._unsettled[lone] = None
@@ -518,7 +583,7 @@ class Queues:
     def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> None:
         """Fails what waits for the topic's partitions: all of it, or what has expired."""
         with self._lock:
-            keep: deque[Waiting] = deque()
+            keep: deque[Waiting | WaitingRows] = deque()
             unplaced = topic.unplaced
             before = len(topic.waiting)
             for record in topic.waiting:
@@ -526,7 +591,7 @@ class Queues:
                     keep.append(record)
                     continue
                 topic.charge(-record.charged)
-                self._fail_one(topic, record.ticket, error, unplaced)
+                self._fail_one(topic, record.ticket, error, unplaced, record.records)
             topic.waiting = keep
             has_failed = len(keep) < before
             if has_failed:

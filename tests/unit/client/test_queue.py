@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fencepost.client.bulk import send_table
+from fencepost.client.bulk import BulkTicket, send_table
 from fencepost.client.ticket import Ticket
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
 from fencepost.testing.clock import HandWoundClock
@@ -337,7 +337,7 @@ def test_rows_of_a_table_that_were_accepted_before_the_memory_was_full_have_thei
     producer.settle()
     table = pa.table({"value": [b"x" * 1000] * 40})
     with pytest.raises(BufferFull) as caught:
-        send_table(producer.sender.queues, producer.send, producer.options, "t", table, 0)
+        send_table(producer.sender.queues, producer.options, "t", table, 0)
     accepted = caught.value.accepted
     producer.settle()
     assert len(accepted) == len(on.values("t", 0)) - 1 > 0
@@ -460,3 +460,80 @@ def test_a_setting_that_makes_no_sense_is_refused_with_its_name(options: dict[st
         SteppedProducer(cluster(), **options)  # type: ignore[arg-type]
     assert next(iter(options)) in str(raised.value)
     assert isinstance(raised.value, FencepostError)
+
+
+def send_rows(producer: SteppedProducer, topic: str, values: list[bytes], **columns: list[Any]) -> BulkTicket:
+    table = pa.table({"value": values, **columns})
+    return send_table(producer.sender.queues, producer.options, topic, table, producer.clock.now_ms())
+
+
+def test_a_table_for_a_new_topic_waits_in_order_with_records_and_blocks_nobody() -> None:
+    """PROD-1, PROD-5: nobody has taken a turn on the send thread yet, and all three calls have returned."""
+    on = cluster(t=2)
+    producer = SteppedProducer(on)
+    before = producer.send("t", b"before", key=b"k", partition=1)
+    rows = send_rows(producer, "t", [b"1", b"2", b"3"], partition=[1, 0, 1])
+    after = producer.send("t", b"after", partition=1)
+    assert len(rows) == 3
+    assert not rows.done()
+    producer.settle()
+    assert on.values("t", 1) == [b"before", b"1", b"3", b"after"]
+    assert on.values("t", 0) == [b"2"]
+    assert [(run.partition, run.offset, run.records) for run in rows.result(0)] == [(0, 0, 1), (1, 1, 2)]
+    assert (before.result(0).offset, after.result(0).offset) == (0, 3)
+    assert rows.done()
+    assert producer.sender.queues.held == 0
+
+
+def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist() -> None:
+    on = cluster(t=2)
+    producer = SteppedProducer(on)
+    rows = send_rows(producer, "t", [b"1", b"2"], partition=[0, 7])
+    fine = producer.send("t", b"fine", partition=0)
+    producer.settle()
+    with pytest.raises(SendFailed, match="there is no partition 7"):
+        rows.result(0)
+    assert fine.result(0).offset == 0
+    assert producer.sender.settling.failures.take() == (0, ())  # somebody has looked
+    assert producer.sender.queues.held == 0
+
+
+def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_records() -> None:
+    on = cluster()
+    on.creates_topics = False
+    producer = SteppedProducer(on, delivery_timeout=2.0)
+    rows = send_rows(producer, "nowhere", [b"1", b"2", b"3"])
+    started = producer.clock.monotonic()
+    producer.settle()
+    assert producer.clock.monotonic() - started < 2.2  # the turn that failed them polls once more
+    assert isinstance(rows.exception(0), SendFailed)
+    assert producer.sender.queues.held == 0
+    again = send_rows(producer, "nowhere", [b"1", b"2", b"3"])
+    producer.settle()
+    assert producer.sender.settling.failures.take()[0] == 3  # nobody has looked
+    assert again.done()
+
+
+def test_a_table_for_a_new_topic_that_finds_no_room_has_the_ticket_of_what_found_some() -> None:
+    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, when_full="raise")
+    with pytest.raises(BufferFull) as refused:
+        send_rows(producer, "t", [b"x" * 1000] * 100)
+    accepted = refused.value.accepted
+    assert isinstance(accepted, BulkTicket)
+    assert 0 < len(accepted) < 100
+    producer.settle()
+    assert sum(run.records for run in accepted.result(0)) == len(accepted)
+    assert producer.sender.queues.held == 0
+
+
+def test_a_table_for_a_new_topic_can_be_awaited() -> None:
+    producer = SteppedProducer(cluster(t=1))
+
+    async def main() -> int:
+        rows = send_rows(producer, "t", [b"1", b"2"])
+        stepping = asyncio.get_running_loop().run_in_executor(None, producer.settle)
+        runs = await rows
+        await stepping
+        return sum(run.records for run in runs)
+
+    assert asyncio.run(main()) == 2
