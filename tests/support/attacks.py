@@ -11,11 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pytest
 
-import fencepost
 from fencepost.errors import ErrorCode
 from tests.support.bystander import Bystander, Seen
 from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
@@ -40,10 +39,19 @@ class Row(NamedTuple):
     peak: int
 
 
+class Attacked(Protocol):
+    """A server process."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+
+
 class Siege:
     """A server of its own, a bystander that writes to it, and a place to attack from."""
 
-    def __init__(self, server: fencepost.Server, bystander: Bystander, *, long: bool) -> None:
+    def __init__(self, server: Attacked, bystander: Bystander, *, long: bool) -> None:
         self.server = server
         self.address = server.address
         self.long = long

@@ -117,5 +117,6 @@ def _announce(config: ServerConfig, address: str, directory: Path, as_json: bool
 def _set_up_logging(verbose: int) -> None:
     import logging
 
-    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from fencepost.server.reporting import report_to_stderr
+
+    report_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))

@@ -8,6 +8,7 @@ groups.py, group_messages.py                       server: a consumer group of t
 consumer_group.py, consumer_group_messages.py, assignors.py    server: one of the new protocol
 topic_name.py        server, client: which names a topic may have
 topic_pattern.py     server: regular expressions over topic names, which no pattern makes slow
+repeats.py           which of many log lines of the same kind are written
 offsets.py           server: the committed offsets of a group
 ownership.py         server: own, as compare-and-set on a generation
 pid.py, inflight.py  client: who a producer is; order, retry and doubt of a partition's batches

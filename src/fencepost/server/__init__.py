@@ -6,6 +6,7 @@ in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, t
     server.py, child.py, settings.py      in the foreground, in a thread or as a process; what it can be told
     listener.py, connection.py, receiving.py, memory.py, allocator.py    clients, and what they may cost
     router.py, api/                       from an API key to its handler, a file each
+    reporting.py                          lines on stderr, which nobody waits for
     turns.py                              long work in pieces, with other connections in between
     broker.py, datadir.py, clock.py       what the handlers ask; where it lies; the time
     topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them

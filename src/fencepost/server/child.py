@@ -7,6 +7,7 @@ It ends with its parent: when standard input closes, whatever the reason, it dra
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import threading
 from pathlib import Path
 
 from fencepost.errors import FencepostError
+from fencepost.server.reporting import report_to_stderr
 from fencepost.server.server import ServerConfig, run
 
 
@@ -30,6 +32,7 @@ def main() -> int:
         print("ready", address, data, flush=True)
         threading.Thread(target=end_with_parent, daemon=True).start()
 
+    report_to_stderr(logging.WARNING)
     try:
         run(ServerConfig(**settings), on_ready=on_ready)
     except FencepostError as error:

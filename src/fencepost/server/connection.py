@@ -19,7 +19,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_NOT: Final = Struct("ii").pack(1, 0)
 """For SO_LINGER: closing resets the connection and drops what is still unsent."""
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+"""A client that is silent for a minute is asked for a sign of life; one that gives none for another is gone."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _AT_A_STRETCH: Final = 512 * 1024
 """Bytes of requests that are worked off for one connection before all others had a turn: about half a millisecond."""
@@ -50,6 +52,17 @@ _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
 _MOST_WAITING_BYTES: Final = 1024 * 1024
 """The same, of the bytes of those in line."""
+
+
+def _keep_alive(raw: Any) -> None:
+    """Have the system find out when the client's machine is gone, also while nobody has anything to send."""
+    if raw is None:
+        return
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
 
 class _Pending:
@@ -120,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self.dialled = (here[0], here[1]) if here else ("", 0)
         self.peer = f"{there[0]}:{there[1]}" if there else "?"
+        _keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.is_read = True
+        self.socket: socket.socket | None = None
 
     def pause_reading(self) -> None:
         self.is_read = False
@@ -36,8 +38,8 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
-    def get_extra_info(self, name: str) -> None:
-        return None
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return self.socket if name == "socket" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
     def write(self, data: bytes) -> None: ...
@@ -47,9 +49,10 @@ class Wire:
 class Served:
     """A connection whose requests are noted, each as the number that it carries."""
 
-    def __init__(self) -> None:
+    def __init__(self, raw: socket.socket | None = None) -> None:
         self.begun: list[int] = []
         self.wire = Wire()
+        self.wire.socket = raw
         broker = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: 0.0),
             codecs=Codecs,
@@ -148,3 +151,11 @@ def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() ->
         assert served.wire.is_read
 
     asyncio.run(talk())
+
+
+def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
+    with socket.socket() as raw:
+        Served(raw)
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
