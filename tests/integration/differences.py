@@ -23,6 +23,26 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     "batches remembered per producer": Difference(
         16, 5, "fencepost's own client may have more than five batches in flight per partition"
     ),
+    "other records with the sequences of a batch": Difference(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.NONE,
+        "Kafka takes them for a duplicate: acknowledged, and not stored; with this code clients go on with a new epoch",
+    ),
+    "sequences of an earlier transaction": Difference(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.NONE,
+        "Kafka takes them for a duplicate, and a transaction is committed without records that it acknowledged",
+    ),
+    "a cut of an earlier transaction": Difference(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        "clients abort the transaction and go on with a new epoch; Kafka's code ends librdkafka's producer",
+    ),
+    "a new pid whose first sequence is not 0": Difference(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.NONE,
+        "H(P) + 1 = S from the first batch on: what should have come before it did not come",
+    ),
     "old record format": Difference(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.INVALID_RECORD,

@@ -97,10 +97,12 @@ def test_a_duplicate_older_than_the_remembered_ones_is_out_of_order_to_strangers
     assert writer.write(40)[:2] == (NONE, 40)
 
 
-def test_a_duplicate_with_another_checksum_is_still_a_duplicate_to_strangers(writer: Writer) -> None:
-    """IDEM-2: Kafka compares sequences only, and the first one stays."""
+def test_other_records_with_the_sequences_of_a_batch_are_no_duplicate(server: TestedServer, writer: Writer) -> None:
+    """IDEM-2: acknowledged, they would be lost. Kafka compares sequences only."""
     writer.write(0, 2)
-    assert writer.write(0, 2, mark="other")[:2] == (NONE, 0)
+    refused = writer.write(0, 2, mark="other")
+    assert refused.error is server.answer_to("other records with the sequences of a batch")
+    assert writer.write(0, 2)[:2] == (NONE, 0)
     assert writer.client.fetch(writer.topic, 0).values == [b"0", b"1"]
 
 
@@ -175,26 +177,47 @@ def test_a_higher_epoch_forgets_the_batches_of_the_old_one(writer: Writer) -> No
     assert writer.end_offset() == 3
 
 
+@pytest.mark.parametrize("first", [1, 17, 1_000_000_007, MAX_SEQUENCE])
+def test_a_new_pid_begins_at_sequence_0(server: TestedServer, writer: Writer, first: int) -> None:
+    """IDEM-2: a partition that has never seen a pid expects 0. Kafka takes what comes, and would take 0 for a duplicate
+    afterwards."""
+    assert writer.write(first).error is server.answer_to("a new pid whose first sequence is not 0")
+
+
+def test_a_new_pid_begins_at_sequence_0_of_any_epoch(writer: Writer) -> None:
+    assert writer.write(0, epoch=12)[:2] == (NONE, 0)
+    assert writer.write(1, epoch=12)[:2] == (NONE, 1)
+
+
 @pytest.mark.parametrize("first", [0, 1, 17, 1_000_000_007, MAX_SEQUENCE])
-def test_an_unknown_pid_may_start_at_any_sequence(writer: Writer, first: int) -> None:
-    """A partition that has no state for a pid (never had, or forgot) takes what comes."""
-    assert writer.write(first)[:2] == (NONE, 0)
-    assert writer.write(first)[:2] == (NONE, 0)
-    assert writer.end_offset() == 1
+def test_a_pid_that_another_server_issued_may_start_at_any_sequence(writer: Writer, first: int) -> None:
+    """Its producer may have written to this log when another server had it."""
+    foreign = foreign_of(writer)
+    assert foreign.write(first)[:2] == (NONE, 0)
+    assert foreign.write(first)[:2] == (NONE, 0)
+    assert foreign.end_offset() == 1
 
 
-def test_an_unknown_pid_may_start_at_any_epoch(writer: Writer) -> None:
-    assert writer.write(9, epoch=12)[:2] == (NONE, 0)
-    assert writer.write(10, epoch=12)[:2] == (NONE, 1)
+def test_a_sequence_below_the_first_that_came_is_no_duplicate(server: TestedServer, writer: Writer) -> None:
+    """IDEM-2: it was never here, and our client takes "already in the log" for success."""
+    foreign = foreign_of(writer)
+    assert foreign.write(7)[:2] == (NONE, 0)
+    assert foreign.write(3).error is OUT_OF_ORDER
+    assert foreign.write(6, 2).error is OUT_OF_ORDER
+    assert foreign.write(8)[:2] == (NONE, 1)
+
+
+def foreign_of(writer: Writer) -> Writer:
+    return writer._replace(pid=(1 << 40) + writer.pid)
 
 
 def test_a_pid_need_not_have_been_given_out(writer: Writer) -> None:
     """Anyone may resume a bare pid, on Kafka too."""
-    invented = writer._replace(pid=(1 << 40) + writer.pid)
-    assert invented.write(4)[:2] == (NONE, 0)
+    assert foreign_of(writer).write(4)[:2] == (NONE, 0)
 
 
 def test_after_the_largest_sequence_comes_0(writer: Writer) -> None:
+    writer = foreign_of(writer)
     assert writer.write(MAX_SEQUENCE)[:2] == (NONE, 0)
     assert writer.write(1).error is OUT_OF_ORDER
     assert writer.write(0)[:2] == (NONE, 1)
@@ -203,6 +226,7 @@ def test_after_the_largest_sequence_comes_0(writer: Writer) -> None:
 
 
 def test_a_batch_may_straddle_the_wrap(writer: Writer) -> None:
+    writer = foreign_of(writer)
     assert writer.write(MAX_SEQUENCE - 1, 4)[:2] == (NONE, 0)
     assert writer.write(1).error is OUT_OF_ORDER
     assert writer.write(3).error is OUT_OF_ORDER
@@ -287,6 +311,17 @@ def test_our_client_is_told_of_a_duplicate_too_old_to_have_an_offset(our_writer:
     assert our_writer.write(3, 2).error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert our_writer.write(39, 2).error is OUT_OF_ORDER
     assert our_writer.write(40)[:2] == (NONE, 40)
+
+
+def test_our_client_is_not_told_that_a_record_is_in_the_log_that_never_was(our_writer: Writer) -> None:
+    """IDEM-2: the partition saw 7 first, so that 3 was never sent to it, or never came."""
+    foreign = foreign_of(our_writer)
+    assert foreign.write(7)[:2] == (NONE, 0)
+    assert foreign.write(3).error is OUT_OF_ORDER
+    for first in range(8, 50):
+        foreign.write(first)
+    assert foreign.write(3).error is OUT_OF_ORDER
+    assert foreign.write(7).error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_our_client_is_refused_a_repeat_with_other_bytes(our_writer: Writer) -> None:

@@ -392,6 +392,43 @@ def test_duplicates_and_gaps_are_judged_inside_transactions_as_everywhere(
     assert client.write(producer, topic, [b"d"], sequence=3)[:2] == (NONE, 4)
 
 
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("values", [[b"a"], [b"x"]], ids=["the same bytes", "other bytes"])
+def test_what_an_earlier_transaction_holds_is_no_duplicate(
+    server: TestedServer,
+    client: TransactionClient,
+    producer: TransactionalProducer,
+    topic: str,
+    commit: bool,
+    values: list[bytes],
+) -> None:
+    """librdkafka uses sequences again after an abort with a batch in flight. Acknowledged, the record would be in no
+    transaction that is committed."""
+    client.add(producer, {topic: [0]})
+    assert client.write(producer, topic, [b"a"], sequence=0)[:2] == (NONE, 0)
+    client.end(producer, commit=commit)
+    client.await_state(producer.name, "CompleteCommit" if commit else "CompleteAbort")
+    client.add(producer, {topic: [0]})
+    answer = client.write(producer, topic, values, sequence=0)
+    assert answer.error is server.answer_to("sequences of an earlier transaction")
+    assert client.fetch(topic, 0).values[:1] == [b"a"]
+    assert client.end_offset(topic) == 2  # and the marker
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (1, 1), (0, 3), (1, 2)])
+def test_a_cut_of_an_earlier_transaction_is_refused_in_a_way_that_clients_survive(
+    server: TestedServer, client: TransactionClient, producer: TransactionalProducer, topic: str, first: int, count: int
+) -> None:
+    """With OUT_OF_ORDER, Kafka's answer, librdkafka's producer is at its end."""
+    client.add(producer, {topic: [0]})
+    assert client.write(producer, topic, [b"a", b"b"], sequence=0)[:2] == (NONE, 0)
+    client.end(producer, commit=False)
+    client.await_state(producer.name, "CompleteAbort")
+    client.add(producer, {topic: [0]})
+    answer = client.write(producer, topic, [b"x"] * count, sequence=first)
+    assert answer.error is server.answer_to("a cut of an earlier transaction")
+
+
 # --- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """The producer table against a model that keeps everything it ever accepted (IDEM-2, IDEM-3).
 
 The model does not know wrap-around, distances or a limited memory: it numbers the records of an epoch 0, 1, 2, …
-without end, beginning at a chosen place of the circle of sequences, and remembers each batch. The table has to answer
-the same, except where the model knows an offset that the table may have forgotten.
+without end, beginning at a chosen place of the circle of sequences, and remembers each batch with the transaction that
+it belongs to. The table has to answer the same, except where the model knows an offset that the table may have
+forgotten. Now and then the table is written to a snapshot and read back, and must not notice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fencepost.core.dedup import (
     ACCEPT,
     REMEMBERED,
+    UNKNOWN,
     Batch,
+    Conflict,
     Duplicate,
     Fenced,
     Forgotten,
@@ -26,12 +29,15 @@ from fencepost.core.dedup import (
     Verdict,
 )
 from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.log.snapshot import Snapshot, copy_producers, decode, encode
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
 pytestmark = pytest.mark.model
 
 CIRCLE = MAX_SEQUENCE + 1
-pids = st.sampled_from([Pid(1), Pid(2)])
+ISSUED = Pid(3)
+"""The server has issued 1 and 2; 3 is another server's."""
+pids = st.sampled_from([Pid(1), Pid(2), ISSUED])
 lengths = st.integers(1, 6)
 
 
@@ -42,6 +48,8 @@ class Accepted:
     length: int
     offset: int
     crc: int
+    transaction: int | None
+    """Number of its transaction; None: in none."""
 
 
 @dataclass
@@ -50,6 +58,8 @@ class Producer:
     origin: int
     """The sequence that record number 0 of this epoch has."""
     accepted: list[Accepted] = field(default_factory=list)
+    transaction: int | None = None
+    """Number of the open one."""
 
     @property
     def following(self) -> int:
@@ -63,6 +73,9 @@ class TableAgainstModel(RuleBasedStateMachine):
         self.model: dict[Pid, Producer] = {}
         self.end = 0
         self.origin = 0
+        self.transactions = 0
+        self.forgotten: set[Pid] = set()
+        """Who has written here, and expired."""
 
     @initialize(before_edge=st.integers(0, 40))
     def choose_origin(self, before_edge: int) -> None:
@@ -72,27 +85,38 @@ class TableAgainstModel(RuleBasedStateMachine):
     def _batch(self, pid: Pid, epoch: int, number: int, length: int, crc: int, origin: int) -> Batch:
         first = Sequence((origin + number) % CIRCLE)
         last = Sequence((origin + number + length - 1) % CIRCLE)
-        return Batch(pid, Epoch(epoch), first, last, length, crc, 0)
+        known = self.model.get(pid)
+        transactional = known is not None and known.transaction is not None
+        return Batch(pid, Epoch(epoch), first, last, length, crc, 0, transactional)
 
     def _submit(self, pid: Pid, epoch: int, number: int, length: int, crc: int) -> None:
         """Sends the batch that is record `number` and following of this epoch, and compares verdict and state."""
         known = self.model.get(pid)
         origin = self._origin_of(pid, epoch)
         batch = self._batch(pid, epoch, number, length, crc, origin)
-        verdict = self.table.judge(batch)
-        if known is None or epoch > known.epoch:
-            allowed = known is None or batch.first_sequence == 0
-            assert verdict == (ACCEPT if allowed else Gap(Sequence(0)))
-            if allowed:
-                begun = self.model[pid] = Producer(epoch, origin)
-                # With no state any sequence may be the first; what was before it is as good as accepted and forgotten.
-                begun.accepted.append(Accepted(number, length, self.end, crc))
-                self._apply(batch)
+        verdict = self.table.judge(batch, ISSUED)
+        if known is None:
+            is_new = pid < ISSUED and all(pid > other for other in self.forgotten)
+            assert verdict == (UNKNOWN if is_new and batch.first_sequence else ACCEPT)
+            if verdict == ACCEPT:
+                self._begin(batch, number, origin)
+            return
+        if epoch > known.epoch:
+            assert verdict == (ACCEPT if batch.first_sequence == 0 else Gap(Sequence(0)))
+            if verdict == ACCEPT:
+                self._begin(batch, number, origin)
             return
         if epoch < known.epoch:
             assert verdict == Fenced(Epoch(known.epoch))
             return
         self._compare(known, batch, number, verdict)
+
+    def _begin(self, batch: Batch, number: int, origin: int) -> None:
+        known = self.model.get(batch.pid)
+        begun = self.model[batch.pid] = Producer(batch.epoch, origin)
+        begun.transaction = known.transaction if known else None
+        begun.accepted.append(Accepted(number, batch.length, self.end, batch.crc or 0, begun.transaction))
+        self._apply(batch)
 
     def _origin_of(self, pid: Pid, epoch: int) -> int:
         known = self.model.get(pid)
@@ -103,9 +127,11 @@ class TableAgainstModel(RuleBasedStateMachine):
     def _compare(self, known: Producer, batch: Batch, number: int, verdict: Verdict) -> None:
         if number == known.following:
             assert verdict == ACCEPT
-            known.accepted.append(Accepted(number, batch.length, self.end, batch.crc or 0))
+            known.accepted.append(Accepted(number, batch.length, self.end, batch.crc or 0, known.transaction))
             self._apply(batch)
-        elif number + batch.length <= known.following:
+        elif number > known.following:
+            assert verdict == Gap(self._expected(known))
+        else:
             whole = [
                 (age, accepted)
                 for age, accepted in enumerate(reversed(known.accepted))
@@ -113,11 +139,27 @@ class TableAgainstModel(RuleBasedStateMachine):
             ]
             if whole and whole[0][0] < REMEMBERED:
                 accepted = whole[0][1]
-                assert verdict == Duplicate(Offset(accepted.offset), 0, same_bytes=accepted.crc == batch.crc)
+                same = accepted.crc == batch.crc and (
+                    not batch.transactional or accepted.transaction == known.transaction
+                )
+                assert verdict == (Duplicate(Offset(accepted.offset), 0) if same else Conflict(self._expected(known)))
             else:
-                assert isinstance(verdict, Forgotten)
+                self._compare_other_cut(known, batch, number, verdict)
+
+    def _compare_other_cut(self, known: Producer, batch: Batch, number: int, verdict: Verdict) -> None:
+        """What overlaps the log, but is no remembered batch of it."""
+        if batch.transactional:
+            open_from = [accepted.first for accepted in known.accepted if accepted.transaction == known.transaction]
+            if not open_from or number < open_from[0]:
+                assert verdict == Conflict(self._expected(known))
+                return
+        if known.accepted[0].first <= number and number + batch.length <= known.following:
+            assert isinstance(verdict, Forgotten)
         else:
-            assert verdict == Gap(Sequence((known.origin + known.following) % CIRCLE))
+            assert verdict == Gap(self._expected(known))
+
+    def _expected(self, known: Producer) -> Sequence:
+        return Sequence((known.origin + known.following) % CIRCLE)
 
     def _apply(self, batch: Batch) -> None:
         self.table.apply(batch, Offset(self.end), 0)
@@ -154,11 +196,41 @@ class TableAgainstModel(RuleBasedStateMachine):
             self._submit(pid, known.epoch + step, number, length, 0)
 
     @rule(pid=pids)
-    def forget(self, pid: Pid) -> None:
-        """Expiry: afterwards the producer may begin anywhere."""
-        if pid in self.model and len(self.model) == 1:
-            self.table.expire(before=1)
-            self.model.clear()
+    def begin_a_transaction(self, pid: Pid) -> None:
+        known = self.model.get(pid)
+        if known is not None and known.transaction is None:
+            self.transactions += 1
+            known.transaction = self.transactions
+
+    @rule(pid=pids, aborted=st.booleans())
+    def end_a_transaction(self, pid: Pid, aborted: bool) -> None:
+        known = self.model.get(pid)
+        if known is not None and known.transaction is not None:
+            known.transaction = None
+            self.table.end_transaction(pid, Epoch(known.epoch), Offset(self.end), 0, aborted=aborted)
+            self.end += 1
+
+    @rule()
+    def forget(self) -> None:
+        """Expiry: afterwards a producer may begin anywhere."""
+        open_in_the_log = {pid for pid, entry in self.table if entry.transaction_start is not None}
+        forgotten = [pid for pid in self.model if pid not in open_in_the_log]
+        assert sorted(self.table.expire(before=1)) == sorted(forgotten)
+        for pid in forgotten:
+            del self.model[pid]
+            self.forgotten.add(pid)
+
+    @rule()
+    def write_and_read_a_snapshot(self) -> None:
+        entries = copy_producers(self.table)
+        written = Snapshot(Offset(0), Offset(self.end), Offset(0), 0, 0, (), entries, (), self.table.remembers_from)
+        read = decode(encode(written))
+        assert read == written
+        self.table = ProducerTable()
+        for pid, entry in read.producers:
+            self.table.restore(pid, entry)
+        assert read.remembers_from is not None
+        self.table.remembers_from = read.remembers_from
 
     @invariant()
     def the_table_knows_h_of_p(self) -> None:

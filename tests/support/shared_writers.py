@@ -60,10 +60,10 @@ def run(job: Job) -> dict[int, dict[str, Any]]:
 def write(job: Job, partition: int) -> dict[str, Any]:
     """One writer's work, as the exactly-once sink does it: the first batch alone, the others pipelined."""
     producer = TransactionalProducer(job.name, job.pid, job.epoch)
+    now = int(time.time() * 1000)  # one for all: a repeated batch must have the same bytes
 
     def one(number: int, epoch: int = job.epoch) -> bytes:
         values = [value(job, partition, number)]
-        now = int(time.time() * 1000)
         return batch(values, pid=job.pid, epoch=epoch, sequence=number, timestamps=[now], attributes=TRANSACTIONAL)
 
     with TransactionClient(job.address, timeout=120) as client:

@@ -43,6 +43,9 @@ LATER: Final = frozenset(
 """Ask again."""
 
 _PATIENCE: Final = 60.0
+_NOW: Final = int(time.time() * 1000)
+"""The time of all records: a repeated batch must have the same bytes, and retention must not take it away."""
+
 _PAUSE: Final = 0.005
 """Between two tries: there is nothing to await at a server that says "later"."""
 
@@ -258,14 +261,13 @@ class TransactionClient(RawClient):
         """One batch; without `sequence`, behind what was acknowledged so far in this epoch. `name=None` leaves the
         transactional id out."""
         values = list(values)
-        now = int(time.time() * 1000)  # not a fixed time: retention would take old records away under the test
         first = producer.sequences.get((topic, partition), 0) if sequence is None else sequence
         data = batch(
             values,
             pid=producer.pid,
             epoch=producer.epoch,
             sequence=first,
-            timestamps=[now] * len(values),
+            timestamps=[_NOW] * len(values),
             attributes=TRANSACTIONAL if transactional else 0,
         )
 

@@ -4,7 +4,13 @@ A `ProducerTable` is what one partition knows of its producers: per pid the epoc
 few batches. `judge` says what a batch is and changes nothing; `apply` is called after the batch is in the log. Recovery
 replays the log's tail through `apply`, and so arrives at the very state that was built up before the crash.
 
+A batch counts as a duplicate only if these very bytes are in the log, inside the transaction that it belongs to. A
+client may use sequences again for other records: librdkafka does, after an abort with a batch in flight. To acknowledge
+such a batch would lose it.
+
 The memory is bounded: an entry per live producer, at most REMEMBERED batches each, and `expire` drops idle producers.
+A producer that is not in the table has either never written here, and then begins at sequence 0, or was forgotten, and
+then any sequence may be its next. `remembers_from` tells the two apart with one number, because pids only rise.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
 from fencepost.core.aborted import AbortedTransaction, AbortedTransactions
-from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
+from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence
 
 REMEMBERED: Final = 16
 """Batches remembered per producer: as many as a client may have in flight (Kafka's clients five, ours up to this)."""
@@ -45,6 +51,7 @@ class Batch(NamedTuple):
     """Sequences from the first to the last, both included."""
     crc: int | None
     timestamp: Milliseconds
+    transactional: bool = False
 
 
 class Accept(NamedTuple):
@@ -56,12 +63,17 @@ class Duplicate(NamedTuple):
 
     base_offset: Offset
     timestamp: Milliseconds
-    same_bytes: bool
-    """False if the remembered batch of these sequences had another checksum."""
+
+
+class Conflict(NamedTuple):
+    """Its sequences, or some of them, are those of other records in the log: of a remembered batch with another
+    checksum, or of an earlier transaction. It is not in the log, and cannot be with these sequences."""
+
+    expected: Sequence
 
 
 class Forgotten(NamedTuple):
-    """A duplicate, for its last sequence is not above H(P), but no remembered batch has just these sequences."""
+    """A duplicate, for all its sequences were accepted, but no remembered batch has just these."""
 
     last_sequence: Sequence
 
@@ -72,14 +84,19 @@ class Gap(NamedTuple):
     expected: Sequence
 
 
+class Unknown(NamedTuple):
+    """From a producer that has never written here, and yet not its first batch: something before it is missing."""
+
+
 class Fenced(NamedTuple):
     """From an epoch that a newer one has replaced."""
 
     current_epoch: Epoch
 
 
-Verdict: TypeAlias = Accept | Duplicate | Forgotten | Gap | Fenced
+Verdict: TypeAlias = Accept | Duplicate | Conflict | Forgotten | Gap | Unknown | Fenced
 ACCEPT: Final = Accept()
+UNKNOWN: Final = Unknown()
 
 
 @dataclass(slots=True)
@@ -94,18 +111,33 @@ class ProducerEntry:
     """Oldest first, at most REMEMBERED."""
     transaction_start: Offset | None = None
     """First offset of the open transaction, if there is one."""
+    run: int = 0
+    """Sequences in a row, up to H(P), that were surely accepted here; those before may never have been."""
+    transaction_sequence: Sequence | None = None
+    """First sequence of the open transaction; None if there is none, or it is not known."""
+
+
+class IssuedPids(NamedTuple):
+    """The pids that a server has issued, which only rise."""
+
+    below: Pid = Pid(0)
+    """The server has issued every pid below this one; others are another server's."""
+    deleted_below: Pid = Pid(0)
+    """Pids below this one may have written to a topic that was deleted since, and a new one may have its name."""
 
 
 class ProducerTable:
     """All producers that one partition knows. Not thread-safe: it belongs to whoever owns the partition's log."""
 
-    __slots__ = ("_entries", "_open_transactions", "aborted")
+    __slots__ = ("_entries", "_open_transactions", "aborted", "remembers_from")
 
     def __init__(self) -> None:
         self._entries: dict[Pid, ProducerEntry] = {}
         self._open_transactions: dict[Pid, Offset] = {}
         """Where each open transaction starts, lowest offset first: offsets only rise, so that is the order of entry."""
         self.aborted = AbortedTransactions()
+        self.remembers_from = Pid(0)
+        """Every producer with this pid or a higher one that has ever written here is in the table."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -116,13 +148,15 @@ class ProducerTable:
     def get(self, pid: Pid) -> ProducerEntry | None:
         return self._entries.get(pid)
 
-    def judge(self, batch: Batch) -> Verdict:
-        """What this batch is to the log, as it stands. Changes nothing."""
+    def judge(self, batch: Batch, issued_below: Pid = NO_PID) -> Verdict:
+        """Say what this batch is to the log, as it stands. Changes nothing. The server has issued the pids below
+        `issued_below`; by default none is known to be its own, and nobody is `Unknown`."""
         entry = self._entries.get(batch.pid)
         if entry is None:
-            # Nothing is known (never was, or expired): Kafka takes any sequence here, and so do we. A client that
-            # must know reads the log back.
-            return ACCEPT
+            # It never wrote here, or it was forgotten, or the pid is another server's. Where the table cannot tell,
+            # any sequence is taken, as Kafka does: a client that must know reads the log back.
+            is_new = self.remembers_from <= batch.pid < issued_below
+            return UNKNOWN if is_new and batch.first_sequence != 0 else ACCEPT
         if batch.epoch < entry.epoch:
             return Fenced(entry.epoch)
         if batch.epoch > entry.epoch or entry.last_sequence == NO_SEQUENCE_YET:
@@ -130,25 +164,22 @@ class ProducerTable:
         expected = sequence.following(entry.last_sequence)
         if batch.first_sequence == expected:
             return ACCEPT
-        for known in reversed(entry.batches):
-            if known.first_sequence == batch.first_sequence and known.last_sequence == batch.last_sequence:
-                same = known.crc is None or batch.crc is None or known.crc == batch.crc
-                return Duplicate(known.base_offset, known.timestamp, same)
-        if batch.length <= sequence.distance(batch.first_sequence, expected):
-            return Forgotten(entry.last_sequence)
-        return Gap(expected)
+        return _judge_repeat(entry, batch, expected)
 
-    def apply(self, batch: Batch, base_offset: Offset, now: Milliseconds, *, transactional: bool = False) -> None:
+    def apply(self, batch: Batch, base_offset: Offset, now: Milliseconds) -> None:
         """The batch is in the log at `base_offset`: H(P) moves to its last sequence."""
         entry = self._entries.get(batch.pid)
         if entry is None or batch.epoch > entry.epoch:
             start = entry.transaction_start if entry else None
             entry = self._entries[batch.pid] = ProducerEntry(batch.epoch, transaction_start=start)
+        in_line = entry.run > 0 and batch.first_sequence == sequence.following(entry.last_sequence)
+        entry.run = min(entry.run + batch.length, sequence.FURTHEST) if in_line else batch.length
         entry.last_sequence = batch.last_sequence
         entry.last_offset = Offset(base_offset + batch.length - 1)
         entry.last_seen = max(entry.last_seen, now)
-        if transactional and entry.transaction_start is None:
+        if batch.transactional and entry.transaction_start is None:
             entry.transaction_start = self._open_transactions[batch.pid] = base_offset
+            entry.transaction_sequence = batch.first_sequence
         batches = entry.batches
         if len(batches) >= REMEMBERED:
             del batches[0]
@@ -170,7 +201,7 @@ class ProducerTable:
             last_seen = entry.last_seen if entry else now
             entry = self._entries[pid] = ProducerEntry(epoch, last_offset=marker_offset, last_seen=last_seen)
         entry.last_seen = max(entry.last_seen, now)
-        entry.transaction_start = None
+        entry.transaction_start = entry.transaction_sequence = None
 
     def first_open_transaction(self) -> Offset | None:
         """Where the oldest open transaction starts: readers of committed records stop there."""
@@ -190,9 +221,33 @@ class ProducerTable:
         ]
         for pid in idle:
             del self._entries[pid]
+        if idle:
+            self.remembers_from = max(self.remembers_from, Pid(max(idle) + 1))
         return idle
 
     def clear(self) -> None:
         self._entries.clear()
         self._open_transactions.clear()
         self.aborted = AbortedTransactions()
+
+
+def _judge_repeat(entry: ProducerEntry, batch: Batch, expected: Sequence) -> Verdict:
+    """Judge a batch of the present epoch that is not the next in line."""
+    behind = sequence.distance(batch.first_sequence, expected)
+    if behind <= 0:
+        return Gap(expected)
+    for known in reversed(entry.batches):
+        if known.first_sequence == batch.first_sequence and known.last_sequence == batch.last_sequence:
+            same_bytes = known.crc is None or batch.crc is None or known.crc == batch.crc
+            start = entry.transaction_start
+            if same_bytes and (not batch.transactional or (start is not None and known.base_offset >= start)):
+                return Duplicate(known.base_offset, known.timestamp)
+            return Conflict(expected)
+    if batch.transactional:
+        # Of this transaction, or records of an earlier one have these sequences.
+        start_sequence = entry.transaction_sequence
+        if start_sequence is None or sequence.distance(start_sequence, batch.first_sequence) < 0:
+            return Conflict(expected)
+    if batch.length <= behind <= entry.run:
+        return Forgotten(entry.last_sequence)
+    return Gap(expected)

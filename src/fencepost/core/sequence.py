@@ -9,6 +9,8 @@ from fencepost.types import Sequence
 MAX_SEQUENCE = Sequence(2**31 - 1)
 _MODULUS = 2**31
 _HALF = 2**30
+FURTHEST = _HALF
+"""The longest distance that can be told from one in the other direction."""
 
 
 def advance(sequence: Sequence, count: int) -> Sequence:

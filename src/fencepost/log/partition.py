@@ -42,10 +42,11 @@ from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, producer_batch, 
 from fencepost.log.segment import Segment
 from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.log.times import TimedOffset
-from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset
+from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset, Pid
 
 _PLACES_KEPT: Final = 32
 _NOT_JUDGED: Final = dedup.Batch(NO_PID, NO_EPOCH, NO_SEQUENCE, NO_SEQUENCE, 0, None, NO_TIMESTAMP)
+_NONE_ISSUED: Final = dedup.IssuedPids()
 _Result = TypeVar("_Result")
 _base_offset = attrgetter("base_offset")
 _logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class PartitionLog:
         files: Files,
         handles: Handles,
         now_ms: Milliseconds,
+        issued: dedup.IssuedPids = _NONE_ISSUED,
         sync_failed: bool = False,
     ) -> PartitionLog:
         """The log in this directory, recovered; a missing directory is an empty log, and made by the first append.
@@ -165,7 +167,7 @@ class PartitionLog:
         if handles.files is not files:
             raise ValueError("the handles belong to another file system")
         try:
-            recovered = recover(str(directory), config, handles, now_ms, sync_failed=sync_failed)
+            recovered = recover(str(directory), config, handles, now_ms, issued=issued, sync_failed=sync_failed)
             return cls(str(directory), config, handles, recovered)
         except OSError as error:
             raise StorageError(f"cannot open the log {directory}: {error}") from error
@@ -193,13 +195,13 @@ class PartitionLog:
     def segments(self) -> tuple[Segment, ...]:
         return self._segments
 
-    def judge(self, header: BatchHeader) -> dedup.Verdict:
+    def judge(self, header: BatchHeader, issued_below: Pid = NO_PID) -> dedup.Verdict:
         """Is this batch new, a duplicate, out of line or fenced? Changes nothing."""
         if header.pid < 0:
             return dedup.ACCEPT
         batch = producer_batch(header, header.crc, header.max_timestamp)
         self._judged = header, batch
-        return self.producers.judge(batch)
+        return self.producers.judge(batch, issued_below)
 
     def append(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: Milliseconds, *, leader_epoch: int = 0
@@ -255,7 +257,7 @@ class PartitionLog:
                 judged, entry = self._judged
                 if judged is not header or config.append_time:
                     entry = producer_batch(header, header.crc, timestamp)
-                self.producers.apply(entry, offset, now_ms, transactional=header.is_transactional)
+                self.producers.apply(entry, offset, now_ms)
         self._bytes_since_snapshot += size
         self._batches_since_snapshot += 1
         return offset

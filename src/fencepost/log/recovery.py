@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.dedup import Batch, ProducerTable
+from fencepost.core.dedup import Batch, IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import cleaned, swap
@@ -34,7 +34,7 @@ from fencepost.log.segment import (
     walk_headers,
 )
 from fencepost.log.snapshot import SegmentMark, Snapshot
-from fencepost.types import Milliseconds, Offset
+from fencepost.types import Milliseconds, Offset, Pid
 
 SYNC_FAILED_NAME: Final = "sync-failed"
 """A file of this name says that a sync of this log failed: see `_write_again`."""
@@ -77,22 +77,35 @@ def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds
         header.last_offset_delta + 1,
         crc,
         timestamp,
+        header.is_transactional,
     )
 
 
 def recover(
-    directory: str, config: LogConfig, handles: Handles, now_ms: Milliseconds, *, sync_failed: bool = False
+    directory: str,
+    config: LogConfig,
+    handles: Handles,
+    now_ms: Milliseconds,
+    *,
+    issued: IssuedPids,
+    sync_failed: bool = False,
 ) -> Recovered:
     """Reads the log in `directory`, mends it, and syncs what it had not been known to be synced. Blocks. With
     `sync_failed` the caller knows what the file of that name says otherwise."""
     files = handles.files
     if not files.exists(directory):
-        return Recovered()
-    return _Recovery(directory, config, handles, now_ms).run(files.listdir(directory), sync_failed=sync_failed)
+        recovered = Recovered()
+        recovered.producers.remembers_from = issued.deleted_below
+        return recovered
+    recovery = _Recovery(directory, config, handles, now_ms, issued)
+    return recovery.run(files.listdir(directory), sync_failed=sync_failed)
 
 
 class _Recovery:
-    def __init__(self, directory: str, config: LogConfig, handles: Handles, now_ms: Milliseconds) -> None:
+    def __init__(
+        self, directory: str, config: LogConfig, handles: Handles, now_ms: Milliseconds, issued: IssuedPids
+    ) -> None:
+        self._issued = issued
         self._directory = directory
         self._config = config
         self._handles = handles
@@ -132,6 +145,7 @@ class _Recovery:
             # Unless compaction left nothing of them, segments missing from the beginning were deleted.
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
+        found.producers.remembers_from = self._remembers_from(snapshot)
         if sync_failed or SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True
@@ -141,6 +155,14 @@ class _Recovery:
             self._files.sync_directory(self._directory)
             self._files.sync_directory(os.path.dirname(self._directory))
         return found
+
+    def _remembers_from(self, snapshot: Snapshot | None) -> Pid:
+        """Return the pid from which on the table has every producer that has ever written here."""
+        if snapshot is not None and snapshot.remembers_from is not None:
+            return snapshot.remembers_from
+        was_read_whole = snapshot is None and not self._found.start_offset and not self._gaps_before
+        # Otherwise retention or compaction may have taken the last trace of a producer.
+        return self._issued.deleted_below if was_read_whole else self._issued.below
 
     def _take_segments(self, bases: list[Offset], sizes: dict[Offset, int], snapshot: Snapshot | None) -> bool:
         """Fills `found.segments`; True if files were removed."""
@@ -232,7 +254,7 @@ class _Recovery:
         # A checksum that the server made itself (LogAppendTime) says nothing about what the client will send again.
         crc = None if header.is_log_append_time else header.crc
         batch = producer_batch(header, crc, header.max_timestamp)
-        producers.apply(batch, header.base_offset, self._now_ms, transactional=header.is_transactional)
+        producers.apply(batch, header.base_offset, self._now_ms)
 
     def _cut(self, segment: Segment, file_size: int) -> None:
         cut = file_size - segment.size

@@ -6,18 +6,23 @@ into place; the older one stays until then, and one older stays even afterwards,
 
     NNNNNNNNNNNNNNNNNNNN.snapshot      N: the end offset it was taken at
 
-     8  magic and version: "fencepS1"
+     8  magic and version: "fencepS2"
      4  CRC-32C of everything behind it
-    40  start offset, end offset, base offset of the active segment, position in it, time it was taken (8 bytes each)
+    48  start offset, end offset, base offset of the active segment, position in it, time it was taken, lowest pid from
+        which on every producer is remembered (8 bytes each)
      4  number of segments, then for each
             40  base offset, size, created, highest timestamp, offset of that
             16  entries and checksum of .index, entries and checksum of .timeindex (4 bytes each)
      4  number of producers, then for each
             38  pid, epoch (2 bytes), last sequence (4), last offset, last seen, start of the open transaction or −1
+             8  sequences accepted in a row up to the last, first sequence of the open transaction or −1 (4 each)
              1  number of remembered batches, then for each
                 32  first and last sequence (4 each), base offset, checksum or −1, timestamp
      4  number of aborted transactions, then for each
             24  pid, first offset, offset of its marker
+
+Version 1 had neither the lowest pid nor the two numbers of sequences. It is still read: what it does not say is made of
+the remembered batches.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from fencepost.core import sequence
 from fencepost.core.aborted import AbortedTransaction
 from fencepost.core.dedup import ProducerEntry, ProducerTable, RememberedBatch
 from fencepost.log.files import Buffer, Files, read_file, write_file_atomically
@@ -41,12 +47,15 @@ SUFFIX: Final = ".snapshot"
 KEPT: Final = 2
 """Snapshots kept: the newest, and one to fall back on."""
 
-_MAGIC: Final = b"fencepS1"
+_MAGIC: Final = b"fencepS2"
+_OLD_MAGIC: Final = b"fencepS1"
 _CHECKSUM: Final = Struct(">I")
 _HEAD: Final = Struct(">qqqqq")
+_PID: Final = Struct(">q")
 _COUNT: Final = Struct(">I")
 _SEGMENT: Final = Struct(">qqqqqIIII")
-_PRODUCER: Final = Struct(">qhiqqqB")
+_PRODUCER: Final = Struct(">qhiqqqIiB")
+_OLD_PRODUCER: Final = Struct(">qhiqqqB")
 _BATCH: Final = Struct(">iiqqq")
 _ABORTED: Final = Struct(">qqq")
 _NONE: Final = -1
@@ -76,6 +85,8 @@ class Snapshot:
     segments: tuple[SegmentMark, ...]
     producers: tuple[tuple[Pid, ProducerEntry], ...]
     aborted: tuple[AbortedTransaction, ...] = ()
+    remembers_from: Pid | None = None
+    """See `ProducerTable`; None if it is not known."""
 
 
 def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry], ...]:
@@ -90,6 +101,8 @@ def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry],
                 entry.last_seen,
                 list(entry.batches),
                 entry.transaction_start,
+                entry.run,
+                entry.transaction_sequence,
             ),
         )
         for pid, entry in producers
@@ -105,6 +118,7 @@ def encode(snapshot: Snapshot) -> bytes:
             snapshot.position,
             snapshot.taken_ms,
         ),
+        _PID.pack(_NONE if snapshot.remembers_from is None else snapshot.remembers_from),
         _COUNT.pack(len(snapshot.segments)),
     ]
     parts += [_SEGMENT.pack(*mark[:5], *mark.index_mark) for mark in snapshot.segments]
@@ -119,6 +133,8 @@ def encode(snapshot: Snapshot) -> bytes:
                 entry.last_offset,
                 entry.last_seen,
                 start,
+                entry.run,
+                _NONE if entry.transaction_sequence is None else entry.transaction_sequence,
                 len(entry.batches),
             )
         )
@@ -143,22 +159,26 @@ def checksum_of(body: Buffer) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot | None:
-    """The snapshot, or None if these bytes are none that this version wrote."""
+    """Return the snapshot, or None if these bytes are none of a known version."""
     at = len(_MAGIC) + _CHECKSUM.size
-    if len(data) < at or data[: len(_MAGIC)] != _MAGIC:
+    if len(data) < at or data[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC):
         return None
     if data[len(_MAGIC) : at] != checksum_of(memoryview(data)[at:]):
         return None
     try:
-        snapshot, end = _decode_body(data, at)
+        snapshot, end = _decode_body(data, at, is_old=data[: len(_MAGIC)] == _OLD_MAGIC)
     except struct.error:
         return None
     return snapshot if end == len(data) else None
 
 
-def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
+def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
     start_offset, end_offset, active_base, position, taken_ms = _HEAD.unpack_from(data, at)
     at += _HEAD.size
+    remembers_from = _NONE
+    if not is_old:
+        (remembers_from,) = _PID.unpack_from(data, at)
+        at += _PID.size
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
     segments = []
@@ -170,8 +190,9 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
     at += _COUNT.size
     producers = []
     for _ in range(count):
-        pid, epoch, last_sequence, last_offset, last_seen, start, remembered = _PRODUCER.unpack_from(data, at)
-        at += _PRODUCER.size
+        layout = _OLD_PRODUCER if is_old else _PRODUCER
+        pid, epoch, last_sequence, last_offset, last_seen, start, *more, remembered = layout.unpack_from(data, at)
+        at += layout.size
         batches = []
         for _ in range(remembered):
             first, last, base_offset, crc, timestamp = _BATCH.unpack_from(data, at)
@@ -189,6 +210,9 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
             batches,
             None if start == _NONE else Offset(start),
         )
+        run, first = more or _sequences_of(entry)
+        entry.run = run
+        entry.transaction_sequence = None if first == _NONE else Sequence(first)
         producers.append((Pid(pid), entry))
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
@@ -205,8 +229,19 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
         tuple(segments),
         tuple(producers),
         tuple(aborted),
+        None if remembers_from == _NONE else Pid(remembers_from),
     )
     return snapshot, at
+
+
+def _sequences_of(entry: ProducerEntry) -> tuple[int, int]:
+    """Return the length of the run and the first sequence of the open transaction, as the remembered batches tell."""
+    run, first = 0, _NONE
+    for batch in entry.batches:
+        run += sequence.distance(batch.first_sequence, batch.last_sequence) + 1
+        if batch.base_offset == entry.transaction_start:
+            first = batch.first_sequence
+    return run, first
 
 
 def write(files: Files, directory: str, snapshot: Snapshot) -> None:

@@ -52,6 +52,7 @@ class SnapshotJob:
         self.end_offset = log.end_offset
         self._producers = snapshots.copy_producers(log.producers)
         self._aborted = tuple(log.producers.aborted)
+        self._remembers_from = log.producers.remembers_from
         self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
         self._doomed = tuple(log.doomed)
 
@@ -113,6 +114,7 @@ class SnapshotJob:
             segments=marks,
             producers=self._producers,
             aborted=self._aborted,
+            remembers_from=self._remembers_from,
         )
         snapshots.write(log.handles.files, log.directory, snapshot)
 

@@ -64,11 +64,11 @@ class Broker:
         self.cluster_id = self._load_cluster_id()
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
         self.codecs = Codecs()
-        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.space)
+        self.pids = PidAllocator(self.store)
+        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.pids, self.space)
         self.topics = Topics(
             self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
         )
-        self.pids = PidAllocator(self.store)
         self.syncer = Syncer(self.threads, self.health)
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)

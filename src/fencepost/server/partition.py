@@ -19,6 +19,7 @@ from fencepost.log.files import Files
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.clock import Clock
+from fencepost.server.pids import PidAllocator
 from fencepost.server.space import Space, is_full
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -35,7 +36,13 @@ class Disk:
     """What a partition needs to reach the disk, the same for all of them."""
 
     def __init__(
-        self, files: Files, handles: Handles, threads: Executor, clock: Clock, space: Space | None = None
+        self,
+        files: Files,
+        handles: Handles,
+        threads: Executor,
+        clock: Clock,
+        pids: PidAllocator,
+        space: Space | None = None,
     ) -> None:
         self.files = files
         self.space = space
@@ -43,6 +50,7 @@ class Disk:
         self.handles = handles
         self.threads = threads
         self.clock = clock
+        self.pids = pids
 
 
 class Partition:
@@ -91,6 +99,7 @@ class Partition:
     async def _open(self) -> PartitionLog:
         """Leaves the log in its place itself: whoever asks once this is done, callbacks or not, finds it there."""
         disk = self._disk
+        issued = disk.pids.issued
         try:
             log = await asyncio.get_running_loop().run_in_executor(
                 disk.threads,
@@ -100,6 +109,7 @@ class Partition:
                     files=disk.files,
                     handles=disk.handles,
                     now_ms=disk.clock.now_ms(),
+                    issued=issued,
                     sync_failed=self._sync_failed,
                 ),
             )
@@ -141,7 +151,7 @@ class Partition:
         log = self.log
         if log is None:
             raise StorageError(f"{self.name} is not open")
-        verdict = log.judge(header)
+        verdict = log.judge(header, self._disk.pids.issued.below)
         if not isinstance(verdict, Accept):
             return verdict, Offset(-1)
         space = self._disk.space

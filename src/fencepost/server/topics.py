@@ -210,10 +210,12 @@ class Topics:
                     ("DELETE FROM topics WHERE name = ?", (topic.name,)),
                     ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
                     ("INSERT OR IGNORE INTO deleted_folders (folder) VALUES (?)", (topic.folder.name,)),
+                    self._disk.pids.note_deletion(),
                 ],
                 frees=True,
             )
             topic.deleted = True
+            self._disk.pids.note_deletion()  # for those that were issued meanwhile
             del self._by_id[topic.topic_id]
             del self._by_name[topic.name]
             self._metric_names.discard(topic.name.replace(".", "_"))

@@ -7,7 +7,9 @@ import pytest
 from fencepost.core.dedup import (
     ACCEPT,
     REMEMBERED,
+    UNKNOWN,
     Batch,
+    Conflict,
     Duplicate,
     Fenced,
     Forgotten,
@@ -37,7 +39,7 @@ class Partition:
 
     def store(self, batch: Batch, *, now: int = 0, transactional: bool = False) -> int:
         assert self.table.judge(batch) == ACCEPT
-        self.table.apply(batch, Offset(self.end), now, transactional=transactional)
+        self.table.apply(batch._replace(transactional=transactional), Offset(self.end), now)
         self.end += batch.length
         return self.end - batch.length
 
@@ -66,7 +68,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset(partition: Partition
     batches = [a_batch(first, 2, crc=first) for first in range(0, 2 * REMEMBERED, 2)]
     offsets = [partition.store(batch) for batch in batches]
     for batch, offset in zip(batches, offsets, strict=True):
-        assert partition.table.judge(batch) == Duplicate(Offset(offset), 1000, same_bytes=True)
+        assert partition.table.judge(batch) == Duplicate(Offset(offset), 1000)
 
 
 def test_judging_changes_nothing(partition: Partition) -> None:
@@ -106,15 +108,15 @@ def test_a_duplicate_older_than_what_is_remembered_is_still_known_to_be_one(part
     assert isinstance(partition.table.judge(a_batch(1)), Duplicate)
 
 
-def test_a_repeat_with_other_bytes_is_told_apart(partition: Partition) -> None:
-    offset = partition.store(a_batch(0, 3, crc=1))
-    assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000, same_bytes=False)
+def test_a_repeat_with_other_bytes_is_no_duplicate(partition: Partition) -> None:
+    partition.store(a_batch(0, 3, crc=1))
+    assert partition.table.judge(a_batch(0, 3, crc=2)) == Conflict(Sequence(3))
 
 
 def test_a_checksum_that_is_not_known_accuses_nobody(partition: Partition) -> None:
     """A batch stamped with LogAppendTime and read back from the log has lost its sender's checksum."""
     offset = partition.store(a_batch(0, 3, crc=None))
-    assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000, same_bytes=True)
+    assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000)
 
 
 def test_an_older_epoch_is_fenced_whatever_its_sequence(partition: Partition) -> None:
@@ -127,7 +129,7 @@ def test_a_newer_epoch_begins_at_zero_and_forgets_the_older_one(partition: Parti
     partition.store(a_batch(0, 3, epoch=0))
     assert partition.table.judge(a_batch(3, epoch=1)) == Gap(Sequence(0))
     offset = partition.store(a_batch(0, 3, epoch=1, crc=9))
-    assert partition.table.judge(a_batch(0, 3, epoch=1, crc=9)) == Duplicate(Offset(offset), 1000, same_bytes=True)
+    assert partition.table.judge(a_batch(0, 3, epoch=1, crc=9)) == Duplicate(Offset(offset), 1000)
     assert partition.table.judge(a_batch(0, 3, epoch=0)) == Fenced(Epoch(1))
 
 
@@ -137,12 +139,12 @@ def test_sequences_go_on_at_zero_behind_the_edge(partition: Partition, length: i
     start = Sequence(MAX_SEQUENCE - 1)
     straddling = a_batch(start, length)
     offset = partition.store(straddling)
-    assert partition.table.judge(straddling) == Duplicate(Offset(offset), 1000, same_bytes=True)
+    assert partition.table.judge(straddling) == Duplicate(Offset(offset), 1000)
     expected = advance(start, length)
     assert partition.table.judge(a_batch(advance(expected, 1))) == Gap(expected)
     partition.store(a_batch(expected, 2))
     assert isinstance(partition.table.judge(straddling), Duplicate)
-    assert partition.table.judge(a_batch(advance(start, -1))) == Forgotten(advance(expected, 1))
+    assert partition.table.judge(a_batch(advance(start, -1))) == Gap(advance(expected, 2))
     assert partition.table.judge(a_batch(start, length + 3)) == Gap(advance(expected, 2))
 
 
@@ -161,6 +163,37 @@ def test_memory_is_bounded_per_producer(partition: Partition) -> None:
     assert entry is not None
     assert len(entry.batches) == REMEMBERED
     assert len(partition.table) == 1
+
+
+def test_what_was_never_here_is_no_duplicate(partition: Partition) -> None:
+    """IDEM-2: a client takes "already in the log" for success. A partition that took 7 as the first sequence of a
+    producer has never had 3."""
+    partition.store(a_batch(7, 2))
+    partition.store(a_batch(9))
+    for first, length in ((3, 1), (6, 1), (6, 2), (5, 5)):
+        assert partition.table.judge(a_batch(first, length)) == Gap(Sequence(10))
+    assert partition.table.judge(a_batch(7)) == Forgotten(Sequence(9))
+    assert partition.table.judge(a_batch(8, 2)) == Forgotten(Sequence(9))
+
+
+def test_a_new_producer_of_this_server_begins_at_zero(partition: Partition) -> None:
+    """IDEM-2: H(P) + 1 = S also for the first batch."""
+    issued = Pid(PID + 1)
+    assert partition.table.judge(a_batch(1), issued) == UNKNOWN
+    assert partition.table.judge(a_batch(1, epoch=4), issued) == UNKNOWN
+    assert partition.table.judge(a_batch(0, 3), issued) == ACCEPT
+    assert partition.table.judge(a_batch(1, pid=issued), issued) == ACCEPT  # of another server
+
+
+def test_a_producer_that_was_forgotten_goes_on_where_it_was(partition: Partition) -> None:
+    """Expiry takes H(P) away, so the rule must relax, but only for those who may have been here."""
+    partition.store(a_batch(0, pid=4), now=100)
+    partition.store(a_batch(0, pid=6), now=300)
+    partition.table.expire(before=200)
+    assert partition.table.judge(a_batch(1, pid=4), Pid(9)) == ACCEPT
+    assert partition.table.judge(a_batch(1, pid=3), Pid(9)) == ACCEPT  # may have expired before
+    assert partition.table.judge(a_batch(1, pid=5), Pid(9)) == UNKNOWN
+    assert partition.table.judge(a_batch(2, pid=6), Pid(9)) == Gap(Sequence(1))
 
 
 def test_idle_producers_are_forgotten_and_others_not(partition: Partition) -> None:
@@ -203,6 +236,21 @@ class TestTransactions:
         assert partition.table.judge(a_batch(2)) == Fenced(Epoch(1))
         assert partition.table.judge(a_batch(2, epoch=1)) == Gap(Sequence(0))
         assert partition.table.judge(a_batch(0, epoch=1)) == ACCEPT
+
+    def test_what_an_earlier_transaction_wrote_is_no_duplicate(self, partition: Partition) -> None:
+        """An aborted transaction's batch came through although its producer gave it up: librdkafka then uses the
+        sequences again. The very same bytes, too, belong to another transaction."""
+        partition.store(a_batch(0, 2, crc=1), transactional=True)
+        partition.table.end_transaction(PID, Epoch(0), Offset(2), 0, aborted=True)
+        again = a_batch(0, 2, crc=1)._replace(transactional=True)
+        for batch in (again, again._replace(crc=2), a_batch(1)._replace(transactional=True)):
+            assert partition.table.judge(batch) == Conflict(Sequence(2))
+        assert partition.table.judge(a_batch(1, 3)._replace(transactional=True)) == Conflict(Sequence(2))
+        partition.store(a_batch(2, 2, crc=3), transactional=True)
+        assert partition.table.judge(again) == Conflict(Sequence(4))
+        assert isinstance(partition.table.judge(a_batch(2, 2, crc=3)._replace(transactional=True)), Duplicate)
+        assert partition.table.judge(a_batch(2)._replace(transactional=True)) == Forgotten(Sequence(3))
+        assert partition.table.judge(a_batch(3, 2)._replace(transactional=True)) == Gap(Sequence(4))
 
     def test_a_marker_of_an_unknown_producer_fences_older_epochs(self, partition: Partition) -> None:
         partition.table.end_transaction(PID, Epoch(2), Offset(9), 0)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.core.dedup import Duplicate, Gap
+from fencepost.core.dedup import Conflict, Duplicate, Gap
 from fencepost.kernel import check_batch, decode_batch, read_header
 from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.log.segment import file_name
-from fencepost.types import Offset, Pid
+from fencepost.types import Offset, Pid, Sequence
 from tests.support.logs import NOW, SMALL, LogBed, append, headers_in, make_batch, read_all
 
 pytestmark = pytest.mark.unit
@@ -53,11 +53,11 @@ class TestAppending:
         bed = LogBed(tmp_path, dataclasses.replace(SMALL, append_time=True))
         sent = make_batch(b"a", pid=1, epoch=0, sequence=0)
         append(bed.log, bytearray(sent), now_ms=NOW + 7)
-        assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), NOW + 7, same_bytes=True)
+        assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), NOW + 7)
         other = make_batch(b"b", pid=1, epoch=0, sequence=0)
-        assert bed.log.judge(check_batch(other)) == Duplicate(Offset(0), NOW + 7, same_bytes=False)
+        assert bed.log.judge(check_batch(other)) == Conflict(Sequence(1))
         bed.reopen()
-        assert bed.log.judge(check_batch(other)) == Duplicate(Offset(0), NOW + 7, same_bytes=True)
+        assert bed.log.judge(check_batch(other)) == Duplicate(Offset(0), NOW + 7)
 
     def test_nothing_is_made_on_the_disk_before_the_first_append(self, bed: LogBed) -> None:
         bed.log.close(NOW)
@@ -221,7 +221,7 @@ class TestReopening:
         bed.reopen()
         assert (bed.log.end_offset, read_all(bed.log), bed.log.producers.get(Pid(9))) == before
         repeat = make_batch(b"39", pid=9, epoch=2, sequence=39)
-        assert bed.log.judge(check_batch(repeat)) == Duplicate(Offset(39), NOW, same_bytes=True)
+        assert bed.log.judge(check_batch(repeat)) == Duplicate(Offset(39), NOW)
         gap = make_batch(b"41", pid=9, epoch=2, sequence=41)
         assert bed.log.judge(check_batch(gap)) == Gap(read_header(make_batch(b"", sequence=40)).base_sequence)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.clock import SystemClock
 from fencepost.server.partition import REOPEN_AFTER_SECONDS, Disk, Partition
+from fencepost.server.pids import PidAllocator
+from fencepost.server.store import Store
 from fencepost.server.topics import Topic
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.files import FailingFiles
@@ -25,13 +28,20 @@ from tests.support.logs import append, make_batch, read_all
 pytestmark = pytest.mark.unit
 
 
-def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_path: Path) -> None:
+@pytest.fixture
+def pids(tmp_path: Path) -> Iterator[PidAllocator]:
+    store = Store(tmp_path / "meta.sqlite", "os")
+    yield PidAllocator(store)
+    store.close()
+
+
+def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_path: Path, pids: PidAllocator) -> None:
     """A task that is done runs its callbacks one turn later; a request that came in between once found no log, and was
     answered with KAFKA_STORAGE_ERROR."""
 
     async def ask(threads: ThreadPoolExecutor) -> None:
         files = OsFiles()
-        disk = Disk(files, Handles(files), threads, SystemClock())
+        disk = Disk(files, Handles(files), threads, SystemClock(), pids)
         topic = Topic("t", uuid.uuid4(), 1, {}, folder=tmp_path, disk=disk, producer_expiry_ms=1000)
         (tmp_path / "t-0").mkdir()
         partition = Partition(topic, 0, tmp_path / "t-0", disk)
@@ -51,14 +61,14 @@ def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_
 
 
 def test_after_a_failed_sync_it_is_opened_as_one_that_failed_although_the_disk_could_not_note_that(
-    tmp_path: Path,
+    tmp_path: Path, pids: PidAllocator
 ) -> None:
     """Otherwise what the kernel dropped would be read back from memory and called durable: the power goes after it."""
     files = FailingFiles(tmp_path)
     clock = HandWoundClock()
 
     async def fail_and_come_back(threads: ThreadPoolExecutor) -> None:
-        disk = Disk(files, Handles(files), threads, clock)
+        disk = Disk(files, Handles(files), threads, clock, pids)
         topic = Topic("t", uuid.uuid4(), 1, {}, folder=tmp_path, disk=disk, producer_expiry_ms=1000)
         partition = Partition(topic, 0, tmp_path / "t-0", disk)
         log = await partition.open()

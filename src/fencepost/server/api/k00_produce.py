@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from fencepost import kernel
-from fencepost.core.dedup import Accept, Duplicate, Fenced, Forgotten
+from fencepost.core.dedup import Accept, Conflict, Duplicate, Fenced, Forgotten, Unknown, Verdict
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
@@ -222,27 +222,29 @@ def _append(
         time = now if partition.topic.log_config.append_time else -1
         outcome = _Outcome(ProducedPartition(index, 0, offset, time, log.start_offset))
         outcome.needs = Offset(offset + header.count)
-    elif isinstance(verdict, Duplicate) and (verdict.same_bytes or not ours):
-        if not verdict.same_bytes:
-            logger.warning(
-                "%s: pid %d sent sequence %d again with other bytes; taken for a duplicate, as Kafka does",
-                partition.name, header.pid, header.base_sequence,
-            )  # fmt: skip
+    elif isinstance(verdict, Duplicate):
         time = verdict.timestamp if partition.topic.log_config.append_time else -1
         outcome = _Outcome(ProducedPartition(index, 0, verdict.base_offset, time, log.start_offset))
         outcome.needs = Offset(verdict.base_offset + header.count)
     else:
-        return _refused(index, *_refusal(partition, header, verdict, ours=ours))
+        return _refused(index, *_refusal(partition, header, verdict, ours=ours), log.start_offset)
     outcome.partition, outcome.log = partition, log
     return outcome
 
 
-def _refusal(partition: Partition, header: BatchHeader, verdict: object, *, ours: bool) -> tuple[ErrorCode, str]:
+def _refusal(partition: Partition, header: BatchHeader, verdict: Verdict, *, ours: bool) -> tuple[ErrorCode, str]:
     who = f"{partition.name}: pid {header.pid}, epoch {header.epoch}, sequence {header.base_sequence}"
     if isinstance(verdict, Fenced):
         return ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: fenced by epoch {verdict.current_epoch}"
-    if isinstance(verdict, Duplicate):
-        return ErrorCode.INVALID_RECORD, f"{who}: already in the log with other bytes"
+    if isinstance(verdict, Conflict):
+        # A client that uses sequences again has lost track of them. This is the code on which others go on with a new
+        # epoch: librdkafka, Java and kafka-python write the records again, or have the transaction aborted. Kafka
+        # acknowledges such a batch and does not store it.
+        reason = f"{who}: already in the log with other bytes, or in an earlier transaction"
+        logger.warning("%s; refused", reason)
+        return ErrorCode.INVALID_RECORD if ours else ErrorCode.UNKNOWN_PRODUCER_ID, reason
+    if isinstance(verdict, Unknown):
+        return ErrorCode.UNKNOWN_PRODUCER_ID, f"{who}: has never written here, expected sequence 0"
     if isinstance(verdict, Forgotten):
         # Other clients take DUPLICATE_SEQUENCE_NUMBER for success and would report an offset they do not have.
         code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER if ours else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -320,8 +322,9 @@ def _check_transaction(
     )
 
 
-def _refused(index: int, code: ErrorCode, message: str) -> _Outcome:
-    return _Outcome(ProducedPartition(index, code, error_message=message))
+def _refused(index: int, code: ErrorCode, message: str, log_start_offset: int = -1) -> _Outcome:
+    """With UNKNOWN_PRODUCER_ID clients look at where the log starts, and without it would only try again."""
+    return _Outcome(ProducedPartition(index, code, log_start_offset=log_start_offset, error_message=message))
 
 
 def _finish(version: int, outcomes: list[tuple[ProduceTopic, list[_Outcome]]]) -> list[Buffer]:

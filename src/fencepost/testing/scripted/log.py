@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.core.dedup import Accept, Batch, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.core.dedup import Accept, Batch, Conflict, Duplicate, Fenced, Forgotten, ProducerTable
 from fencepost.errors import ErrorCode
 from fencepost.kernel import BatchHeader, Buffer, check_batch, stamp_offset
 from fencepost.types import Offset
@@ -35,6 +35,8 @@ class MemoryLog:
                     return ErrorCode.NONE, offset
                 case Fenced():
                     return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+                case Conflict():
+                    return ErrorCode.INVALID_RECORD, -1
                 case Forgotten():
                     return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
                 case _:
@@ -77,4 +79,5 @@ def _judged(header: BatchHeader) -> Batch:
         header.count,
         header.crc,
         header.max_timestamp,
+        header.is_transactional,
     )
