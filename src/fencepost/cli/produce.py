@@ -151,6 +151,7 @@ def produce(
       echo '{"key": "a", "value": "1", "headers": {"h": "x"}}' | fencepost produce t --format json
     """
     from fencepost.client.producer import Producer
+    from fencepost.client.routing import Routes
 
     if key_separator == "":
         raise click.UsageError("--key-separator cannot be empty: without it a line is a value")
@@ -160,6 +161,8 @@ def produce(
     settings, options = target.producer_settings()
     if compression is not None:
         options["compression"] = compression
+    with Routes(settings) as routes:
+        routes.any()  # a wrong address is said at once; a server that goes away later is waited for
     sent, stopped = Sent(), ""
     with (
         Producer(settings, **options, on_error=sent.failed.append) as producer,

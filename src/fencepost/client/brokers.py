@@ -19,6 +19,7 @@ from fencepost.client.network import Network
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.core.broker_choice import Hedge, by_load
+from fencepost.core.notices import Notices
 from fencepost.errors import FencepostError
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Brokers:
         self._refusals: dict[Address, FencepostError] = {}
         self._questions: list[_Question] = []
         """Those of `ask_any` that are not answered yet."""
+        self._notices: Notices[Address] = Notices()
         self._random = random.Random()
         self.offers_own: bool | None = None
         """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
@@ -213,6 +215,8 @@ class Brokers:
             self._refusals[address] = error
         else:
             self._refusals.pop(address, None)
+            if not connection.versions and self._notices.is_due(address, self._clock.monotonic()):
+                logger.warning("%s; trying again", error)  # nobody should have to wait for a timeout to hear of it
         self._tell_who_is_kept_out(address)
 
     def _tell_who_is_kept_out(self, address: Address) -> None:

@@ -53,6 +53,9 @@ class Batch(Settlement):
     def partition(self) -> int:  # type: ignore[override]
         return self.queue.index
 
+    def trouble(self) -> str:
+        return self.queue.topic.trouble()
+
     def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
         if self.parts is None:
             return super().outcome(ticket)
@@ -155,14 +158,26 @@ class EncodedRows(NamedTuple):
 
 
 class TopicQueues(Lane):
-    __slots__ = ("name", "owned", "partition_count", "partitions", "roaming", "roaming_queue", "unplaced", "waiting")
+    __slots__ = (
+        "name",
+        "owned",
+        "partition_count",
+        "partitions",
+        "roaming",
+        "roaming_queue",
+        "trouble",
+        "unplaced",
+        "waiting",
+    )
 
     undesignated: PartitionQueue
     """Where records without a key and a partition go: `roaming_queue`, or the one partition that is owned."""
 
-    def __init__(self, name: str, budget: Budget) -> None:
+    def __init__(self, name: str, budget: Budget, trouble: Callable[[], str] = str) -> None:
         super().__init__(budget)
         self.name = name
+        self.trouble = trouble
+        """Says which connection failed last, if one did, for the message of whoever waited too long."""
         self.partition_count = 0
         """0: not known yet."""
         self.partitions: dict[int, PartitionQueue] = {}

@@ -338,7 +338,8 @@ class Producer:
         is why.
         """
         if not self._sender.queues.wait_until_settled(timeout):
-            raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be")
+            why = self._sender.trouble()
+            raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be{why}")
         self._raise_undelivered()
 
     def close(self, timeout: float | None = None) -> None:

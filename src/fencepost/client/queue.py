@@ -69,8 +69,12 @@ def _nobody_to_tell(cause: Fenced) -> None:
 class Queues:
     """All queues of one producer, and the memory they share."""
 
-    def __init__(self, options: ProducerOptions, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], trouble: Callable[[], str] = str
+    ) -> None:
+        """`trouble` says which connection failed last, for messages; an empty text if none did."""
         self._options = options
+        self._trouble = trouble
         self._clock = clock
         self._wake = wake
         self._lock = threading.Lock()
@@ -173,7 +177,7 @@ class Queues:
         here = f", {queue.held} of them for partition {queue.index}" if queue is not None and queue.index >= 0 else ""
         return BufferFull(
             f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged"
-            f"{here}, and {self._options.buffer_memory - self._budget.held} bytes are free"
+            f"{here}, and {self._options.buffer_memory - self._budget.held} bytes are free{self._trouble()}"
         )
 
     def _keep(
@@ -194,7 +198,7 @@ class Queues:
 
     def _waiting_ticket(self, topic: TopicQueues, timestamp: Milliseconds) -> Ticket:
         if topic.unplaced is None:
-            topic.unplaced = Unplaced(self._settling)
+            topic.unplaced = Unplaced(self._settling, self._trouble)
             self._unsettled[topic.unplaced] = None
             self._to_place[topic] = None
             self._wake()
@@ -598,7 +602,7 @@ class Queues:
                 topic.unplaced = None
                 self._to_place.pop(topic, None)
                 if keep:
-                    topic.unplaced = Unplaced(self._settling)
+                    topic.unplaced = Unplaced(self._settling, self._trouble)
                     self._unsettled[topic.unplaced] = None
                     self._to_place[topic] = None
                     for index, record in enumerate(keep):

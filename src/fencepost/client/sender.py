@@ -71,7 +71,7 @@ class Sender:
         self._options = options
         self._network = network
         self._clock = clock
-        self.queues = Queues(options, clock, network.wake)
+        self.queues = Queues(options, clock, network.wake, self.trouble)
         self.queues.needs_partitions = ids is not None
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self.metadata, on_kept_out=self._kept_out)
@@ -165,6 +165,11 @@ class Sender:
             return patience
         return timeout if patience is None else min(timeout, patience)
 
+    def trouble(self) -> str:
+        """From any thread: which connection failed last, as the end of a message; empty if one works since."""
+        last = self.brokers.last_error
+        return f": {last}" if last is not None else ""
+
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
         self.settling.kept_out(address, error)
 
@@ -246,6 +251,7 @@ class Sender:
         if self._aftermath is not None:
             self._aftermath.give_up()
         if self.standing.implicit is not None:
-            closed = Closed("the producer was closed before the records were committed")
+            closed = Closed(f"the producer was closed before the records were committed{self.trouble()}")
             self.settling.fail_uncommitted(self.standing.implicit.drop(for_good=True), closed, "unknown")
-        self.settling.fail_everything(Closed("the producer was closed before the records were acknowledged"))
+        why = self.trouble()
+        self.settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))

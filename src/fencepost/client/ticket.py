@@ -102,6 +102,10 @@ class Settlement:
             event = self._event
         return event.wait(timeout)
 
+    def trouble(self) -> str:
+        """Why it may take long, to be put behind a message: the last connection that failed. Mostly empty."""
+        return ""
+
     def call_back(self, callback: Callback, ticket: Ticket) -> bool:
         """False: already settled, call it yourself."""
         with self._lock:
@@ -147,15 +151,19 @@ class Unplaced(Settlement):
     goes on waiting there.
     """
 
-    __slots__ = ("moved_into",)
+    __slots__ = ("_trouble", "moved_into")
 
     topic_name = ""
     partition = -1
     count = 0
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, trouble: Callable[[], str] = str) -> None:
         super().__init__(lock)
+        self._trouble = trouble
         self.moved_into: list[Settlement] = []
+
+    def trouble(self) -> str:
+        return self._trouble()
 
     def moved(self) -> None:
         """All tickets have their batch by now."""
@@ -222,7 +230,8 @@ class Ticket(Place):
             settlement = self.settlement
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if not settlement.wait(left):
-                raise TimedOut(f"the record was not settled within {timeout:g} s; it still may be")
+                why = settlement.trouble()
+                raise TimedOut(f"the record was not settled within {timeout:g} s; it still may be{why}")
             if settlement is self.settlement and not isinstance(settlement, Unplaced):
                 return settlement.outcome(self)
 

@@ -15,6 +15,7 @@ pid.py, inflight.py  client: who a producer is; order, retry and doubt of a part
 window.py            client: how much is under way to a broker
 sharing.py           client: how a producer's memory is shared out to topics and partitions
 replication.py       client: how often a topic of fencepost's own is replicated, and which is too weak
+notices.py           client: when to tell of what happens again and again
 broker_choice.py     client: which broker is asked what any can answer, and when a second one is
 enlist.py            client: which partitions a transaction has
 committed.py         client: which batches a reader of committed records leaves out
