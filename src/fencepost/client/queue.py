@@ -233,7 +233,7 @@ class Queues:
         topic = self._topics.get(name)
         if topic is None:
             check_topic(name)
-            topic = self._topics[name] = TopicQueues(name, self._budget)
+            topic = self._topics[name] = TopicQueues(name, self._budget, self._trouble)
             topic.restrict(self._owned.get(name))
         return topic
 
