@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -309,15 +309,13 @@ def test_what_was_acknowledged_and_not_committed_is_not_persisted(owners: Owners
 def test_a_commit_whose_answer_was_lost_is_looked_up(owners: Owners) -> None:
     """OWN-9: settled truthfully. It was committed, then came the successor, and only then the second try."""
     old, _ = owners.owner()
-    writing = old.road.owner.writing
-    end = writing.end
     successors: list[fencepost.Claim] = []
 
-    def end_twice(who: Any, *, commit: bool) -> None:
-        end(who, commit=commit)
-        writing.doubts += 1  # its answer never came
+    def end_twice(steps: Transactional, who: Any, *, commit: bool) -> None:
+        steps.end(who, commit=commit)
+        steps.doubts += 1  # its answer never came
         successors.append(owners.owner()[1])
-        end(who, commit=commit)
+        steps.end(who, commit=commit)
 
     _replace_end(old, end_twice)
     delivered = old.send(owners.topic, b"in").result(PATIENCE)
@@ -329,13 +327,11 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(owners: Owners) -> None:
 
 def test_a_commit_that_never_arrived_is_known_not_to_be_there(owners: Owners) -> None:
     old, _ = owners.owner()
-    writing = old.road.owner.writing
-    end = writing.end
 
-    def lost_then_late(who: Any, *, commit: bool) -> None:
-        writing.doubts += 1
+    def lost_then_late(steps: Transactional, who: Any, *, commit: bool) -> None:
+        steps.doubts += 1
         owners.owner()
-        end(who, commit=commit)
+        steps.end(who, commit=commit)
 
     _replace_end(old, lost_then_late)
     error = old.send(owners.topic, b"out").exception(PATIENCE)
@@ -461,47 +457,59 @@ def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners)
             assert refused.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-def test_a_record_that_fails_for_good_ends_the_owner_and_not_the_resource(server: TestedServer, name: str) -> None:
-    """What is in the log is the beginning of what was sent; the next owner goes on."""
+def test_a_record_that_fails_for_good_fails_alone_and_the_owner_goes_on(server: TestedServer, name: str) -> None:
+    """PROD-6: what shares its transaction is sent again, in order; other partitions do not notice."""
     with Admin(server.address) as admin:
-        admin.create_topic(name, 1, configs={"max.message.bytes": "2000"})
+        admin.create_topic(name, 2, configs={"max.message.bytes": "2000"})
     owners = Owners(server, name)
-    producer, _ = owners.owner()
-    producer.send(name, b"1").result(PATIENCE)
-    error = producer.send(name, bytes(5_000)).exception(PATIENCE)
-    assert isinstance(error, SendFailed)
-    assert (error.code, error.persisted) == (ErrorCode.MESSAGE_TOO_LARGE, "no")
-    with pytest.raises(SendFailed):
-        producer.send(name, b"3").result(PATIENCE)
-    following, _ = owners.owner()
-    following.send(name, b"2").result(PATIENCE)
-    assert owners.committed() == [b"1", b"2"]
+    producer = owners.make(linger=0.0)
+    producer.own(owners.group, [f"{name}-0", f"{name}-1"], generation=1)
+    tickets: list[Any] = []
+    for number in range(60):
+        tickets.append(producer.send(name, b"%d" % number, partition=number % 2))
+        if number % 20 == 10:
+            bad = producer.send(name, bytes(5_000), partition=0)
+            error = bad.exception(PATIENCE)
+            assert isinstance(error, SendFailed)
+            assert (error.code, error.persisted) == (ErrorCode.MESSAGE_TOO_LARGE, "no")
+    for ticket in tickets:
+        ticket.result(PATIENCE)
+    owners.await_markers()
+    with fencepost.Reader(server.address, name, stop="latest") as reader:
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        for record in reader:
+            seen[record.partition].append(int(record.value or b""))
+    assert seen == {0: list(range(0, 60, 2)), 1: list(range(1, 60, 2))}
     owners.close()
 
 
 def _before_end(producer: KafkaOwner, wait: Callable[[], object]) -> None:
-    end = producer.road.owner.writing.end
-
-    def later(who: Any, *, commit: bool) -> None:
+    def later(steps: Transactional, who: Any, *, commit: bool) -> None:
         wait()
-        end(who, commit=commit)
+        steps.end(who, commit=commit)
 
     _replace_end(producer, later)
 
 
+class Replaced:
+    """A lane's coordinator that is asked to end a transaction in another way."""
+
+    def __init__(self, steps: Any, end: Callable[..., None]) -> None:
+        self._steps = steps
+        self._end = end
+
+    def end(self, who: Any, *, commit: bool) -> None:
+        self._end(self._steps, who, commit=commit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._steps, name)
+
+
 def _replace_end(producer: KafkaOwner, end: Callable[..., None]) -> None:
-    implicit = producer._sender.standing.implicit
-    assert implicit is not None
-
-    class Replaced:
-        name = producer.road.owner.write_id
-        doubts = property(lambda _: producer.road.owner.writing.doubts)
-
-        @staticmethod
-        def end(who: Any, *, commit: bool) -> None:
-            end(who, commit=commit)
-
-    implicit._steps = Replaced()  # type: ignore[assignment]
+    lanes = producer._sender.standing.lanes
+    assert lanes is not None
+    for lane in lanes.lanes:
+        lane.steps = cast("Transactional", Replaced(lane.steps, end))
 
 
 # --- reading ---

@@ -8,7 +8,8 @@ Commands come on standard input, answers go to standard output, a line each:
                           fenced DELIVERED UNKNOWN     when it is, or told to stop: how many of its records were
                                                        delivered, and of how many that is not known
 
-Every record's value is "TOKEN NUMBER", so that the log tells afterwards who wrote what, and when.
+Every record's value is "TOKEN NUMBER", so that the log tells afterwards who wrote what, and when. The partitions take
+turns: each is written in a lane of its own, so that the transactions of several are open when it is stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fencepost.errors import Fenced, FencepostError, SendFailed
 from tests.support.contender import is_spoken_to, obey
 from tests.support.kafka_owners import KafkaOwner
 
+PARTITIONS = 3
 WINDOW = 50
 """Records that are sent before the oldest is looked at: some are queued, some in an open transaction, some ended."""
 
@@ -29,12 +31,13 @@ def flood(address: str, topic: str, group: str, generation: int) -> None:
     tickets: list[Ticket] = []
     producer = KafkaOwner(address, delivery_timeout=300.0)
     try:
-        claim = producer.own(group, [f"{topic}-0"], generation=generation)
+        names = [f"{topic}-{partition}" for partition in range(PARTITIONS)]
+        claim = producer.own(group, names, generation=generation)
         print("owns", claim.generation, claim.token, flush=True)
         number = 0
         with suppress(Fenced):
             while not is_spoken_to():  # told to stop
-                tickets.append(producer.send(topic, b"%d %d" % (claim.token, number)))
+                tickets.append(producer.send(topic, b"%d %d" % (claim.token, number), partition=number % PARTITIONS))
                 number += 1
                 if len(tickets) > WINDOW:
                     tickets.pop(0).result(300)

@@ -1,40 +1,52 @@
-"""Transactions that nobody asked for: how an owner on Apache Kafka sends (OWN-9).
+"""Transactions that nobody asked for, in lanes: how an owner on Apache Kafka sends (OWN-9, PROD-6).
 
 A bare pid cannot be fenced, and without a transaction a write of a fenced owner that is already on its way may still be
-appended. So an owner's records go in transactions under its write id. They are opened and ended here, on the send
-thread, without the caller's doing:
+appended. So an owner's records go in transactions. One transaction for all would end when the slowest partition has
+answered. So an owner has several write ids, its lanes, each with transactions of its own; a partition keeps its lane.
+A lane's coordinator is the partition's leader where that can be had: then a broker that hangs holds up its own
+partitions alone.
 
-    open      when a batch is to go and none is open
+Transactions are opened and ended here, on the send thread, without the caller's doing:
+
+    open      when a batch is to go and none is open in its lane
     gather    what is ready goes along, for a moment at most, so that a steady stream is not one endless transaction
-    end       when all of it is acknowledged: EndTxn, and nothing new is sent until it is answered
+    end       when all of it is acknowledged: EndTxn, and nothing new is sent in the lane until it is answered
 
 An acknowledgement says that a batch is in the log; only the commit says that it counts. So tickets are settled by the
 commit. Before it was asked for, a record of an owner that is fenced is certainly not persisted: the fence has aborted
 the transaction. Where the answer to the commit was lost the log is asked: past the offset of an acknowledged batch it
 shows either the record or, to who reads what is committed, nothing.
 
-A failure other than the fence is the end too: what is in the log is always the beginning of what was sent.
+A record that fails for good fails alone. Its lane aborts the transaction, asks for its write id's next epoch, which
+refuses whatever is still on its way, and sends the rest of it again, in order. The other lanes do not notice. Only the
+fence is the end of the owner.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from fencepost.client.errands import Errands
-from fencepost.client.partition_queue import Batch
+from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.client.ticket import UNKNOWN_OFFSET
-from fencepost.client.transactional import Transactional
+from fencepost.client.transactional import Steps, abort_open
 from fencepost.core.enlist import Enlisted
+from fencepost.core.inflight import Flight
 from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.errors import FencepostError, Persisted
-from fencepost.types import Offset, TopicPartition
+from fencepost.errors import ErrorCode, FencepostError, Persisted, TimedOut
+from fencepost.types import Milliseconds, Offset, TopicPartition
 
 log = logging.getLogger("fencepost.producer")
 
+NO_NODE: Final = -1
 LONGEST: Final = 0.05
 """Seconds that a transaction takes new batches. Readers of committed records wait as long, and so do tickets."""
+_RENEW_AGAIN: Final = 0.1
+_OF_TIMEOUT: Final = 0.5
+"""Of the transaction timeout: a transaction that is open for longer is aborted here, since by the coordinator it would
+be aborted with a fence."""
 
 
 class Acknowledged(NamedTuple):
@@ -52,52 +64,90 @@ class Settles(Protocol):
         """Delivered."""
 
     def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None: ...
-    def stop_owning(self, cause: FencepostError) -> None:
-        """It is the end: fenced, or in a state from which order cannot be kept."""
+    def fence(self, code: ErrorCode) -> None:
+        """Somebody has taken over: it is the end of the owner."""
 
-    def transaction_ended(self, *, repeated: bool) -> None:
-        """It is committed. `repeated`: a step of it was asked for more than once, and may still be on its way."""
+    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[Batch]) -> None:
+        """A transaction is aborted: what was acknowledged in it, and what is under way, goes again, in order."""
 
 
-class ImplicitTransactions:
-    """The send thread's alone."""
+class WriteId(NamedTuple):
+    """One of an owner's transactional ids, as it was initialised."""
+
+    steps: Steps
+    name: str
+    identity: Identity
+    node: int
+    """Its coordinator, as far as is known: only for choosing."""
+
+
+class WriteLane:
+    """One write id: its epoch, and its transactions. The send thread's alone."""
 
     def __init__(
         self,
-        steps: Transactional,
+        write_id: WriteId,
+        timeout_ms: Milliseconds,
         errands: Errands,
         settles: Settles,
         is_committed: Callable[[TopicPartition, Offset], bool],
     ) -> None:
-        self._steps = steps
+        self.steps, self.name, self.identity, self.node = write_id
+        self._timeout_ms = timeout_ms
         self._errands = errands
         self._settles = settles
         self._is_committed = is_committed
+        self.queues: dict[PartitionQueue, None] = {}
+        """The partitions that are written in this lane."""
         self.open: Enlisted | None = None
         self._doubts = 0
         """Of the steps, when it was opened."""
-        self._takes_new_until = 0.0
+        self._opened = 0.0
         self._held: list[Acknowledged] = []
         self._ending: list[Acknowledged] | None = None
         self._lost: FencepostError | None = None
         """Why the log had to be asked."""
+        self._is_spent = False
+        """The epoch will not do any longer: the next one is to be asked for."""
+        self._is_renewing = False
+        self._may_be_open = False
+        """The coordinator may have a transaction under the epoch that is to be replaced: it is aborted first."""
+        self._not_before = float("-inf")
+        self._is_over = False
+
+    # --- while it is open ---
+
+    @property
+    def is_ready(self) -> bool:
+        return not (self._is_spent or self._is_renewing or self._is_over)
 
     def admits(self, partition: TopicPartition, *, is_new: bool, now: float) -> bool:
         """Whether a batch may go there now; opens a transaction for it, if need be."""
-        if self._ending is not None:
+        if self._ending is not None or not self.is_ready:
             return False
         if self.open is None:
             self.open = Enlisted()
-            self._doubts = self._steps.doubts
-            self._takes_new_until = now + LONGEST
+            self._doubts = self.steps.doubts
+            self._opened = now
         if self.open.error is not None:
             return False
-        if is_new and self._held and now >= self._takes_new_until:
+        if is_new and self._held and now >= self._opened + LONGEST:
             return False  # once something is acknowledged, there is something to end
         return self.open.admits(partition)
 
     def hold(self, acknowledged: Acknowledged) -> None:
         self._held.append(acknowledged)
+
+    def fail(self, error: FencepostError) -> None:
+        """A part of the open transaction failed, or the numbering has a hole: after this turn all of it starts over."""
+        if self.open is not None:
+            self.open.fail(error)
+        else:
+            self._is_spent = True
+
+    def successor(self, of: Identity) -> Identity | None:
+        """As whom a partition that was stamped `of` goes on; None: the next epoch is not there yet."""
+        return self.identity if self.is_ready and self.identity != of else None
 
     def drop(self, *, for_good: bool = False) -> list[Batch]:
         """The transaction is lost: its acknowledged batches. Those whose commit is under way only `for_good`."""
@@ -109,23 +159,68 @@ class ImplicitTransactions:
     def forget(self) -> None:
         """It is over for this producer, however its last transaction ends."""
         self.open = None
+        self._is_over = True
 
-    def go_on(self, who: Identity | None, *, all_answered: bool) -> None:
-        """After a turn's batches were sent. `all_answered`: nothing is under way, and nothing else was ready."""
-        transaction = self.open
-        if transaction is None or self._ending is not None or who is None:
-            return
-        if transaction.error is not None:
-            self._abort(transaction.error, who)
-        elif self._held and all_answered and not transaction.is_growing:
-            self._commit(who)
+    def go_on(self, now: float, *, all_answered: bool) -> float | None:
+        """After a turn's batches were sent. `all_answered`: nothing is under way here, and nothing else was ready. Says
+        when there is something to be done again."""
+        if self._ending is not None or self._is_renewing or self._is_over:
+            return None
+        if self.open is not None:
+            overdue = self._opened + self._timeout_ms / 1000 * _OF_TIMEOUT
+            if now >= overdue:
+                self.open.fail(TimedOut(f"no answer for so long that the transaction of {self.name} would time out"))
+            if self.open.error is not None:
+                self._start_over()
+            elif self._held and all_answered and not self.open.is_growing:
+                self._commit()
+            else:
+                return overdue
+        if self._is_spent:
+            if now < self._not_before:
+                return self._not_before
+            self._renew(now)
+        return None
 
     # --- its end ---
 
-    def _commit(self, who: Identity) -> None:
+    def _start_over(self) -> None:
+        assert self.open is not None
+        log.info("a transaction of %s is aborted, and what can be sent goes again: %s", self.name, self.open.error)
+        self._may_be_open = self.open.is_begun
+        self.open = None
+        self._is_spent = True
+        self._settles.send_again(self.queues, self.drop())
+
+    def _renew(self, now: float) -> None:
+        """The write id's next epoch, if it is still ours: under it, what is late affects nothing."""
+        self._is_renewing = True
+        before = self.identity
+
+        def renew() -> Identity:
+            if self._may_be_open:
+                abort_open(self.steps, before)
+                self._may_be_open = False  # not again: once the next epoch is given, that would be refused
+            return self.steps.init(self._timeout_ms, before)
+
+        def renewed(outcome: Identity | FencepostError) -> None:
+            self._is_renewing = False
+            if self._is_over:
+                return
+            if isinstance(outcome, Identity):
+                self.identity, self._is_spent = outcome, False
+            elif outcome.code in NAME_TAKEN:
+                self._settles.fence(outcome.code)
+            else:
+                log.info("no next epoch for %s yet: %s", self.name, outcome)
+                self._not_before = now + _RENEW_AGAIN
+
+        self._errands.send_out(renew, renewed)
+
+    def _commit(self) -> None:
         ending = self._ending = self._held
         self._held = []
-        steps = self._steps
+        steps, who = self.steps, self.identity
         doubts, before = steps.doubts, self._doubts
 
         def end() -> Persisted | FencepostError:
@@ -142,7 +237,7 @@ class ImplicitTransactions:
     def _look(self, ending: list[Acknowledged], error: FencepostError) -> Persisted:
         """On the errand's thread, which may wait: what became of a commit whose answer was lost."""
         self._lost = error
-        log.info("asking the log whether what was written under %s is committed: %s", self._steps.name, error)
+        log.info("asking the log whether what was written under %s is committed: %s", self.name, error)
         for batch, base_offset, _ in ending:
             if base_offset != UNKNOWN_OFFSET:
                 try:
@@ -159,38 +254,61 @@ class ImplicitTransactions:
         self._ending = None
         self.open = None
         lost, self._lost = self._lost, None
-        if lost is None and outcome == "yes":
-            self._settles.transaction_ended(repeated=repeated)  # before anybody learns of it who would go on from here
+        self._is_spent |= repeated or lost is not None or outcome != "yes"
+        batches = [each.batch for each in ending]
+        cause = outcome if isinstance(outcome, FencepostError) else lost
+        is_fenced = cause is not None and cause.code in NAME_TAKEN
         if outcome == "yes":
             for each in ending:
                 self._settles.settle(each)
-            if lost is None:
-                return
-        cause = outcome if isinstance(outcome, FencepostError) else lost
-        assert cause is not None
-        if outcome != "yes":
-            is_certain = outcome == "no" or (isinstance(outcome, FencepostError) and outcome.code in NAME_TAKEN)
-            persisted: Persisted = "no" if is_certain else "unknown"
-            self._settles.fail_uncommitted([each.batch for each in ending], cause, persisted)
-        self._settles.stop_owning(cause)
+        elif outcome == "no" and not is_fenced:
+            self._settles.send_again(self.queues, batches)
+        else:
+            assert cause is not None
+            is_certain = outcome == "no" or (is_fenced and lost is None)
+            self._may_be_open = not is_certain
+            self._settles.fail_uncommitted(batches, cause, "no" if is_certain else "unknown")
+        if is_fenced and cause is not None:
+            self._settles.fence(cause.code)
 
-    def _abort(self, cause: FencepostError, who: Identity) -> None:
-        """A part of it failed for good, so all of it does, and with it the order of what would follow."""
-        ending: list[Acknowledged] = []
-        self._ending = ending
 
-        def end() -> FencepostError:
-            try:
-                self._steps.end(who, commit=False)
-            except FencepostError as error:
-                if error.code in NAME_TAKEN:
-                    return error
-                log.warning("the coordinator does not answer; the open transaction will end by its timeout: %s", error)
-            return cause
+class WriteLanes:
+    """All lanes of an owner. The send thread's alone."""
 
-        def ended(outcome: FencepostError) -> None:
-            if self._ending is ending:
-                self._ending = None
-                self._settles.stop_owning(outcome)  # which fails what is held: its reason is known only now
+    def __init__(self, lanes: list[WriteLane]) -> None:
+        self.lanes = lanes
+        self._by_queue: dict[PartitionQueue, WriteLane] = {}
+        self._others: dict[PartitionQueue, Flight[Batch] | None] = {}
+        """Of a partition that is written both in its lane and in transactions of the caller's: the flight that is not
+        the queue's at the moment. The numbers of the two have nothing to do with each other."""
+        self._in_callers: set[PartitionQueue] = set()
+        """Partitions whose flight is that of the caller's transactions."""
 
-        self._errands.send_out(end, ended)
+    def of(self, queue: PartitionQueue, leader: int = NO_NODE) -> WriteLane:
+        """The lane of a partition: one whose coordinator is the partition's leader, if there is one, and then the one
+        with the fewest partitions."""
+        lane = self._by_queue.get(queue)
+        if lane is None:
+            near = [each for each in self.lanes if each.node == leader]
+            lane = min(near or self.lanes, key=lambda each: len(each.queues))
+            if leader != NO_NODE:  # otherwise nothing was sent there yet, and another one may turn out to be better
+                self._by_queue[queue] = lane
+                lane.queues[queue] = None
+        return lane
+
+    def change_flight(self, queue: PartitionQueue, *, in_callers: bool) -> None:
+        """Gives the queue the flight of its lane, or that of the caller's transactions. Nothing is under way then."""
+        if (queue in self._in_callers) == in_callers or queue.flight:
+            return
+        queue.flight, self._others[queue] = self._others.get(queue), queue.flight
+        if in_callers:
+            self._in_callers.add(queue)
+        else:
+            self._in_callers.discard(queue)
+
+    def drop(self, *, for_good: bool = False) -> list[Batch]:
+        return [batch for lane in self.lanes for batch in lane.drop(for_good=for_good)]
+
+    def forget(self) -> None:
+        for lane in self.lanes:
+            lane.forget()

@@ -1,9 +1,9 @@
 """The road to Apache Kafka: what is owned is what may be written under a write id (OWN-9).
 
-A claimant gets a transactional id of its own, the write id, with its first claim, and writes only in transactions under
-it from then on: a producer in implicit ones (`implicit.py`), a reader in one for each commit of offsets. Whoever takes
-over fences the write id before being told so; from then on the brokers refuse the old owner's writes, and what it had
-not committed is aborted. Readers that read committed records never see it.
+A claimant gets transactional ids of its own, its write ids, with its first claim, and writes only in transactions under
+them from then on: a producer in implicit ones in several lanes (`implicit.py`), a reader in one for each commit of
+offsets. Whoever takes over fences all of them before being told so; from then on the brokers refuse the old owner's
+writes, and what it had not committed is aborted. Readers that read committed records never see it.
 
 Kafka has nothing that ends with a connection. What is owned stays owned until it is given back, which `close` does, or
 taken over. An owner with a session gives signs of life to Kafka's group coordinator (`session.py`); when they end,
@@ -12,6 +12,7 @@ whoever waits in line (`line.py`) takes over, by the same fence.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -19,9 +20,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Final
 
+from fencepost.client.implicit import NO_NODE, WriteId
 from fencepost.client.line import wait_in_line
+from fencepost.client.metadata import Broker
 from fencepost.client.options import ProducerOptions
 from fencepost.client.owner_topic import WRITE_ID_PREFIX, GroupOwners
 from fencepost.client.reader import Reader
@@ -33,11 +37,16 @@ from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional, abort_open
 from fencepost.core.claim import Demand, Held
 from fencepost.core.claim_steps import Owned, claim, release
-from fencepost.core.owner_records import Claimant
+from fencepost.core.owner_records import Claimant, write_ids
 from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, TimedOut
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
+log = logging.getLogger("fencepost.own")
+
+LANES: Final = 8
+"""Write ids of a producer beside its first one. A take-over fences all of them, so there are not more."""
+_CANDIDATES: Final = 64
 WAITING_SESSION: Final = 10.0
 """Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
 
@@ -46,8 +55,16 @@ class KafkaOwner:
     """A claimant, whatever it writes. For one thread at a time."""
 
     def __init__(
-        self, settings: ClientSettings, routes: Routes, *, transaction_timeout: float = 60.0, patience: float = 60.0
+        self,
+        settings: ClientSettings,
+        routes: Routes,
+        *,
+        transaction_timeout: float = 60.0,
+        patience: float = 60.0,
+        lanes: int = 0,
     ) -> None:
+        """`lanes`: how many further write ids it gets. All names are known before the first claim: whoever takes over
+        fences them by what the record says."""
         self._settings = settings
         self._routes = routes
         self._timeout_ms: Milliseconds = round(transaction_timeout * 1000)
@@ -59,6 +76,12 @@ class KafkaOwner:
         """The epoch under which it writes; None: it has claimed nothing yet."""
         self._aborted: Identity | None = None
         """The epoch under which nothing is open, since it is to be replaced."""
+        self._lane_count = lanes
+        self._coordinators: dict[int, Broker | None] = {}
+        """Of the lanes, by number: chosen with the first claim."""
+        self._lane_steps: list[Transactional] = []
+        self.lanes: tuple[WriteId, ...] = ()
+        """Known with `identity`."""
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
         self._session: Session | None = None
@@ -85,11 +108,45 @@ class KafkaOwner:
         except BaseException:
             self._end_session()
             raise
-        (self.identity,) = owned.identities
+        self._note(owned.identities)
         self._held.update(dict.fromkeys((demand.group, row.name) for row in owned.rows))
         return owned.rows
 
+    def _note(self, identities: Sequence[Identity]) -> None:
+        if self.identity is None:
+            names = write_ids(self.write_id, tuple(self._coordinators))[1:]
+            self._lane_steps = [Transactional(self._routes, name, self._patience) for name in names]
+            lanes: list[WriteId] = []
+            for steps, broker, identity in zip(
+                self._lane_steps, self._coordinators.values(), identities[1:], strict=True
+            ):
+                if broker is not None:  # not to be asked for once a broker is in trouble
+                    steps.ask_first(self._routes.to(broker))
+                lanes.append(WriteId(steps, steps.name, identity, NO_NODE if broker is None else broker.id))
+            self.lanes = tuple(lanes)
+        self.identity = identities[0]
+
+    def _choose_lanes(self) -> None:
+        """Numbers whose coordinators are spread over the brokers, so that each partition finds one at its leader."""
+        if self._coordinators or not self._lane_count:
+            return
+        numbers = range(1, _CANDIDATES + 1)
+        names = dict(zip(write_ids(self.write_id, numbers)[1:], numbers, strict=True))
+        try:
+            found = self._routes.retried(lambda: self._routes.transaction_coordinators(list(names)))
+        except ServerError as error:
+            log.info("the lanes of %s are not spread over the brokers: %s", self.write_id, error)
+            self._coordinators = dict.fromkeys(numbers[: self._lane_count])
+            return
+        by_node: dict[int, list[int]] = {}
+        for name, broker in found.items():
+            by_node.setdefault(broker.id, []).append(names[name])
+        in_turn = [number for row in zip_longest(*by_node.values()) for number in row if number is not None]
+        coordinators = {names[name]: broker for name, broker in found.items()}
+        self._coordinators = {number: coordinators[number] for number in in_turn[: self._lane_count]}
+
     def _claimed(self, demand: Demand) -> Owned:
+        self._choose_lanes()
         group, me = self.group(demand.group), self._claimant(demand.group)
         if demand.wait is None:
             return group.carry_out(claim(me, demand.wanted(), self._identities))
@@ -119,7 +176,12 @@ class KafkaOwner:
             self.release(group, [name for each, name in self._held if each == group])
 
     def close(self) -> None:
-        """It is gone, whatever it owned: its signs of life end."""
+        """It is gone, whatever it owned: its signs of life end, and nothing more is asked for it."""
+        self._end_signs()
+        for steps in self._lane_steps:
+            steps.is_over = True
+
+    def _end_signs(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -130,13 +192,13 @@ class KafkaOwner:
         """From here on, before anything is claimed: whoever reads that it owns finds it alive."""
         if not seconds or (self._session is not None and self._session.seconds <= seconds):
             return
-        self.close()
+        self._end_signs()
         self._session = Session(self._settings, self.write_id, seconds, self._look_after, self._patience)
         self._session.begin()
 
     def _end_session(self) -> None:
         if not self._held:
-            self.close()
+            self._end_signs()
 
     def _look_after(self) -> None:
         """On the session's thread: an owner that writes nothing learns here that it was replaced."""
@@ -171,11 +233,12 @@ class KafkaOwner:
     def _claimant(self, group: str) -> Claimant:
         session_ms = 0 if self._session is None else self._session.milliseconds
         now_ms = time.time_ns() // 1_000_000
-        return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, now_ms, session_ms=session_ms)
+        lanes = tuple(self._coordinators)
+        return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, now_ms, lanes, session_ms)
 
 
 class KafkaProducerRoad:
-    """For a producer: from its first claim on, it sends in transactions of its write id."""
+    """For a producer: from its first claim on, it sends in transactions of its write ids."""
 
     def __init__(self, sender: Sender, owner: KafkaOwner, options: ProducerOptions) -> None:
         name = options.name
@@ -196,7 +259,7 @@ class KafkaProducerRoad:
         self._settle()
         self._catch_up()
         rows = owner.claim(demand)
-        if sender.standing.implicit is None:
+        if sender.standing.lanes is None:
             try:
                 self._write_under()
             except BaseException:
@@ -207,7 +270,7 @@ class KafkaProducerRoad:
 
     def _current(self) -> Identity | None:
         standing = self._sender.standing
-        return self._sender.errands.call(lambda: None if standing.implicit is None else standing.who)
+        return self._sender.errands.call(lambda: None if standing.lanes is None else standing.who)
 
     def _lost(self) -> None:
         self._sender.errands.call(lambda: self._sender.settling.fence(ErrorCode.PRODUCER_FENCED))
@@ -217,19 +280,21 @@ class KafkaProducerRoad:
         identity = owner.identity
         assert identity is not None
         deadline = time.monotonic() + self._patience
-        while not sender.errands.call(lambda: sender.write_under(owner.writing, identity, owner.is_committed)):
+        while not sender.errands.call(
+            lambda: sender.write_under(owner.writing, identity, owner.lanes, owner.is_committed)
+        ):
             if time.monotonic() > deadline:
                 raise TimedOut("other threads send all the time: own first, then send")
             self._settle()
 
     def _catch_up(self, *, while_closing: bool = False) -> None:
         """Once it writes under the write id, the send thread knows its epoch; the next one may be on its way."""
-        if self._sender.standing.implicit is not None:
+        if self._sender.standing.lanes is not None:
             self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=while_closing)
 
     def release(self, group: str, names: Sequence[str]) -> None:
         standing = self._sender.standing
-        if self._sender.errands.call(lambda: standing.transaction is not None and not standing.is_implicit):
+        if self._sender.errands.call(lambda: standing.transaction is not None):
             # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
             raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
         self._settle()

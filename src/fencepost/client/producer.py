@@ -322,10 +322,11 @@ class Producer:
         return self._owns_by
 
     def _kafka_road(self) -> KafkaProducerRoad:
-        from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad  # loaded only by those who own on Kafka
+        # Loaded only by those who own on Kafka.
+        from fencepost.client.own_kafka import LANES, KafkaOwner, KafkaProducerRoad
 
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
-        owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience)
+        owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience, lanes=LANES)
         self._kafka_owner = owner
         return KafkaProducerRoad(self._sender, owner, self._options)
 
@@ -421,7 +422,7 @@ class Producer:
         self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
         before.forget_sockets()
-        owner, named = bool(before.tenure.held) or before.standing.implicit is not None, self._options.name is not None
+        owner, named = bool(before.tenure.held) or before.standing.lanes is not None, self._options.name is not None
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True

@@ -442,6 +442,11 @@ class Queues:
             self._active.pop(queue, None)
             return True
 
+    def wake_up(self, queue: PartitionQueue) -> None:
+        """It has something to send again."""
+        with self._lock:
+            self._active[queue] = None
+
     def drain(self, queue: PartitionQueue, *, also_open: bool) -> Batch | None:
         """The oldest batch of the queue; the open one only if the caller says that it has waited long enough."""
         with self._lock:

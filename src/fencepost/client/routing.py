@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.channel import Answer, Channel, raise_for
@@ -25,6 +25,9 @@ from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerErro
 from fencepost.wire.apis import Key
 
 T = TypeVar("T")
+
+_SEVERAL_KEYS: Final = 4
+"""FindCoordinator asks for several from this version on."""
 
 # Not all that Kafka calls retriable: an unknown topic, for one, is the caller's answer, not a reason to wait.
 _CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
@@ -198,10 +201,19 @@ class Routes(Closing):
         """The broker that keeps the transactional id."""
         return self._coordinator(name, 1, f"transactional id {name!r}")
 
+    def transaction_coordinators(self, names: Sequence[str]) -> dict[str, Broker]:
+        """The brokers that keep these transactional ids, with one question where the server takes several."""
+        answer = self.ask(Key.FIND_COORDINATOR, {"key": names[0], "key_type": 1, "coordinator_keys": list(names)})
+        if answer.version < _SEVERAL_KEYS:
+            return {name: self.transaction_coordinator(name) for name in names}
+        for found in answer.message.coordinators:
+            raise_for(found.error_code, f"finding the coordinator of {found.key!r}", found.error_message)
+        return {found.key: Broker(found.node_id, found.host, found.port) for found in answer.message.coordinators}
+
     def _coordinator(self, key: str, key_type: int, what: str) -> Broker:
         # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
         answer = self.ask(Key.FIND_COORDINATOR, {"key": key, "key_type": key_type, "coordinator_keys": [key]})
-        found = answer.message.coordinators[0] if answer.version >= 4 else answer.message
+        found = answer.message.coordinators[0] if answer.version >= _SEVERAL_KEYS else answer.message
         message = getattr(found, "error_message", None)
         raise_for(found.error_code, f"finding the coordinator of {what}", message)
         return Broker(found.node_id, found.host, found.port)

@@ -19,7 +19,7 @@ shared with other threads: what they want of it they have it do, by `errands`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from fencepost.client.aftermath import Aftermath
@@ -28,7 +28,7 @@ from fencepost.client.clock import Clock
 from fencepost.client.errands import Errands
 from fencepost.client.failures import said_of, where
 from fencepost.client.ids import ProducerIds, SavedPartition
-from fencepost.client.implicit import ImplicitTransactions
+from fencepost.client.implicit import WriteId, WriteLane, WriteLanes
 from fencepost.client.metadata import Metadata
 from fencepost.client.network import Network
 from fencepost.client.options import ProducerOptions
@@ -114,8 +114,8 @@ class Sender:
     def _break(self, broken: SendFailed) -> None:
         """A bug, then: nobody shall wait for ever for what the send thread no longer does."""
         self.settling.fail_everything(broken)
-        if self.standing.implicit is not None:
-            self.settling.fail_uncommitted(self.standing.implicit.drop(for_good=True), broken, "unknown")
+        if self.standing.lanes is not None:
+            self.settling.fail_uncommitted(self.standing.lanes.drop(for_good=True), broken, "unknown")
         if self._aftermath is not None:
             self._aftermath.give_up()
         self.settling.fail_the_rest(broken)
@@ -149,7 +149,7 @@ class Sender:
         if self._options.idempotent:
             self._naming.ask_for_pid(now)
         self._collation.collate(now)
-        self.enlisting.end_implicitly()
+        self.enlisting.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
         self._network.poll(self._patience(now, timeout))
         self.brokers.check_deadlines(self._agenda.now())
@@ -209,18 +209,25 @@ class Sender:
                 self._aftermath = None
 
     def write_under(
-        self, steps: Transactional, who: Identity, is_committed: Callable[[TopicPartition, Offset], bool]
+        self,
+        steps: Transactional,
+        who: Identity,
+        lanes: Sequence[WriteId],
+        is_committed: Callable[[TopicPartition, Offset], bool],
     ) -> bool:
-        """From now on all is sent in transactions of this id. False, and nothing is changed, while anything that was
-        sent before is under way."""
+        """From now on all is sent in transactions: the caller's under this id, the rest in these lanes. False, and
+        nothing is changed, while anything that was sent before is under way."""
         if any(queue.flight for queue in self.queues.everything()):
             return False
         self.standing.steps, self.standing.name = steps, steps.name
         self.standing.is_repeatable = False
         self.standing.identity = ProducerIdentity(named=True)
         self.standing.identity.asked()
+        timeout_ms = round(self._options.transaction_timeout * 1000)
+        self.standing.lanes = WriteLanes(
+            [WriteLane(each, timeout_ms, self.errands, self.settling, is_committed) for each in lanes]
+        )
         self._naming.name_answered(who)
-        self.standing.implicit = ImplicitTransactions(steps, self.errands, self.settling, is_committed)
         return True
 
     # --- its end ---
@@ -250,8 +257,8 @@ class Sender:
         """The producer is closed and its time is over: what is left fails."""
         if self._aftermath is not None:
             self._aftermath.give_up()
-        if self.standing.implicit is not None:
+        if self.standing.lanes is not None:
             closed = Closed(f"the producer was closed before the records were committed{self.trouble()}")
-            self.settling.fail_uncommitted(self.standing.implicit.drop(for_good=True), closed, "unknown")
+            self.settling.fail_uncommitted(self.standing.lanes.drop(for_good=True), closed, "unknown")
         why = self.trouble()
         self.settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))

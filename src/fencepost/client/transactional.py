@@ -119,6 +119,10 @@ class Transactional:
         """From now on the coordinator is asked this way."""
         self.routes, self._channel = routes, None
 
+    def ask_first(self, coordinator: Channel) -> None:
+        """It is known by now who the coordinator is."""
+        self._channel = coordinator
+
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity:
         """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before.
 

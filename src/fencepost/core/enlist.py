@@ -21,6 +21,7 @@ class Enlisted:
         self._added: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, None] = {}
         self._asking = False
+        self._one_by_one = False
 
     def admits(self, partition: TopicPartition) -> bool:
         """Whether a batch may go there now; if not, the partition is to be added."""
@@ -38,10 +39,21 @@ class Enlisted:
         """What to tell the coordinator now: one question at a time, for all that have gathered meanwhile."""
         if self._asking or self.error is not None:
             return []
-        wanted = list(self._wanted)
+        wanted = list(self._wanted)[: 1 if self._one_by_one else None]
         self._asking = bool(wanted)
         self.is_begun = self.is_begun or self._asking  # even if the answer is lost
         return wanted
+
+    def refused(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """The coordinator takes none of these, because of one of them. Returns the one, if it is known: it is no longer
+        wanted. Otherwise they are asked for one by one."""
+        self._asking = False
+        self._one_by_one = True
+        if len(partitions) > 1:
+            return []
+        for partition in partitions:
+            self._wanted.pop(partition, None)
+        return partitions
 
     def added(self, partitions: list[TopicPartition]) -> None:
         self._asking = False

@@ -328,6 +328,20 @@ class Flight(Generic[BatchT]):
             sent.stamp = Stamp(*identity, self.next_sequence)
             self.next_sequence = sequence.advance(self.next_sequence, sent.count)
 
+    def start_over(self, before: list[tuple[BatchT, int]]) -> list[BatchT]:
+        """The transaction that everything unsettled is in is aborted, and with it what was acknowledged `before`: all
+        of it is to be sent again, in order, under the next identity. Says whose bytes may still be on their way."""
+        on_their_way = [sent.batch for sent in self._sent if sent.in_flight]
+        everything = [*before, *((sent.batch, sent.count) for sent in self._sent)]
+        # Without the old stamps: what the log or a late answer says about those is no longer of interest.
+        self._sent = [
+            Sent(batch, count, NO_STAMP, in_flight=False, attempts=0, follows=self.last_acknowledged)
+            for batch, count in everything
+        ]
+        self._in_flight = 0
+        self._hole = True
+        return on_their_way
+
     def split(self, sent: Sent[BatchT], parts: list[tuple[BatchT, int]]) -> None:
         """The batch was too large and is certainly not persisted: its parts take its place and its sequences."""
         assert not sent.in_doubt

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.client.errands import Errands
+from fencepost.client.implicit import NO_NODE, WriteId
 from fencepost.core.inflight import Flight
 from fencepost.core.pid import Identity
 from fencepost.errors import Closed, FencepostError, SendFailed
@@ -48,7 +49,8 @@ def test_records_whose_commit_is_under_way_are_settled_as_unknown() -> None:
     """OWN-9."""
     producer, steps = SteppedProducer(cluster(t=1)), SlowToEnd()
     sender = producer.sender
-    assert sender.write_under(steps, Identity(Pid(1), Epoch(0)), lambda *_: True)  # type: ignore[arg-type]
+    lane = WriteId(steps, "w.1", Identity(Pid(2), Epoch(0)), NO_NODE)  # type: ignore[arg-type]
+    assert sender.write_under(steps, Identity(Pid(1), Epoch(0)), [lane], lambda *_: True)  # type: ignore[arg-type]
     ticket = producer.send("t", b"v")
     while not steps.asked.is_set():
         sender.run_once(0.01)

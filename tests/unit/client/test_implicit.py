@@ -1,16 +1,15 @@
-"""Transactions that nobody asked for: when they open and end, and what their outcome means for tickets (OWN-9)."""
+"""Transactions that nobody asked for, in lanes: when they open and end, and what that means for tickets (OWN-9)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
 
 from fencepost.client.errands import Errands
-from fencepost.client.implicit import LONGEST, Acknowledged, ImplicitTransactions
-from fencepost.client.partition_queue import Batch
-from fencepost.client.transactional import Transactional
+from fencepost.client.implicit import LONGEST, NO_NODE, Acknowledged, WriteId, WriteLane, WriteLanes
+from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Persisted, SendFailed, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
@@ -36,11 +35,19 @@ class FakeSteps:
         self.doubts = 0
         self.ends: list[bool] = []
         self.answer: Callable[[], None] = lambda: None
+        self.epoch = WHO.epoch
+        self.answer_to_init: Callable[[], None] = lambda: None
 
     def end(self, who: Identity, *, commit: bool) -> None:
-        assert who == WHO
+        assert who == Identity(WHO.pid, self.epoch)
         self.ends.append(commit)
         self.answer()
+
+    def init(self, timeout_ms: int, who: Identity | None = None) -> Identity:
+        assert who == Identity(WHO.pid, self.epoch)
+        self.answer_to_init()
+        self.epoch = Epoch(self.epoch + 1)
+        return Identity(WHO.pid, self.epoch)
 
 
 class FakeErrands:
@@ -54,7 +61,11 @@ class FakeErrands:
 
     def run(self) -> None:
         work, then = self.out.pop()
-        then(work())
+        try:
+            outcome = work()
+        except FencepostError as error:
+            outcome = error
+        then(outcome)
 
 
 class Seen:
@@ -62,32 +73,30 @@ class Seen:
 
     def __init__(self) -> None:
         self.delivered: list[int] = []
-        self.order: list[str] = []
         self.failed: list[tuple[int, Persisted]] = []
-        self.stopped: FencepostError | None = None
-        self.ended: list[bool] = []
+        self.fenced: ErrorCode | None = None
+        self.again: list[int] = []
 
     def settle(self, acknowledged: Acknowledged) -> None:
         self.delivered.append(acknowledged.base_offset)
-        self.order.append("delivered")
 
     def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
         self.failed.append((len(batches), persisted))
 
-    def stop_owning(self, cause: FencepostError) -> None:
-        self.stopped = cause
+    def fence(self, code: ErrorCode) -> None:
+        self.fenced = code
 
-    def transaction_ended(self, *, repeated: bool) -> None:
-        self.ended.append(repeated)
-        self.order.append("ended")
+    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[Batch]) -> None:
+        self.again.append(len(acknowledged))
 
 
 class Case:
     def __init__(self) -> None:
         self.steps, self.errands, self.seen = FakeSteps(), FakeErrands(), Seen()
         self.in_the_log: Callable[[TopicPartition, Offset], bool] = lambda place, offset: pytest.fail("asked the log")
-        self.implicit = ImplicitTransactions(
-            cast("Transactional", self.steps),
+        self.implicit = WriteLane(
+            WriteId(cast("Any", self.steps), "w", WHO, NO_NODE),
+            60_000,
             cast("Errands", self.errands),
             self.seen,
             self._is_committed,
@@ -111,8 +120,8 @@ class Case:
         for offset in offsets:
             self.implicit.hold(Acknowledged(cast("Batch", FakeBatch()), offset, -1))
 
-    def go_on(self, *, all_answered: bool = True) -> None:
-        self.implicit.go_on(WHO, all_answered=all_answered)
+    def go_on(self, *, all_answered: bool = True, now: float = 0.0) -> None:
+        self.implicit.go_on(now, all_answered=all_answered)
 
 
 @pytest.fixture
@@ -137,8 +146,7 @@ def test_what_is_acknowledged_is_delivered_by_the_commit(case: Case) -> None:
     case.errands.run()
     assert case.steps.ends == [True]
     assert case.seen.delivered == [5, 7]
-    assert case.seen.ended == [False]
-    assert case.seen.order == ["ended", "delivered", "delivered"], "who hears of it may begin the next one at once"
+    assert case.implicit.is_ready
     assert not case.admits(), "the next one begins with the next partition"
     assert case.implicit.open is not None
 
@@ -173,21 +181,25 @@ def test_an_owner_that_is_told_of_its_fence_knows_that_nothing_was_committed(cas
     case.go_on()
     case.errands.run()
     assert case.seen.failed == [(1, "no")]
-    assert case.seen.stopped is FENCED
+    assert case.seen.fenced is FENCED.code
 
 
 @pytest.mark.parametrize("error", [FENCED, TimedOut("no answer"), Unreachable("gone")])
 def test_a_commit_that_may_have_been_answered_before_is_looked_up(case: Case, error: FencepostError) -> None:
-    for in_the_log, outcome in ((True, []), (False, [(2, "no")])):
+    """What is known not to be there is sent again, unless it is the fence that says so."""
+    for in_the_log in (True, False):
         case = Case()
         case.in_the_log = lambda place, offset, there=in_the_log: there and (place, offset) == (P0, 7)  # type: ignore[misc]
         case.steps.answer = lambda case=case: _lose(case.steps, error)  # type: ignore[misc]
         case.acknowledged(-1, 7)
         case.go_on()
         case.errands.run()
-        assert case.seen.failed == outcome
+        is_failed, is_again = (not in_the_log and error is FENCED), (not in_the_log and error is not FENCED)
+        assert case.seen.failed == ([(2, "no")] if is_failed else [])
+        assert case.seen.again == ([2] if is_again else [])
         assert case.seen.delivered == ([-1, 7] if in_the_log else [])
-        assert case.seen.stopped is error
+        assert case.seen.fenced is (FENCED.code if error is FENCED else None)
+        assert not case.implicit.is_ready, "a late commit must not end the next one"
 
 
 @pytest.mark.parametrize("error", [FENCED, TimedOut("no answer")])
@@ -222,31 +234,66 @@ def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -
     case.go_on()
     case.errands.run()
     assert case.seen.delivered == [5]
-    assert case.seen.ended == [True]
+    assert not case.admits()
+    case.go_on()
+    case.errands.run()
+    assert case.implicit.identity == Identity(WHO.pid, Epoch(1))
+    assert case.steps.ends == [True], "nothing is open that would have to be aborted"
+    assert case.implicit.is_ready
 
 
-def test_a_record_that_fails_for_good_aborts_and_ends_the_owner(case: Case) -> None:
+def test_a_record_that_fails_for_good_aborts_and_the_rest_is_sent_again_under_the_next_epoch(case: Case) -> None:
+    """PROD-6: the lane goes on, and so does the owner."""
     case.acknowledged(5)
-    cause = SendFailed("too large", persisted="no")
-    assert case.implicit.open is not None
-    case.implicit.open.fail(cause)
+    case.implicit.fail(SendFailed("too large", persisted="no"))
     assert not case.admits(is_new=False)
     case.go_on()
-    assert not case.seen.stopped, "perhaps it is fenced: the coordinator says so"
+    assert case.seen.again == [1], "what was acknowledged in it is not committed"
+    assert not case.admits(), "nothing goes before the next epoch is there"
+    assert case.implicit.successor(WHO) is None
     case.errands.run()
     assert case.steps.ends == [False]
-    assert case.seen.stopped is cause
-    assert len(case.implicit.drop()) == 1, "left for the send thread to fail"
+    assert case.implicit.successor(WHO) == case.implicit.identity == Identity(WHO.pid, Epoch(1))
+    assert case.seen.fenced is None
+    assert not case.admits(), "a new one begins"
+    case.add()
+    assert case.admits()
+
+
+def test_the_next_epoch_is_asked_for_again_when_nobody_answered_and_nothing_is_aborted_twice(case: Case) -> None:
+    case.acknowledged(5)
+    case.implicit.fail(SendFailed("too large", persisted="no"))
+    case.steps.answer_to_init = _raise(Unreachable("gone"))
+    case.go_on()
+    case.errands.run()
+    assert case.implicit.successor(WHO) is None
+    case.go_on()
+    assert not case.errands.out, "not at once"
+    case.steps.answer_to_init = lambda: None
+    case.go_on(now=1.0)
+    case.errands.run()
+    assert case.implicit.successor(WHO) == Identity(WHO.pid, Epoch(1))
+    assert case.steps.ends == [False]
+
+
+def test_a_transaction_that_would_time_out_is_aborted_before_the_coordinator_fences_for_it(case: Case) -> None:
+    """One partition that does not answer is not to be the end of the owner."""
+    case.acknowledged(5)
+    case.go_on(all_answered=False, now=29.0)
+    assert not case.errands.out
+    case.go_on(all_answered=False, now=30.0)
+    case.errands.run()
+    assert case.seen.again == [1]
+    assert case.seen.fenced is None
 
 
 def test_a_transaction_that_is_over_on_the_server_may_mean_the_fence(case: Case) -> None:
     case.acknowledged(5)
-    assert case.implicit.open is not None
-    case.implicit.open.fail(ServerError(ErrorCode.INVALID_TXN_STATE))
+    case.implicit.fail(ServerError(ErrorCode.INVALID_TXN_STATE))
     case.steps.answer = _raise(FENCED)
     case.go_on()
     case.errands.run()
-    assert case.seen.stopped is FENCED
+    assert case.seen.fenced is FENCED.code
 
 
 def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> None:
@@ -256,7 +303,23 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
     assert len(case.implicit.drop(for_good=True)) == 1
     case.errands.run()
     assert not case.seen.delivered
-    assert not case.seen.ended
+
+
+def test_a_partition_gets_a_lane_at_its_leader_with_as_few_others_as_possible() -> None:
+    def lane(node: int) -> WriteLane:
+        write_id = WriteId(cast("Any", FakeSteps()), f"w{node}", WHO, node)
+        return WriteLane(write_id, 1, cast("Any", None), Seen(), lambda *_: True)
+
+    lanes = WriteLanes([lane(1), lane(2), lane(1)])
+    queues = [cast("PartitionQueue", object()) for _ in range(5)]
+    first = lanes.of(queues[0])
+    assert not first.queues, "who leads it is not known yet"
+    chosen = [lanes.of(queue, leader) for queue, leader in zip(queues, (1, 1, 2, 2, 9), strict=True)]
+    assert [each.node for each in chosen[:4]] == [1, 1, 2, 2]
+    assert chosen[0] is not chosen[1]
+    assert chosen[2] is chosen[3], "there is no other at that broker"
+    assert chosen[4].node == 1, "nobody is at broker 9: the one with the fewest"
+    assert [lanes.of(queue) for queue in queues] == chosen, "a partition keeps its lane"
 
 
 def _raise(error: FencepostError) -> Callable[[], None]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from fencepost.client.implicit import WriteId
 from fencepost.client.options import ProducerOptions
 from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
 from fencepost.client.settings import ClientSettings
@@ -58,6 +59,7 @@ class OwnerDouble:
     def __init__(self) -> None:
         self.writing = Writing()
         self.identity: Identity | None = None
+        self.lanes: tuple[WriteId, ...] = ()
         self.asked: list[tuple[str, Identity | None]] = []
 
     def claim(self, wanted: Demand) -> list[Held]:
@@ -126,9 +128,9 @@ def test_a_claim_that_found_no_moment_to_begin_is_given_back_and_can_be_made_onc
         others_send.setattr(case.sender, "write_under", lambda *_: False)
         assert isinstance(case.does(case.claim), TimedOut)
     assert [what for what, _ in case.owner.asked] == ["claim", "release"]
-    assert case.sender.standing.implicit is None
+    assert case.sender.standing.lanes is None
     assert case.does(case.claim) is None
-    assert case.sender.standing.implicit is not None
+    assert case.sender.standing.lanes is not None
 
 
 def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from itertools import chain, zip_longest
-from typing import Final
+from typing import Final, TypeAlias
 
 from fencepost.client.connection import Connection
 from fencepost.client.failures import where
+from fencepost.client.implicit import WriteLane, WriteLanes
 from fencepost.client.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
 from fencepost.client.resume import Resumption
 from fencepost.client.sending.common import Common
@@ -21,7 +22,7 @@ from fencepost.client.sending.expiry import Expiry
 from fencepost.client.sending.produce import Aboard, Produce
 from fencepost.client.sending.settling import Settling
 from fencepost.core.inflight import Flight, Sent, Step
-from fencepost.core.pid import State as PidState
+from fencepost.core.pid import Identity
 from fencepost.core.window import LITTLE
 from fencepost.errors import SendFailed
 from fencepost.kernel import read_header, stamp_producer
@@ -45,6 +46,10 @@ class Collated:
     def __init__(self) -> None:
         self.aboard: list[Aboard] = []
         self.size = 0
+
+
+Requests: TypeAlias = dict[tuple[Connection, str | None], Collated]
+"""By leader and transactional id: a request has one."""
 
 
 class Collation:
@@ -92,9 +97,9 @@ class Collation:
 
     def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
         """A batch of each; those that had one that could go may have another."""
-        requests: dict[Connection, Collated] = {}
+        requests: Requests = {}
         boarded = [queue for queue in candidates if self._board(queue, now, requests)]
-        for connection, collated in requests.items():
+        for (connection, _), collated in requests.items():
             self._produce.send(connection, collated.aboard)
         return boarded
 
@@ -155,8 +160,10 @@ class Collation:
         self._agenda.due(ready_at, now)
         return False
 
-    def _board(self, queue: PartitionQueue, now: float, requests: dict[Connection, Collated]) -> bool:
+    def _board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
         """Takes the queue's next batch into this round's request to its leader, if it has one that may go."""
+        if self._standing.lanes is not None:
+            self._settle_flight(queue, self._standing.lanes)
         flight = queue.flight
         if flight is None:
             if not self._expiry.of_queued(queue, now):
@@ -183,7 +190,8 @@ class Collation:
             return False
         if not self._enlisting.may_write(queue, step is Step.SEND, now):
             return False
-        collated = requests.get(connection)
+        by = connection, self._standing.name_for(queue)
+        collated = requests.get(by)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
         boarded = 0 if collated is None else collated.size
@@ -200,10 +208,19 @@ class Collation:
             self._produce.send(connection, collated.aboard)
             collated = None
         if collated is None:
-            collated = requests[connection] = Collated()
+            collated = requests[by] = Collated()
         collated.aboard.append(Aboard(queue, sent))
         collated.size += size
         return True
+
+    def _settle_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:
+        """An owner's partition is numbered apart in its lane and in the caller's transactions, each under its epoch."""
+        in_callers = self._standing.transaction is not None
+        lane = lanes.of(queue, self._metadata.leader(queue.topic.name, queue.index))
+        lanes.change_flight(queue, in_callers=in_callers)
+        flight, who = queue.flight, self._standing.who if in_callers else lane.identity
+        if flight is not None and not len(flight) and who is not None and flight.identity not in (None, who):
+            flight.begin(who)
 
     def _largest_request(self, connection: Connection) -> int:
         """Half of the window, so that the broker finds the next one when it is done with one."""
@@ -215,6 +232,9 @@ class Collation:
             self._expiry.of_sent(queue, flight, now)
             self._expiry.of_queued(queue, now)
             step = flight.next_step(now)
+            lane = self._standing.lane(queue)
+            if lane is not None and step in (Step.LOOK_BACK, Step.BUMP):
+                return self._go_on_in_lane(queue, flight, lane, step)
             if step is Step.LOOK_BACK:
                 self._produce.look_back(queue, flight)
                 return Step.WAIT
@@ -230,17 +250,34 @@ class Collation:
             if successor is None:
                 return Step.WAIT
             log.info("%s goes on with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
-            flight.renumber(successor)
-            for sent in flight:
-                if sent.batch.encoded is not None:
-                    stamp_producer(sent.batch.encoded, read_header(sent.batch.encoded), *sent.stamp)
+            self._renumber(flight, successor, transactional=False)
+
+    def _go_on_in_lane(self, queue: PartitionQueue, flight: Flight[Batch], lane: WriteLane, step: Step) -> Step:
+        """An owner asks no log what is there: what is not committed is aborted, and goes again under the next epoch."""
+        assert flight.identity is not None
+        successor = lane.successor(flight.identity)
+        if successor is None or step is Step.LOOK_BACK:
+            if lane.is_ready:
+                lane.fail(SendFailed(f"{queue.name}: the numbering has a hole", persisted="no"))
+            return Step.WAIT
+        self._renumber(flight, successor, transactional=True)
+        return Step.RESEND if len(flight) else Step.SEND
+
+    def _renumber(self, flight: Flight[Batch], successor: Identity, *, transactional: bool) -> None:
+        flight.renumber(successor)
+        for sent in flight:
+            if sent.batch.encoded is not None:
+                header = read_header(sent.batch.encoded)
+                stamp_producer(sent.batch.encoded, header, *sent.stamp, transactional=transactional)
 
     def _take_new(self, queue: PartitionQueue, flight: Flight[Batch]) -> Sent[Batch] | None:
         if self._options.idempotent and flight.identity is None:
-            if self._standing.identity.state is not PidState.READY or self._standing.identity.current is None:
+            lane = self._standing.lane(queue)
+            who = self._standing.who if lane is None else lane.identity
+            if who is None:
                 return None
             flight.limit = self._standing.limit
-            flight.begin(self._standing.identity.current)
+            flight.begin(who)
         while (batch := self._queues.drain(queue, also_open=True)) is not None:
             rest = batch if self._resumption is None else self._resumption.without_known(flight, batch)
             if rest is not None:

@@ -1,8 +1,9 @@
-"""Transactions as the send thread sees them: begun and ended by the caller or by an owner's first and last batch, with
-every partition added before it is written to."""
+"""Transactions as the send thread sees them: begun and ended by the caller, or in the lanes of an owner, with every
+partition added before it is written to."""
 
 from __future__ import annotations
 
+from fencepost.client.implicit import WriteLane
 from fencepost.client.partition_queue import PartitionQueue
 from fencepost.client.resume import Resumption
 from fencepost.client.sending.common import Common
@@ -10,7 +11,7 @@ from fencepost.client.sending.settling import Settling
 from fencepost.core.enlist import Enlisted
 from fencepost.core.pid import NAME_TAKEN, Identity
 from fencepost.core.pid import State as PidState
-from fencepost.errors import ConfigError, FencepostError, SendFailed
+from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import TopicPartition
 
 
@@ -18,22 +19,23 @@ class Enlisting:
     def __init__(self, common: Common, settling: Settling, resumption: Resumption | None) -> None:
         self._queues = common.queues
         self._errands = common.errands
+        self._agenda = common.agenda
         self._standing = common.standing
         self._settling = settling
         self._resumption = resumption
 
     def begin(self) -> Identity | None:
         """Everything before is settled; what is sent from now on is part of it, under this identity. None: others have
-        sent meanwhile, in an implicit one that has to end first, or the next epoch is being asked for."""
+        sent meanwhile, or the next epoch is being asked for."""
         standing = self._standing
         if self._resumption is not None:
             raise ConfigError(
                 "a producer that goes on from saved ids takes partitions over as they come, which would end a "
                 "transaction: make one by the name alone, Producer(…, name='…')"
             )
-        if standing.transaction is not None and not standing.is_implicit:
+        if standing.transaction is not None:
             raise FencepostError("there is an open transaction already: they do not nest")
-        if standing.transaction is not None or standing.who is None:
+        if standing.who is None or (standing.lanes is not None and not self._queues.is_empty):
             return None
         standing.transaction = Enlisted()
         standing.is_repeatable = False
@@ -61,14 +63,13 @@ class Enlisting:
         """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
         if self._standing.steps is None:
             return True
+        lane = self._standing.lane(queue)
+        if lane is not None:
+            return lane.admits(queue.name, is_new=is_new, now=now)
         if self._standing.identity.state is not PidState.READY or self._settling.is_to_sweep:
             return False
         if self._resumption is not None and not self._resumption.admits(queue.name):
             return False
-        if self._standing.implicit is not None and self._standing.transaction is self._standing.implicit.open:
-            admitted = self._standing.implicit.admits(queue.name, is_new=is_new, now=now)
-            self._standing.transaction = self._standing.implicit.open
-            return admitted
         return self._standing.transaction is None or self._standing.transaction.admits(queue.name)
 
     def enlist(self, transaction: Enlisted) -> None:
@@ -93,9 +94,38 @@ class Enlisting:
 
         self._errands.send_out(add, answered)
 
-    def end_implicitly(self) -> None:
-        """After a turn's batches were sent: the open one ends, if nothing more is to come of it."""
-        if self._standing.implicit is not None and self._standing.implicit.open is not None:
-            self.enlist(self._standing.implicit.open)
-            all_answered = not any(queue.flight for queue in self._queues.active())
-            self._standing.implicit.go_on(self._standing.identity.current, all_answered=all_answered)
+    def end_in_lanes(self, now: float) -> None:
+        """After a turn's batches were sent: a lane's open transaction ends, if nothing more is to come of it."""
+        lanes = self._standing.lanes
+        if lanes is None:
+            return
+        busy = {lanes.of(queue) for queue in self._queues.active() if queue.flight}
+        for lane in lanes.lanes:
+            if lane.open is not None:
+                self._enlist_in_lane(lane, lane.open)
+            self._agenda.due(lane.go_on(now, all_answered=lane not in busy), now)
+
+    def _enlist_in_lane(self, lane: WriteLane, transaction: Enlisted) -> None:
+        who = lane.identity
+        if not (partitions := transaction.to_add()):
+            return
+
+        def add() -> list[TopicPartition]:
+            lane.steps.add_partitions(who, partitions)
+            return partitions
+
+        def answered(outcome: list[TopicPartition] | FencepostError) -> None:
+            if lane.open is not transaction:
+                return  # aborted meanwhile: by now the next epoch refuses it
+            if isinstance(outcome, list):
+                transaction.added(outcome)
+            elif outcome.code in NAME_TAKEN:
+                self._settling.fence(outcome.code)
+            elif outcome.retriable or isinstance(outcome, Unreachable | TimedOut):
+                lane.fail(outcome)
+            else:
+                refused = set(transaction.refused(partitions))
+                for queue in [queue for queue in lane.queues if queue.name in refused]:
+                    self._settling.fail_queue(queue, outcome)
+
+        self._errands.send_out(add, answered)

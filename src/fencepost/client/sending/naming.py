@@ -96,7 +96,7 @@ class Naming:
         if isinstance(outcome, Identity):
             self._standing.identity.given(*outcome)
             for queue in self._queues.everything():
-                if queue.flight is not None and not len(queue.flight):
+                if queue.flight is not None and not len(queue.flight) and self._standing.lanes is None:
                     queue.flight.begin(outcome)
         elif outcome.code in NAME_TAKEN:
             self._settling.fence(outcome.code)

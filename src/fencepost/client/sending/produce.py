@@ -65,7 +65,7 @@ class Produce:
                 pid=pid,
                 epoch=epoch,
                 base_sequence=base_sequence,
-                transactional=self._standing.transaction is not None,
+                transactional=self._standing.transaction is not None or self._standing.lanes is not None,
             )
             batch.builder = None
         return batch.encoded
@@ -77,7 +77,7 @@ class Produce:
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = ACKS[self._options.acks]
-        name = self._standing.name if self._standing.transaction is not None else None
+        name = self._standing.name_for(aboard[0].queue)  # the same for all that are aboard
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
@@ -152,13 +152,15 @@ class Produce:
             code is ErrorCode.INVALID_TXN_STATE
             and self._standing.steps is not None
             and self._standing.transaction is None
+            and self._standing.lanes is None
         ):
             # The marker of the transaction before is still on its way to this partition.
             code = ErrorCode.CONCURRENT_TRANSACTIONS
         verdict = flight.refused(sent, code, now, self._backoff(sent))
-        if code in _TRANSACTION_OVER and self._standing.is_implicit and self._standing.transaction is not None:
+        lane = self._standing.lane(queue)
+        if code in _TRANSACTION_OVER and lane is not None:
             # Fenced, or open for too long: the coordinator says which when it is asked to end it.
-            self._standing.transaction.fail(ServerError(code, "the transaction has ended on the server"))
+            lane.fail(ServerError(code, "the transaction has ended on the server"))
             return
         if verdict is Verdict.RETRY:
             log.debug("%s: %s, to be sent again", queue.name, code.name)

@@ -7,6 +7,7 @@ was sent (IDEM-4), and a fence is the end of everything that is queued or under 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from fencepost.client.failures import Failures, said_of, where
 from fencepost.client.implicit import Acknowledged
@@ -39,8 +40,9 @@ class Settling:
 
     def deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
         acknowledged = Acknowledged(batch, base_offset, append_time)
-        if self._standing.implicit is not None and self._standing.is_implicit:
-            self._standing.implicit.hold(acknowledged)  # it counts when the transaction does
+        lane = self._standing.lane(batch.queue)
+        if lane is not None:
+            lane.hold(acknowledged)  # it counts when the transaction does
         else:
             self.settle(acknowledged)
 
@@ -54,7 +56,12 @@ class Settling:
         persisted = queue.flight.give_up(sent)
         self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **where(sent.batch)))
 
-    def fail(self, batch: Batch, error: FencepostError) -> None:
+    def fail(self, batch: Batch, error: FencepostError, *, with_its_lane: bool = True) -> None:
+        """`with_its_lane`: it fails alone, and what is in the same transaction of an owner's is sent again."""
+        lane = self._standing.lane(batch.queue) if with_its_lane else None
+        if lane is not None and batch.encoded is not None:  # it was sent, in a transaction that nobody commits now
+            lane.fail(error)
+            error = said_of(error, "no", **where(batch))
         batch.fail(error)
         self.failed(batch)
         self._settled(batch)
@@ -73,7 +80,7 @@ class Settling:
         assert error is not None
         if self._standing.transaction is not None:
             self.doom(self._standing.transaction, error)
-        elif self._standing.steps is not None and self.first_failure is None:
+        elif self._standing.steps is not None and self._standing.lanes is None and self.first_failure is None:
             # What is in the log is always the beginning of what was sent: only so can it be gone on from (IDEM-4).
             self.first_failure = error
             self.is_to_sweep = True
@@ -95,7 +102,7 @@ class Settling:
 
     # --- a queue ---
 
-    def _fail_queue(self, queue: PartitionQueue, cause: FencepostError) -> None:
+    def fail_queue(self, queue: PartitionQueue, cause: FencepostError) -> None:
         if queue.flight is not None:
             for sent in list(queue.flight):
                 self.fail(sent.batch, said_of(cause, queue.flight.give_up(sent), **where(sent.batch)))
@@ -131,7 +138,7 @@ class Settling:
             self._fail_unplaced(cause)
         for queue in self._queues.everything():
             if address is None or self._address_of_leader(queue) == address:
-                self._fail_queue(queue, cause)
+                self.fail_queue(queue, cause)
 
     def _address_of_leader(self, queue: PartitionQueue) -> Address | None:
         return self._metadata.brokers.get(self._metadata.leader(queue.topic.name, queue.index))
@@ -164,14 +171,14 @@ class Settling:
     def fail_all(self, cause: FencepostError) -> None:
         """Fails what is there; what comes is taken."""
         self._fail_unplaced(cause)
-        is_implicit = self._standing.is_implicit  # then nothing of it is committed, and nobody will
-        if self._standing.implicit is not None:
-            self.fail_uncommitted(self._standing.implicit.drop(), cause, "no")
+        is_in_lanes = self._standing.is_in_lanes  # then nothing of it is committed, and nobody will
+        if self._standing.lanes is not None:
+            self.fail_uncommitted(self._standing.lanes.drop(), cause, "no")
         for queue in self._queues.everything():
             if queue.flight is not None:
                 for sent in queue.flight.give_up_all():
-                    persisted: Persisted = "no" if is_implicit else sent.persisted
-                    self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)))
+                    persisted: Persisted = "no" if is_in_lanes else sent.persisted
+                    self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)), with_its_lane=False)
             self._fail_unsent(queue, cause)
 
     def fail_the_rest(self, cause: FencepostError) -> None:
@@ -184,21 +191,19 @@ class Settling:
             elif settlement.parts is not None:
                 to_fail += [part for part in settlement.parts if not part.settled]
             else:
-                self.fail(settlement, said_of(cause, "unknown", **where(settlement)))
+                self.fail(settlement, said_of(cause, "unknown", **where(settlement)), with_its_lane=False)
 
     def fence(self, code: ErrorCode) -> None:
         """Another one took over, and this one is at its end."""
         self._standing.identity.finished(code)
         self.fail_everything(self._fenced(code))
-        if self._standing.implicit is not None:
-            if self._standing.is_implicit:
-                self._standing.transaction = None
-            self._standing.implicit.forget()
+        if self._standing.lanes is not None:
+            self._standing.lanes.forget()
         self._standing.is_settled.set()
 
     def _fenced(self, code: ErrorCode) -> Fenced:
         message = f"the server answers {code.name}: another producer has taken over this one's id"
-        if self._standing.implicit is not None:
+        if self._standing.lanes is not None:
             message = (
                 f"the server answers {code.name}: somebody else owns what this producer owned, or a write took longer "
                 f"than transaction_timeout={self._options.transaction_timeout:g} s"
@@ -210,28 +215,27 @@ class Settling:
                 message += f", or the transaction was open for longer than transaction_timeout={timeout}"
         return Fenced(message, persisted="unknown", code=code)
 
-    # --- the end of a transaction; of an implicit one as `client/implicit.py:Settles` ---
+    # --- the end of a transaction; of one in a lane as `client/implicit.py:Settles` ---
 
     def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
         if cause.code in NAME_TAKEN:
             cause = self._fenced(cause.code)
         for batch in batches:
-            self.fail(batch, said_of(cause, persisted, **where(batch)))
+            self.fail(batch, said_of(cause, persisted, **where(batch)), with_its_lane=False)
+
+    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[Batch]) -> None:
+        before: dict[PartitionQueue, list[tuple[Batch, int]]] = {}
+        for batch in acknowledged:
+            before.setdefault(batch.queue, []).append((batch, batch.count))
+        for queue in queues:
+            flight = queue.flight
+            if flight is not None and (flight or queue in before):
+                for batch in flight.start_over(before.get(queue, [])):
+                    if batch.encoded is not None:  # the next stamp must not change what a socket has still to send
+                        batch.encoded = memoryview(bytearray(batch.encoded))
+                self._queues.wake_up(queue)
 
     def transaction_ended(self, *, repeated: bool) -> None:
         self._standing.transaction = None
         if repeated and self._standing.identity.state is PidState.READY:
             self._standing.renew()  # under the next epoch what is late touches nothing that it was not meant for
-
-    def stop_owning(self, cause: FencepostError) -> None:
-        self.first_failure = cause
-        if cause.code in NAME_TAKEN:
-            self.fence(cause.code)
-        else:
-            self._standing.identity.finished(cause.code)
-            self.fail_everything(
-                SendFailed(f"what follows would be out of order after this: {cause}", persisted="no", code=cause.code)
-            )
-        if self._standing.implicit is not None:
-            self._standing.implicit.forget()
-        self._standing.transaction = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from fencepost.client.implicit import ImplicitTransactions
+from fencepost.client.implicit import WriteLane, WriteLanes
+from fencepost.client.partition_queue import PartitionQueue
 from fencepost.client.transactional import Steps
 from fencepost.core.enlist import Enlisted
 from fencepost.core.inflight import KAFKA_LIMIT
@@ -24,8 +25,8 @@ class Standing:
         """The open transaction."""
         self.may_be_open = False
         """The coordinator may have one under the epoch that is to be replaced: it is aborted first."""
-        self.implicit: ImplicitTransactions | None = None
-        """Of an owner on Apache Kafka; the open transaction is then mostly one of these."""
+        self.lanes: WriteLanes | None = None
+        """Of an owner on Apache Kafka: outside of the caller's transactions it writes in these."""
         self.is_repeatable = True
         """No record was sent whose partition was left to chance, and none in a transaction."""
         self.limit = KAFKA_LIMIT
@@ -37,8 +38,18 @@ class Standing:
         return self.identity.current if self.identity.state is State.READY else None
 
     @property
-    def is_implicit(self) -> bool:
-        return self.implicit is not None and self.transaction is not None and self.transaction is self.implicit.open
+    def is_in_lanes(self) -> bool:
+        """Whether a batch that is sent now goes in the lane of its partition."""
+        return self.lanes is not None and self.transaction is None
+
+    def lane(self, queue: PartitionQueue) -> WriteLane | None:
+        return self.lanes.of(queue) if self.lanes is not None and self.transaction is None else None
+
+    def name_for(self, queue: PartitionQueue) -> str | None:
+        """The transactional id of what is sent to this partition now."""
+        if self.transaction is not None:
+            return self.name
+        return self.lanes.of(queue).name if self.lanes is not None else None
 
     def renew(self) -> None:
         """The name's next epoch is asked for, and whoever needs it waits for it."""
