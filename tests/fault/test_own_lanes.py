@@ -92,9 +92,9 @@ def test_an_owners_transaction_spans_partitions_between_records_that_are_sent_al
             with producer.transaction():
                 send(number + 1)
             dropped = producer.transaction()
-            with dropped:
-                send(-1)
-                dropped.abort()
+            dropped.__enter__()
+            send(-1)
+            dropped.abort()
             send(number + 2)
         producer.flush()
     with fencepost.Reader(engine.address, name, stop="latest") as reader:
