@@ -73,7 +73,7 @@ def test_lost_answers_and_bad_records_leave_each_partition_in_order_and_every_ti
             error = ticket.exception(0)
             persisted = "yes" if error is None else getattr(error, "persisted", "?")
             assert persisted == "unknown" or (number in in_order) == (persisted == "yes"), (number, error)
-    assert said["yes"] > RECORDS / 2
+    assert said["yes"] + said["unknown"] == RECORDS, "a record fails alone"
 
 
 def test_an_owners_transaction_spans_partitions_between_records_that_are_sent_alone(engine: Engine, name: str) -> None:

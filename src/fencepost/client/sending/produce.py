@@ -162,6 +162,9 @@ class Produce:
             # Fenced, or open for too long: the coordinator says which when it is asked to end it.
             lane.fail(ServerError(code, "the transaction has ended on the server"))
             return
+        if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
+            lane.fail(ServerError(code, "a batch that is in doubt cannot be split"))  # sent again, it is not in doubt
+            return
         if verdict is Verdict.RETRY:
             log.debug("%s: %s, to be sent again", queue.name, code.name)
         elif verdict is Verdict.PERSISTED:
