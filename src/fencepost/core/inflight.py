@@ -339,7 +339,7 @@ class Flight(Generic[BatchT]):
             for batch, count in everything
         ]
         self._in_flight = 0
-        self._hole = True
+        self._hole, self._wants_look_back = True, False
         return on_their_way
 
     def split(self, sent: Sent[BatchT], parts: list[tuple[BatchT, int]]) -> None:

@@ -51,3 +51,18 @@ def test_a_failed_one_asks_for_nothing_and_keeps_its_first_cause() -> None:
     assert transaction.error is first
     assert not transaction.admits(A)
     assert transaction.to_add() == []
+
+
+def test_partitions_that_were_refused_together_are_asked_for_one_by_one() -> None:
+    """The coordinator takes all or none: the ones that are fine are not to fail with the one that is not."""
+    transaction = Enlisted()
+    for each in (A, B):
+        transaction.admits(each)
+    assert transaction.refused(transaction.to_add()) == []
+    assert transaction.to_add() == [A]
+    transaction.added([A])
+    assert transaction.to_add() == [B]
+    assert transaction.refused([B]) == [B]
+    assert transaction.to_add() == []
+    assert not transaction.is_growing
+    assert transaction.admits(A)

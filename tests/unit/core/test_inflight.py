@@ -412,3 +412,25 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
     assert partition.log == sorted(partition.log)
     assert all(partition.log[offset] == record for record, offset in acknowledged.items())
     assert not set(failed) & set(partition.log)
+
+
+def test_what_was_in_an_aborted_transaction_is_sent_again_in_order_under_the_next_epoch() -> None:
+    """Acknowledged or not: nothing of it counts. Answers and looks into the log that still come are about the past."""
+    lane = proven()
+    lost, under_way = lane.send("M1", 2), lane.send("M2", 1)
+    lane.lost(lost, 0.0, BACKOFF, overdue=True)
+    old = lost.stamp
+    assert lane.start_over([("M0", 1)]) == ["M2"]
+    assert batches(lane) == ["M0", "M1", "M2"]
+    assert under_way not in list(lane)
+    assert lane.looked_back({old: Offset(5)}, []) == []
+    assert lane.next_step(10.0) is Step.BUMP
+    assert [sent.persisted for sent in lane] == ["no"] * 3
+    lane.renumber(NEXT)
+    assert [sent.stamp for sent in lane] == [
+        Stamp(*NEXT, Sequence(0)),
+        Stamp(*NEXT, Sequence(1)),
+        Stamp(*NEXT, Sequence(3)),
+    ]
+    assert lane.next_step(10.0) is Step.RESEND
+    assert lane.resend().batch == "M0"

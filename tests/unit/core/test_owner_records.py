@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from fencepost.core.owner_records import (
     OwnerRecord,
     Table,
     UnknownRecord,
+    WaitingRecord,
     judge,
     judge_release,
 )
@@ -121,3 +123,37 @@ def test_giving_back_keeps_the_token_and_leaves_others_alone() -> None:
 def test_one_that_was_replaced_claims_nothing_again() -> None:
     with pytest.raises(Fenced, match="taken over by host:1"):
         judge({"a": owned(2, 2, "w1", "w2")}, ME, want(1, "b"))
+
+
+def test_a_take_over_fences_every_lane_of_the_owner_whichever_record_names_it() -> None:
+    """OWN-9: all names follow from the records, so nothing has to be asked of the old owner."""
+    table = {"a": replace(owned(3, 7), lanes=(4,)), "b": replace(owned(1, 8), lanes=(4, 9))}
+    plan = judge(table, ME._replace(lanes=(1, 2)), want(3, "a"))
+    assert plan.fence_then == ("w1", "w1.4", "w1.9")
+    assert plan.records["a"].lanes == (1, 2)
+    assert plan.records["b"].older == plan.fence_then
+    assert plan.records["b"].lanes == ()
+
+
+def test_an_owner_whose_session_is_over_owns_nothing_any_more_and_is_fenced() -> None:
+    """OWN-8: the generation begins again, as after a connection that ended."""
+    table = {"a": replace(owned(3, 7), session_ms=1), "b": replace(owned(5, 8), session_ms=1)}
+    plan = judge(table, ME, want(1, "a"), gone={"w1"})
+    assert plan.rows == [Held("a", Generation(1), 9)]
+    assert plan.fence_then == ("w1",)
+    assert plan.records["b"].owner is None
+
+
+def test_records_of_the_first_version_are_read() -> None:
+    """They knew neither lanes nor sessions."""
+    fields = json.loads(owned(3, 7).encode())
+    del fields["lanes"], fields["session_ms"]
+    assert OwnerRecord.decode(json.dumps({**fields, "version": 1}).encode()) == owned(3, 7)
+
+
+def test_a_claim_in_line_comes_back_as_it_was_written() -> None:
+    record = WaitingRecord(3, ("a", "b"), "host:1", 1_000)
+    assert WaitingRecord.decode(record.encode()) == record
+    for value in (b"", b"{}", b"[]", b'{"version": 2}'):
+        with pytest.raises(UnknownRecord):
+            WaitingRecord.decode(value)
