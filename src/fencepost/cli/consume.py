@@ -14,6 +14,7 @@ import click
 
 from fencepost.cli.options import Target, client_command
 from fencepost.cli.output import is_terminal
+from fencepost.cli.owning import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("-F", "--follow", is_flag=True, help="Go on for ever, with every new record.")
 @click.option("--group", help="Store the position in this consumer group.")
 @click.option("--uncommitted", is_flag=True, help="Show records of open and aborted transactions too.")
+@own_options
 @client_command
 def consume(
     target: Target,
@@ -47,11 +49,14 @@ def consume(
     follow: bool,
     group: str | None,
     uncommitted: bool,
+    owned_in: str | None,
+    generation: int | None,
 ) -> None:
     """Print the records of TOPIC, one per line.
 
     Bytes come out as they are; at a terminal what is no text is escaped. --json prints one object per record, which
-    `fencepost produce --format json` reads back to the same bytes.
+    `fencepost produce --format json` reads back to the same bytes. With --own it owns what it reads, and exits with 75
+    when somebody takes over.
 
     \b
     Examples:
@@ -59,6 +64,7 @@ def consume(
       fencepost consume orders -F -s latest             what comes from now on
       fencepost consume orders -c 10 -f '%p:%o %k=%v'
       fencepost consume orders --json | jq .value
+      fencepost consume work --own work-readers --group workers -s committed -F
     """
     from fencepost.client.reader import Reader
     from fencepost.types import TopicPartition
@@ -72,7 +78,9 @@ def consume(
     begin, out, seen = _place(start), sys.stdout.buffer, 0
     if end is not None and isinstance(begin, int) and _says_beyond(target, topic, partitions, begin):
         return
+    how = how_to_own(owned_in, generation)
     with (
+        told_when_lost(owned_in),
         Reader(
             target.settings(),
             wanted,
@@ -83,6 +91,8 @@ def consume(
         ) as reader,
         progress("read", total=count, quiet=escape) as advance,  # the records themselves show it at a terminal
     ):
+        if owned_in is not None:
+            reader.own(owned_in, **how)
         try:
             for record in reader:
                 line = show(record)

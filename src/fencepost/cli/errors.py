@@ -1,7 +1,7 @@
 """The root command: what it lists, and how it ends. Whatever goes wrong is one line on stderr and a non-zero exit,
 never a traceback.
 
-    1  the command failed     2  it was called wrongly     75  it lost what it owned (own)     130  it was interrupted
+    1  the command failed     2  it was called wrongly     75  it lost what it owned     130  it was interrupted
 
 Wrongly called is also what the library refuses before it has asked anybody: a setting, an address, a value that cannot
 be (ConfigError), whether it came from an option, a file or the environment; and a config that the server refuses.

@@ -12,6 +12,7 @@ import click
 
 from fencepost.cli.options import Target, client_command, client_command_without_json
 from fencepost.cli.output import Column, is_terminal, when
+from fencepost.cli.owning import Lost
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from fencepost.client.settings import ClientSettings
     from fencepost.core.claim import Refused, Resources
 
-FENCED: Final = 75
-"""Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may
-make sense)."""
 _SECONDS_TO_ASK: Final = 5.0
 
 _COMMAND: Final = "fencepost.cli.own.command"
@@ -141,10 +139,6 @@ def _with_generations(resources: tuple[str, ...], given: tuple[str, ...]) -> Res
     if missing := [name for name in resources if name not in found]:
         raise click.BadParameter(f"none for {', '.join(missing)}", param_hint="--generation")
     return {name: found[name] for name in resources}
-
-
-class Lost(click.ClickException):
-    exit_code = FENCED
 
 
 def _outdated(refused: Refused, after: int) -> click.ClickException:

@@ -14,9 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fencepost.cli.options import Target, client_command
+from fencepost.cli.owning import SESSION, Lost, how_to_own, own_options, partitions_of, told_when_lost, woken_when_lost
 from fencepost.cli.progress import progress
 from fencepost.core.topic_name import fault_of
-from fencepost.errors import FencepostError, RecordTooLarge, SendFailed
+from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
 
 if TYPE_CHECKING:
     from fencepost.client.ticket import Ticket
@@ -125,6 +126,7 @@ class Sent:
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
               help="Codec of the batches [default: none].")  # fmt: skip
 @click.option("--null", metavar="TEXT", help="A value that is just TEXT is a null (a tombstone on compacted topics).")
+@own_options
 @client_command
 def produce(
     target: Target,
@@ -136,18 +138,22 @@ def produce(
     headers: tuple[str, ...],
     compression: Any,
     null: str | None,
+    owned_in: str | None,
+    generation: int | None,
 ) -> None:
     """Send lines to TOPIC: of FILES, or of standard input.
 
     Every line is stored once, in order per partition, also when an answer is lost and the batch is sent again. It ends
     when everything is acknowledged. If a line is no record, or is not taken, it stops there, says which and how many
     before it are stored, and exits with 1. -X takes the settings of a producer too: max.request.size, linger.ms, acks …
+    With --own it owns the topic's partitions (or that of -p) meanwhile, and exits with 75 when somebody takes over.
 
     \b
     Examples:
       seq 1000 | fencepost produce numbers
       fencepost produce orders -k : orders.txt         lines like  customer-7:two apples
       fencepost produce logs -z lz4 /var/log/*.log
+      fencepost produce ledger --own ledger-writers entries.txt
       echo '{"key": "a", "value": "1", "headers": {"h": "x"}}' | fencepost produce t --format json
     """
     from fencepost.client.producer import Producer
@@ -164,11 +170,18 @@ def produce(
     with Routes(settings) as routes:
         routes.any()  # a wrong address is said at once; a server that goes away later is waited for
     sent, stopped = Sent(), ""
+    how = how_to_own(owned_in, generation, SESSION)
+    names = [] if owned_in is None else partitions_of(target, topic, () if partition is None else (partition,))
     with (
+        told_when_lost(owned_in),
+        ExitStack() as at_once,
         Producer(settings, **options, on_error=sent.failed.append) as producer,
         progress("sent", files) as advance,
     ):
         line: Line | None = None
+        if names:
+            how["on_lost"] = at_once.enter_context(woken_when_lost())
+            producer.own(owned_in, names, **how)
         try:
             for line in _lines(files, style, key_separator, null):
                 ticket = producer.send(
@@ -185,8 +198,12 @@ def produce(
         except WrongLine as error:
             stopped = f"{error.place}: {error}"
         except FencepostError as error:  # that this record is not taken: earlier ones that failed are looked at below
+            if owned_in is not None and isinstance(error, Fenced):
+                raise
             stopped = f"{line.place}: {_explained(error)}" if line is not None else _explained(error)
         producer.flush()
+    if owned_in is not None and any(isinstance(error, Fenced) for error in sent.failed):
+        raise Lost(f"{sent.failed[0]}; {sent.stored()}")
     if (first := sent.first_failed()) is not None:
         stopped = f"{first[0]}: {_explained(first[1])}"
     elif sent.failed and not stopped:

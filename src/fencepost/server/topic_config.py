@@ -61,6 +61,11 @@ def _ratio(text: str) -> str | None:
     return None if 0 <= value <= 1 else "must lie between 0 and 1"
 
 
+def _ids(text: str) -> str | None:
+    given = [name.strip() for name in text.split(",")] if text else []
+    return None if all(name.strip("*") and "*" not in name[:-1] for name in given) else "must be ids, or NAME*"
+
+
 def _anything(_: str) -> str | None:
     return None
 
@@ -114,6 +119,13 @@ _TABLE: Final = (
     TopicConfig("segment.ms", "long", "604800000", _whole(1, _LONG_MAX), "a segment is closed at this age"),
     TopicConfig("unclean.leader.election.enable", "bool", "false", _bool, "accepted; there is one replica"),
     TopicConfig("fencepost.writer.group", "string", "", _anything, "only the owner in this group may write"),
+    TopicConfig(
+        "fencepost.writer.transactional.ids",
+        "list",
+        "",
+        _ids,
+        "only the newest producer of one of these transactional ids may write; NAME* stands for all that begin so",
+    ),
     TopicConfig("fencepost.reader.group", "string", "", _anything, "only the owner in this group may read"),
 )
 KNOWN: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
@@ -132,6 +144,20 @@ def check_config(name: str, value: str | None) -> str:
     if (wrong := known.check(value)) is not None:
         raise ConfigError(f"invalid value {value!r} for {name}: it {wrong}")
     return value
+
+
+def check_guards(values: Mapping[str, str]) -> None:
+    """Refuse two guards for writers: an owner would believe itself alone, and a transactional id could write too."""
+    if values.get("fencepost.writer.group") and values.get("fencepost.writer.transactional.ids"):
+        raise ConfigError(
+            "a topic has one guard for its writers: fencepost.writer.group or fencepost.writer.transactional.ids"
+        )
+
+
+def writer_ids(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The transactional ids that may write, as they are given; empty: the topic has no such guard."""
+    text = values.get("fencepost.writer.transactional.ids", "")
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConfig:

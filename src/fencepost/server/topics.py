@@ -20,7 +20,7 @@ from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.config import LogConfig
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.store import Statement, Store
-from fencepost.server.topic_config import check_config, log_config, timestamp_slack
+from fencepost.server.topic_config import check_config, check_guards, log_config, timestamp_slack, writer_ids
 from fencepost.types import Milliseconds
 
 MAX_PARTITIONS: Final = 100_000
@@ -62,6 +62,8 @@ class Topic:
         self.writer_group = ""
         """If set, only the owner of a partition in this group may write to it (guarded topics)."""
         self.reader_group = ""
+        self.writer_ids: tuple[str, ...] = ()
+        """If set, only the newest producers of these transactional ids may write."""
         self.configure(configs)
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -71,6 +73,7 @@ class Topic:
         self.timestamp_slack = timestamp_slack(self.configs)
         self.writer_group = self.configs.get("fencepost.writer.group", "")
         self.reader_group = self.configs.get("fencepost.reader.group", "")
+        self.writer_ids = writer_ids(self.configs)
         for partition in self._partitions.values():
             partition.reconfigure()
 
@@ -166,7 +169,9 @@ class Topics:
             raise ServerError(
                 ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
             )
-        return {config: check_config(config, value) for config, value in configs.items()}
+        accepted = {config: check_config(config, value) for config, value in configs.items()}
+        check_guards(accepted)
+        return accepted
 
     @asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[Topic]:

@@ -192,6 +192,10 @@ class Transactions:
         """Does this pid belong to a transactional id? If not, `judge_plain_write` has nothing against it."""
         return pid in self._by_pid
 
+    def name_of(self, pid: Pid) -> str | None:
+        """The transactional id that the pid belongs to."""
+        return self._by_pid[pid].transaction.name if pid in self._by_pid else None
+
     def judge_plain_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
         """May this batch, which has a pid but is in no transaction, be appended? A pid that belongs to a name is fenced
         with the name, also in partitions that have not seen its newest epoch yet."""
@@ -317,7 +321,8 @@ class Transactions:
                 raise _fenced(error, transaction)
             refuse_severed(connection)
             for name in partitions:
-                check_write(self._broker, connection, self._broker.partition(*name).topic, name.partition)
+                topic = self._broker.partition(*name).topic
+                check_write(self._broker, connection, topic, name.partition, transaction.name)
             changed = _copy(transaction)
             changes = changed.add(partitions, groups, self._broker.clock.now_ms())
             if changes:

@@ -104,8 +104,9 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
         raise ServerError(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             f"the target topic {topic!r} is guarded: {_GUARD}={guard}, so that only the connection which owns a "
-            "partition in that group may write it. A sink writes over many connections and owns nothing: give it a "
-            f"topic of its own, or take the guard off (`fencepost topic alter {topic} --unset {_GUARD}`)",
+            "partition in that group may write it. A sink writes over many connections: let the guard name its "
+            f"transactional id instead (`fencepost topic alter {topic} --unset {_GUARD} "
+            "--set fencepost.writer.transactional.ids=fencepost.sink.NAME`), or give it a topic of its own",
         )
     max_bytes = int(configs.get("max.message.bytes") or _DEFAULT_MAX_BYTES)
     compacted = "compact" in (configs.get("cleanup.policy") or "")

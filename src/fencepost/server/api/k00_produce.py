@@ -207,9 +207,14 @@ def _append(
     ours: bool,
 ) -> _Outcome:
     partition = broker.partition(topic, index)
-    check_write(broker, request.connection, partition.topic, index)
+    by_id = bool(partition.topic.writer_ids)
+    if not by_id:
+        check_write(broker, request.connection, partition.topic, index)
     header = _check(partition, records, request.version)
     assert records is not None
+    if by_id:  # the name that the pid belongs to, whatever the request says; below it is judged by its epoch
+        name = broker.transactions.name_of(header.pid)
+        check_write(broker, request.connection, partition.topic, index, name)
     if header.pid >= 0 and (header.is_transactional or broker.transactions.has_named(header.pid)):
         _check_transaction(broker, request, transactional_id, partition, header)
     now = broker.clock.now_ms()

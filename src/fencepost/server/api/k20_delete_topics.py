@@ -1,5 +1,5 @@
 """DeleteTopics (20): by name, or by id from v6 on. Records are unreachable when it answers; their files go in the
-background.
+background. A guarded topic is deleted by whoever owns all of it, or after its guard was taken off.
 
 Versions 1 to 6. v4 is flexible, v5 adds an error message, v6 ids.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import refuse_severed
+from fencepost.server.guards import check_whole
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.topics import Topic
 from fencepost.server.turns import paced
@@ -29,8 +29,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
 async def _delete(broker: Broker, request: Request, name: str | None, topic_id: Any) -> Fields:
     answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
     try:
-        refuse_severed(request.connection)
         topic = _find(broker, name, topic_id)
+        check_whole(broker, request.connection, topic)
         answer |= {"name": topic.name, "topic_id": topic.topic_id}
         await broker.delete_topic(topic)
     except FencepostError as error:

@@ -61,7 +61,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
 def _check(broker: Broker, request: Request, name: TopicPartition) -> ErrorCode:
     try:
         partition = broker.partition(name.topic, name.partition)
-        check_write(broker, request.connection, partition.topic, name.partition)
+        by = request.message.v3_and_below_transactional_id
+        check_write(broker, request.connection, partition.topic, name.partition, by)
     except FencepostError as error:
         return error.code
     return ErrorCode.NONE

@@ -14,7 +14,7 @@ from fencepost.server.api.k32_describe_configs import TOPIC
 from fencepost.server.broker import Broker
 from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topic_config import check_config
+from fencepost.server.topic_config import check_config, check_guards
 from fencepost.server.topics import Topic
 from fencepost.server.turns import paced
 
@@ -45,6 +45,7 @@ async def alter(broker: Broker, request: Request, changed: Callable[[Topic, Any]
             async with broker.topics.changing(resource.resource_name) as topic:
                 refuse_severed(request.connection)
                 configs = changed(topic, resource)
+                check_guards(configs)
                 if not message.validate_only:
                     await broker.topics.configure(topic, configs)
         except FencepostError as error:

@@ -1,7 +1,8 @@
 """OffsetDelete (47): forget a group's offsets of some partitions. Version 0.
 
 A topic that members read cannot be forgotten (GROUP_SUBSCRIBED_TO_TOPIC); in a group whose members are no consumers,
-what they read is not known, so it must be empty (NON_EMPTY_GROUP).
+what they read is not known, so it must be empty (NON_EMPTY_GROUP). Where a topic's readers are guarded, only the owner
+of a partition has its offsets forgotten: the next reader would begin elsewhere.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 from fencepost.core.group_messages import CONSUMER
 from fencepost.core.groups import Group
-from fencepost.errors import ErrorCode, StorageError
+from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
+from fencepost.server.guards import check_read
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.topics import Topic
 from fencepost.server.turns import paced
 from fencepost.types import TopicPartition
 
@@ -26,11 +29,11 @@ async def handle(broker: Broker, request: Request) -> Fields:
     if isinstance(group, Group) and not group.is_empty and group.protocol_type != CONSUMER:
         return {"error_code": ErrorCode.NON_EMPTY_GROUP, "topics": []}
     topics: list[dict[str, Any]] = []
-    doomed: list[TopicPartition] = []
+    doomed: list[tuple[Topic, dict[str, Any]]] = []
     for wanted in message.topics:
         topic = broker.topics.get(wanted.name)
         is_read = entry.reads(wanted.name)
-        partitions = []
+        partitions: list[dict[str, Any]] = []
         async for partition in paced(wanted.partitions):
             index = partition.partition_index
             if topic is None or not 0 <= index < topic.partition_count:
@@ -39,15 +42,29 @@ async def handle(broker: Broker, request: Request) -> Fields:
                 error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 error = ErrorCode.NONE
-                doomed.append(TopicPartition(wanted.name, index))
             partitions.append({"partition_index": index, "error_code": error})
+            if topic is not None and error is ErrorCode.NONE:
+                doomed.append((topic, partitions[-1]))
         topics.append({"name": wanted.name, "partitions": partitions})
-    if doomed:
+    allowed: list[TopicPartition] = []
+    for topic, row in doomed:  # nothing is waited for from here on: who owns what may have changed above
+        row["error_code"] = _guard(broker, request, topic, row["partition_index"])
+        if row["error_code"] is ErrorCode.NONE:
+            allowed.append(TopicPartition(topic.name, row["partition_index"]))
+    if allowed:
         try:
-            await broker.groups.delete_offsets(message.group_id, doomed)
+            await broker.groups.delete_offsets(message.group_id, allowed)
         except StorageError:
             return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "topics": []}
     return {"error_code": ErrorCode.NONE, "topics": topics}
+
+
+def _guard(broker: Broker, request: Request, topic: Topic, index: int) -> ErrorCode:
+    try:
+        check_read(broker, request.connection, topic, index)
+    except FencepostError as error:
+        return error.code
+    return ErrorCode.NONE
 
 
 API = Api(key=47, name="OffsetDelete", versions=(0, 0), handle=handle)

@@ -1,0 +1,93 @@
+"""`--own GROUP` of `produce` and `consume`: claim the partitions first, and what it means when they are lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from fencepost.cli.options import Target
+from fencepost.errors import Fenced
+
+if TYPE_CHECKING:
+    from fencepost.client.own import OnLost, OwnKeywords
+
+FENCED: Final = 75
+"""Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may
+make sense)."""
+SESSION: Final = 10.0
+"""Seconds of silence after which a producer loses what it owns; its send thread gives the signs of life."""
+
+
+class Lost(click.ClickException):
+    exit_code = FENCED
+
+
+def own_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--own GROUP` and `--generation N`."""
+    generation = click.option(
+        "--generation",
+        type=click.IntRange(min=0),
+        help="With --own: do not wait, take over from an owner that is not above this; 0 resets.",
+    )
+    own = click.option(
+        "--own", "owned_in", metavar="GROUP", help="Own the partitions in GROUP first; waits until they are free."
+    )
+    return own(generation(command))
+
+
+def how_to_own(owned_in: str | None, generation: int | None, session: float = 0.0) -> OwnKeywords:
+    if generation is not None and owned_in is None:
+        raise click.UsageError("--generation belongs to --own GROUP")
+    if generation is None:
+        return {"wait": True, "session": session}
+    return {"generation": generation, "session": session}
+
+
+def partitions_of(target: Target, topic: str, only: Sequence[int] = ()) -> list[str]:
+    """The resources: all partitions of the topic, or those that are named."""
+    with target.admin() as admin:
+        there = [found.partition for found in admin.describe_topic(topic).partitions]
+    if strange := [str(index) for index in only if index not in there]:
+        raise click.UsageError(f"{topic} has no partition {', '.join(strange)}")
+    return [f"{topic}-{index}" for index in only or there]
+
+
+@contextmanager
+def woken_when_lost() -> Iterator[OnLost]:
+    """What to call when it is lost: ends whatever the main thread waits for, standard input as a rule, with Fenced."""
+    lost: list[Fenced] = []
+
+    def raise_it(number: int, frame: object) -> None:
+        if lost:
+            raise lost.pop()
+
+    if not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread():
+        yield lost.append  # the next record says it
+        return
+    before = signal.signal(signal.SIGUSR1, raise_it)
+
+    def wake(fenced: Fenced) -> None:
+        lost.append(fenced)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    try:
+        yield wake
+    finally:
+        lost.clear()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def told_when_lost(owned_in: str | None) -> Iterator[None]:
+    """Fenced is the end of an owner, with an exit code of its own."""
+    try:
+        yield
+    except Fenced as fenced:
+        if owned_in is None:
+            raise
+        raise Lost(str(fenced)) from fenced
