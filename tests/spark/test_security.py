@@ -6,6 +6,7 @@ PIPE-1, PIPE-2. On its unsecured listener the tests themselves are the broker's 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,10 +165,10 @@ def test_what_is_not_permitted_is_found_by_the_check_before_a_job_is(
     allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
     with permitted(
         broker,
-        (topic, name, AclOperation.DESCRIBE, allow),  # but not WRITE
+        (topic, name, AclOperation.READ, allow),  # but not WRITE
         (cluster, "kafka-cluster", AclOperation.CREATE, deny),
         (topic, f"__fencepost_sink.{name}", AclOperation.CREATE, deny),
-        (ResourceType.TRANSACTIONAL_ID, "fencepost.sink.check", AclOperation.WRITE, deny),
+        (ResourceType.TRANSACTIONAL_ID, f"fencepost.sink.{name}", AclOperation.WRITE, deny),
     ):
         bad = fencepost.spark.check(spark, servers, topic=name, name=name, settings=said)
     assert {finding.what: finding.ok for finding in bad.findings if not finding.what.startswith("executors")} == {
@@ -176,5 +177,32 @@ def test_what_is_not_permitted_is_found_by_the_check_before_a_job_is(
         "progress topic": False,
         f"target {name}": False,
     }, str(bad)
-    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in str(bad)
-    assert f"no permission to write '{name}'" in str(bad)
+    assert f"the sink needs WRITE on the transactional id 'fencepost.sink.{name}'" in str(bad)
+
+
+def test_a_missing_permission_is_named_by_the_check_and_by_the_job(
+    spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str
+) -> None:
+    """DescribeProducers asks for READ: on the target, and on the progress topic also before it exists."""
+    with Admin(broker.address) as admin:
+        admin.create_topic(name, 1)
+    said = options(broker, certificates, "PLAIN by JAAS")
+    servers = said["kafka.bootstrap.servers"]
+    topic, allow = ResourceType.TOPIC, AclPermissionType.ALLOW
+    progress = f"__fencepost_sink.job.{name}"
+    for operation, missing, other in (
+        (AclOperation.READ, name, progress),
+        (AclOperation.READ, progress, name),
+        (AclOperation.WRITE, name, progress),
+    ):
+        given = {AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE} - {operation}
+        rules = [(topic, missing, each, allow) for each in given]
+        with permitted(broker, *rules, (topic, other, AclOperation.ALL, allow)):
+            bad = fencepost.spark.check(spark, servers, topic=name, name=f"job.{name}", settings=said)
+            assert f"the sink needs {operation.name} on the topic '{missing}'" in str(bad), str(bad)
+            with pytest.raises(Exception, match=re.escape(missing)):
+                fencepost.spark.write(rows(spark, 1), servers, topic=name, job=name, attempts=1, settings=said)
+    with permitted(broker, *[(topic, each, AclOperation.ALL, allow) for each in (name, progress)]):
+        good = fencepost.spark.check(spark, servers, topic=name, name=f"job.{name}", settings=said)
+        assert good.ok, str(good)
+        assert fencepost.spark.write(rows(spark, 1), servers, topic=name, job=name, settings=said).rows == 1

@@ -19,6 +19,8 @@ carries it out, one question per file:
     publishing.py, publish.py   who publishes; one partition, exactly once
     progress.py  the sink's progress topic
     tuning.py    Spark's own settings, while our jobs are planned
+    workers.py   which Python Spark's workers run
+    permissions.py   what a sink needs to be allowed
     java.py      which Java Spark would take
 """
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fencepost.client.settings import ClientSettings
 from fencepost.spark import columns
 from fencepost.spark.sink import BatchReport, Sink
+from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +26,7 @@ def write(
     """Writes all rows, or none. A job of this name that was written before is skipped, and the answer says so; its name
     is free again after `fencepost sink reset job.NAME`. Options are those of `Sink`."""
     columns.refuse_connect(df)
+    use_this_python(df.sparkSession)
     sink = Sink(servers, name=f"job.{job}", topic=topic, settings=settings, **options)
     try:
         return sink.run(df, f"job {job} to {topic or 'topics of the rows'}", 0)

@@ -95,9 +95,18 @@ class Links:
 
 def last_sequences(admin: Admin, topic: str, partitions: Iterable[int] | None, identity: Identity) -> dict[int, int]:
     """Partition → the last sequence that it has of this identity; those that have none are left out."""
+    try:
+        states = admin.producers(topic, partitions=partitions)
+    except ServerError as error:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise ServerError(
+                error.code,
+                f"the sink needs READ on the topic {topic!r}: DescribeProducers verifies what it wrote",
+            ) from error
+        raise
     return {
         state.partition: state.last_sequence
-        for state in admin.producers(topic, partitions=partitions)
+        for state in states
         if state.pid == identity.pid and state.epoch == identity.epoch and state.last_sequence >= 0
     }
 

@@ -13,12 +13,13 @@ from fencepost.client.lasting import weak_topics
 from fencepost.client.results import NewTopic
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.client.transactional import Transactional
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.columns import refuse_connect
-from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+from fencepost.spark.permissions import try_name, try_read, try_write
+from fencepost.spark.progress import TOPIC_PREFIX, check_name
 from fencepost.spark.runner import refuse_old_kafka
-from fencepost.spark.targets import describe, may_write, reached
+from fencepost.spark.targets import describe, reached
+from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,16 +62,17 @@ def check(
     """Version and kernel on every executor, reachability from driver and executors, what the server allows a
     transaction, and whether we may write: the progress topic of a sink of this `name`, and the target.
 
-    Writes nothing but a transaction id that nobody uses.
+    Tries what the sink will do, under the sink's own names, and disturbs nobody: a sink of this name may be running.
     """
     refuse_connect(spark)
+    use_this_python(spark)
     how = reached(servers, settings)
     findings = [_finding("driver reaches the server", lambda: _ping(how))]
     findings += _on_executors(spark, how)
-    findings.append(_finding("transactions", lambda: _transactions(how, transaction_timeout)))
+    findings.append(_finding("transactions", lambda: _transactions(how, name, transaction_timeout)))
     findings.append(_finding("progress topic", lambda: _progress(how, name)))
     if topic is not None:
-        findings.append(_finding(f"target {topic}", lambda: _target(how, topic)))
+        findings.append(_finding(f"target {topic}", lambda: _target(how, name, topic)))
     findings += _weak_ones(how, TOPIC_PREFIX + check_name(name), topic)
     return Findings(tuple(findings))
 
@@ -133,11 +135,10 @@ def _cause(error: Exception) -> str:
     return next((line for line in lines if re.match(r"[\w.]*(Error|Exception|MISMATCH)\b", line)), lines[0])[:300]
 
 
-def _transactions(settings: ClientSettings, timeout: float) -> str:
+def _transactions(settings: ClientSettings, name: str, timeout: float) -> str:
     with Routes(settings) as routes:
         refuse_old_kafka(routes.any().versions())
-        name = f"{TRANSACTIONAL_ID_PREFIX}check"
-        Transactional(routes, name, patience=settings.request_timeout).init(int(timeout * 1000))
+        try_name(routes, check_name(name), int(timeout * 1000))
     return f"may take {timeout:g} s"
 
 
@@ -146,21 +147,19 @@ def _progress(settings: ClientSettings, name: str) -> str:
     with Admin(settings) as admin, Routes(settings) as routes:
         try:
             admin.create_topics([NewTopic(topic, 1)], validate_only=True)
+            said = f"{topic} may be created"
         except ServerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-            _refuse_unless_writable(routes, topic)
-            return f"{topic} is there"
-    return f"{topic} may be created"
+            said = f"{topic} is there"
+        try_read(routes, topic)
+        try_write(routes, name, topic)
+    return said
 
 
-def _target(settings: ClientSettings, topic: str) -> str:
+def _target(settings: ClientSettings, name: str, topic: str) -> str:
     with Admin(settings) as admin, Routes(settings) as routes:
         target = describe(admin, topic)
-        _refuse_unless_writable(routes, topic)
+        try_read(routes, topic)
+        try_write(routes, name, topic)
     return f"{target.partitions} partitions, batches up to {target.max_bytes} bytes"
-
-
-def _refuse_unless_writable(routes: Routes, topic: str) -> None:
-    if not may_write(routes, topic):
-        raise ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"no permission to write {topic!r}")

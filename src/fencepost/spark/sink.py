@@ -39,6 +39,7 @@ from fencepost.spark.origin import is_stopped, origin_of, query_of
 from fencepost.spark.publish import Transaction
 from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.spark.targets import describe, describe_all, reached
+from fencepost.spark.workers import use_this_python
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Sink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls."""
         columns.refuse_connect(df)
+        use_this_python(df.sparkSession)
         query = query_of(df)
         with self._one_at_a_time:
             if self.run(df, query, batch_id, origin_of(df, query, batch_id, self.targets)).skipped:

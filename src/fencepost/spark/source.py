@@ -32,6 +32,7 @@ from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets, progress
 from fencepost.spark.fetch import Range, fetch
 from fencepost.spark.options import Offsets, SourceOptions, parse
+from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ T = TypeVar("T")
 
 def register(spark: SparkSession) -> None:
     """Makes `format("fencepost")` known to the session."""
+    use_this_python(spark)
     spark.dataSource.register(FencepostSource)
 
 

@@ -11,11 +11,9 @@ from typing import Final, NamedTuple
 from fencepost.client.admin import Admin
 from fencepost.client.config_names import CLIENT_NAMES, PRODUCER_NAMES
 from fencepost.client.lasting import create_lasting_topic
-from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.types import TopicPartition
-from fencepost.wire.apis import Key
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +30,6 @@ _TUNES_JAVA: Final = re.compile(
 _OURS: Final = {"compression": "compression=", "transaction": "transaction_timeout=", "batch": "batch_bytes="}
 
 _GUARD: Final = "fencepost.writer.group"
-_WRITE: Final = 1 << 4
-"""Kafka's AclOperation WRITE, as a bit of the operations that one is allowed."""
-_NOT_TOLD: Final = -(2**31)
 
 
 def reached(servers: str | ClientSettings, settings: Mapping[str, str] | None = None) -> ClientSettings:
@@ -137,19 +132,6 @@ def refuse_absent(admin: Admin, targets: Iterable[TopicPartition]) -> None:
                 "recreated while the micro-batch was written? Nothing of the batch is committed; started again, the "
                 "query writes it to the topic as it is then",
             )
-
-
-def may_write(routes: Routes, topic: str) -> bool:
-    """Whether the cluster's permissions let us write the topic; yes, where the server does not say."""
-    fields = {
-        "topics": [{"name": topic, "topic_id": None}],
-        "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": True,
-    }
-    (found,) = routes.ask(Key.METADATA, fields).message.topics
-    operations: int = getattr(found, "topic_authorized_operations", _NOT_TOLD)
-    return operations == _NOT_TOLD or bool(operations & _WRITE)
 
 
 def _configs(admin: Admin, topic: str) -> dict[str, str | None]:

@@ -1,0 +1,81 @@
+"""What a sink needs to be allowed, tried the way the sink will do it, and without disturbing a sink that runs.
+
+    WRITE                   on the transactional id fencepost.sink.NAME
+    DESCRIBE, READ, WRITE   on the progress topic __fencepost_sink.NAME, and CREATE if it does not exist yet
+    DESCRIBE, READ, WRITE   on each target and the dead-letter topic: READ is for DescribeProducers, which verifies
+
+The requests are made under an identity that cannot exist, so that the server checks permissions and then refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fencepost.client.routing import Routes
+from fencepost.client.transactional import Transactional
+from fencepost.core.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
+from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
+from fencepost.wire.apis import Key
+
+_NOBODY: Final = Identity(Pid(2**62), Epoch(0))
+_NOT_ALLOWED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    }
+)
+_OF_NOBODY: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""How a server refuses that identity, or a topic that does not exist yet: permissions were checked before."""
+
+
+def try_name(routes: Routes, sink: str, timeout_ms: Milliseconds) -> None:
+    """Raise unless the sink may use its transactional id, for transactions of that length."""
+    name = TRANSACTIONAL_ID_PREFIX + sink
+    steps = Transactional(routes, name, patience=routes.settings.request_timeout)
+    _tried(lambda: steps.init(timeout_ms, _NOBODY), f"WRITE on the transactional id {name!r}")
+
+
+def try_write(routes: Routes, sink: str, topic: str) -> None:
+    """Raise unless the sink may write the topic in a transaction."""
+    steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + sink, patience=0.0)
+    _tried(lambda: steps.add_partitions(_NOBODY, [TopicPartition(topic, 0)]), f"WRITE on the topic {topic!r}")
+
+
+def try_read(routes: Routes, topic: str) -> None:
+    """Raise unless the sink may ask who has written the topic, and read it."""
+
+    def ask() -> None:
+        fields: Mapping[str, Any] = {"topics": [{"name": topic, "partition_indexes": [0]}]}
+        for found in routes.ask(Key.DESCRIBE_PRODUCERS, fields).message.topics:
+            for partition in found.partitions:
+                code = ErrorCode.of(partition.error_code)
+                if code in _NOT_ALLOWED:
+                    raise ServerError(code)
+
+    _tried(ask, f"READ on the topic {topic!r}")
+
+
+def _tried(ask: Any, needed: str) -> None:
+    try:
+        ask()
+    except FencepostError as error:
+        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT or error.code not in _NOT_ALLOWED | _OF_NOBODY:
+            raise
+        if error.code in _NOT_ALLOWED:
+            raise ServerError(
+                error.code, f"the sink needs {needed}; somebody who may alter ACLs can grant it"
+            ) from error

@@ -1,0 +1,44 @@
+"""What `check` tries disturbs no sink that is running under the same name."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fencepost import Admin
+from fencepost.client.routing import Routes
+from fencepost.client.settings import ClientSettings
+from fencepost.client.transactional import Transactional
+from fencepost.kernel import encode_batch
+from fencepost.spark.permissions import try_name, try_read, try_write
+from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
+from fencepost.spark.publish import Links, PartitionWriter, Transaction
+from fencepost.types import TopicPartition
+from tests.support.committed import committed_values
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("tried", ["first", "later"])
+def test_what_a_check_tries_leaves_an_open_transaction_alone(servers: str, name: str, tried: str) -> None:
+    with Admin(servers) as admin, Routes(ClientSettings.of(servers)) as routes:
+        admin.create_topic(name, 1)
+        if tried == "first":
+            try_name(routes, name, 60_000)
+        steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + name)
+        who = steps.init(60_000)
+        steps.add_partitions(who, [TopicPartition(name, 0)])
+        links = Links(routes)
+        writer = PartitionWriter(links, Transaction(steps.name, who), TopicPartition(name, 0))
+        writer.write(encode_batch([(None, b"kept", time.time_ns() // 1_000_000, None)]))
+        writer.finish()
+        try_name(routes, name, 60_000)
+        try_write(routes, name, name)
+        try_write(routes, name, f"{name}-not-there")
+        try_read(routes, name)
+        try_read(routes, f"{name}-not-there")
+        steps.end(who, commit=True)
+        steps.end(who, commit=True)
+        links.close()
+    assert committed_values(servers, name) == [b"kept"]
