@@ -85,6 +85,7 @@ class Fetched(NamedTuple):
 
 class RawClient:
     def __init__(self, address: str, *, client_id: str | None = "raw", timeout: float = 30) -> None:
+        self.address = address
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

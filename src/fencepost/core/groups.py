@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from fencepost.core.group_messages import (
     CONSUMER,
@@ -48,6 +49,9 @@ from fencepost.core.group_messages import (
 )
 from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
+
+MOST_PROTOCOLS: Final = 100
+"""That a member offers; clients have a handful of assignors."""
 
 
 @dataclass(slots=True)
@@ -283,18 +287,24 @@ class Group:
         if self.state is GroupState.PREPARING_REBALANCE:
             # Those who do not come back will make room; only those who are back count.
             taken = sum(member.parked_join is not None for member in self.members.values())
+        if not request.member_id:
+            # Ids that were handed out and never used lapse, but not soon: somebody who only ever asks must not pile up.
+            taken = max(taken, len(self.pending))
         return taken < self.settings.max_size
 
     def _supports(self, request: Join) -> bool:
         """Is there a protocol left that everyone would speak?"""
-        if not request.protocol_type or not request.protocols:
+        if not request.protocol_type or not 0 < len(request.protocols) <= MOST_PROTOCOLS:
             return False
         if not self.members:
             return True
-        others = [member for member in self.members.values() if member.member_id != request.member_id]
         if request.protocol_type != self.protocol_type:
             return False
-        return any(all(name in dict(other.protocols) for other in others) for name, _ in request.protocols)
+        names = {name for name, _ in request.protocols}
+        for member in self.members.values():
+            if member.member_id != request.member_id:
+                names.intersection_update(name for name, _ in member.protocols)
+        return bool(names)
 
     def _join_unknown(self, now: Milliseconds, request: Join, handle: Handle) -> None:
         member_id = f"{request.instance_id or request.client_id}-{self.new_id()}"
@@ -485,9 +495,10 @@ class Group:
     def _choose_protocol(self) -> str:
         """Of the protocols that all speak, the one most members prefer; in a tie, the first in the first list."""
         members = list(self.members.values())
-        common = [
-            name for name, _ in members[0].protocols if all(name in dict(other.protocols) for other in members[1:])
-        ]
+        spoken = {name for name, _ in members[0].protocols}
+        for other in members[1:]:
+            spoken.intersection_update(name for name, _ in other.protocols)
+        common = [name for name, _ in members[0].protocols if name in spoken]
         votes = dict.fromkeys(common, 0)
         for member in members:
             votes[next(name for name, _ in member.protocols if name in votes)] += 1

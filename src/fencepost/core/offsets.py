@@ -28,6 +28,8 @@ class OffsetTable:
         self._committed: dict[TopicPartition, Committed] = {}
         self._undecided: dict[Pid, dict[TopicPartition, Committed | None]] = {}
         """Sent with a transaction that is still open (TxnOffsetCommit); None where a later commit has overruled it."""
+        self.text_size = 0
+        """Characters of the texts that were committed with the offsets."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -48,12 +50,16 @@ class OffsetTable:
         return self._committed.get(partition)
 
     def put(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        self._committed.update(offsets)
+        for partition, committed in offsets.items():
+            former = self._committed.get(partition)
+            self.text_size += len(committed.metadata) - (len(former.metadata) if former is not None else 0)
+            self._committed[partition] = committed
 
     def remove(self, partition: TopicPartition, expected: Committed | None = None) -> None:
         """Forgets an offset; with `expected` only if it has not been committed anew meanwhile."""
         if expected is None or self._committed.get(partition) == expected:
-            self._committed.pop(partition, None)
+            former = self._committed.pop(partition, None)
+            self.text_size -= len(former.metadata) if former is not None else 0
 
     # --- transactions ---
 

@@ -12,7 +12,9 @@ in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, t
     topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them
     syncer.py, space.py                   one fsync for many requests; room on the disk
     store.py, group_rows.py, transaction_rows.py    what is not records: SQLite, and how things lie in it
-    groups.py, transactions.py, markers.py, pids.py    the coordinators; markers in the logs; producer ids
+    groups.py, group_memory.py            the coordinator of groups, and what they may take
+    transactions.py, markers.py           the coordinator of transactions; markers in the logs
+    pids.py, producer_limit.py            producer ids, and how many producers are remembered
     owners.py, guards.py                  own, and who may write or read what
     housekeeping.py, health.py            retention, compaction and snapshots, when nobody asks; what of that fails
 """

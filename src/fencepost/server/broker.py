@@ -21,6 +21,7 @@ from fencepost.server.health import Chore, Health
 from fencepost.server.housekeeping import Housekeeping
 from fencepost.server.partition import Disk, Partition
 from fencepost.server.pids import PidAllocator
+from fencepost.server.producer_limit import ProducerLimit
 from fencepost.server.settings import ServerConfig
 from fencepost.server.space import Space, largest
 from fencepost.server.store import Store
@@ -67,8 +68,14 @@ class Broker:
         self.pids = PidAllocator(self.store)
         disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.pids, self.space)
         self.topics = Topics(
-            self.store, disk, self.directory.topic_folder, producer_expiry_ms=config.producer_expiry_ms
+            self.store,
+            disk,
+            self.directory.topic_folder,
+            producer_expiry_ms=config.producer_expiry_ms,
+            most_topics=config.max_topics,
+            most_partitions=config.max_partitions,
         )
+        self.producers = ProducerLimit(self.topics, config.max_producers, self.clock)
         self.syncer = Syncer(self.threads, self.health)
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)

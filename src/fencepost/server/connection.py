@@ -48,6 +48,8 @@ _SECONDS_AT_A_STRETCH: Final = 0.002
 """The same, in time."""
 _UNREAD_SECONDS: Final = 60.0
 """So long may a client not read the answers that its next requests wait for, while others wait for their memory."""
+_LONGEST_CLIENT_ID: Final = 255
+"""Characters of a client's name that are kept."""
 _MOST_WAITING: Final = 64
 """Requests of one connection that may be under way or in line; beyond that its socket is not read."""
 _MOST_WAITING_BYTES: Final = 1024 * 1024
@@ -344,7 +346,9 @@ class Connection(asyncio.BufferedProtocol):
             answer = self._listener.unsupported_version()
             self._settle(pending, encode(api, 0, head.correlation_id, answer))
             return
-        self.client_id = head.client_id or ""
+        if head.client_id != self.client_id:
+            head = head._replace(client_id=(head.client_id or "")[:_LONGEST_CLIENT_ID])
+            self.client_id = head.client_id or ""
         answer_or_work: Answer | Awaitable[Answer]
         if api.raw:
             answer_or_work = api.handle(

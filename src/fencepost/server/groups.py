@@ -50,6 +50,15 @@ from fencepost.core.groups import Group
 from fencepost.core.offsets import Committed, OffsetTable
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server import group_rows
+from fencepost.server.group_memory import (
+    GroupEntry,
+    GroupMemory,
+    size_of_heartbeat,
+    size_of_join,
+    size_of_members,
+    size_of_offsets,
+    size_of_sync,
+)
 from fencepost.server.health import Chore
 from fencepost.server.store import Statement
 from fencepost.types import Milliseconds, Pid, TopicPartition
@@ -71,49 +80,6 @@ _STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
 """Those of a classic group that a restart brings back."""
 
 
-class GroupEntry:
-    """A group with its offsets, and what the coordinator keeps beside it."""
-
-    def __init__(self, group_id: str, group: Group | ConsumerGroup) -> None:
-        self.group_id = group_id
-        self.group = group
-        self.offsets = OffsetTable()
-        self.committing = 0
-        """Commits on their way to the store, which the table does not know yet."""
-        self.overruling: set[asyncio.Future[None]] = set()
-        """Those of them that overrule what a transaction has staged, if the store takes them."""
-        self.empty_since_ms: Milliseconds | None = None
-        """Wall-clock time since when it has no members; None if it has, or never had any."""
-        self.armed: Milliseconds | None = None
-        """The deadline the timer knows of."""
-        self.saving: asyncio.Future[None] | None = None
-        """The last change of this group that was handed to the store: later answers queue up behind it."""
-        self.refusals = 0
-        """How many of its changes the store has refused."""
-
-    @property
-    def has_offsets(self) -> bool:
-        """Are there offsets to keep it for, or are some on their way?"""
-        return self.committing > 0 or not self.offsets.is_empty
-
-    @property
-    def kind(self) -> str:
-        return group_rows.CLASSIC if isinstance(self.group, Group) else group_rows.CONSUMER
-
-    @property
-    def protocol_type(self) -> str:
-        return (self.group.protocol_type or "") if isinstance(self.group, Group) else "consumer"
-
-    def reads(self, topic: str) -> bool:
-        """Do members read this topic? Where that cannot be known, they may."""
-        if isinstance(self.group, ConsumerGroup):
-            return self.group.subscribes(topic)
-        if not self.group.members:
-            return False
-        topics = self.group.subscribed_topics()
-        return topics is None or topic in topics
-
-
 class Coordinator:
     def __init__(self, broker: Broker) -> None:
         config = broker.config
@@ -131,6 +97,7 @@ class Coordinator:
             max_size=config.group_max_size,
         )
         self._groups: dict[str, GroupEntry] = {}
+        self._memory = GroupMemory(config.group_memory)
         self._topics = Topics(-1, {})
         self._timers: list[tuple[Milliseconds, int, GroupEntry]] = []
         self._numbers = itertools.count()
@@ -147,9 +114,11 @@ class Coordinator:
             entry = GroupEntry(stored.group_id, self._restore(stored, now))
             entry.empty_since_ms = stored.empty_since_ms
             self._groups[stored.group_id] = entry
+            self._weigh(entry)
         for group_id, offsets in group_rows.load_offsets(self._store).items():
             entry = self._groups.get(group_id) or self._create(group_id)
             entry.offsets.put({partition: of for partition, of in offsets.items() if self._exists(partition.topic)})
+            self._weigh(entry)
             # A crash came between the deletion of a topic and that of its offsets.
             self._orphans += [partition.topic for partition in offsets if not self._exists(partition.topic)]
 
@@ -182,9 +151,13 @@ class Coordinator:
         if not group_id:
             return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
         entry = self._groups.get(group_id)
+        if not self._memory.has_room(size_of_join(request, entry.group if entry is not None else None)):
+            return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
         if entry is None:
             if request.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            if len(self._groups) >= self._broker.config.max_groups:
+                return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED)
             entry = self._create(group_id)
         group = entry.group
         if isinstance(group, ConsumerGroup):
@@ -195,7 +168,7 @@ class Coordinator:
         self._perform(entry, group.join(self._now(), request, answer))
         self._arm(entry)
         if group.is_unused and not entry.has_offsets:
-            del self._groups[group_id]
+            self._remove(group_id)
         return await answer
 
     async def sync(self, group_id: str, request: Sync) -> SyncResult:
@@ -204,6 +177,8 @@ class Coordinator:
         entry = self._groups.get(group_id)
         if entry is None or not isinstance(entry.group, Group):
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        if not self._memory.has_room(size_of_sync(request, entry.group)):
+            return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, where a group is too large to be stored
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, entry.group.sync(self._now(), request, answer))
         self._arm(entry)
@@ -237,10 +212,14 @@ class Coordinator:
         if (refused := check_form(request)) is not None:
             return refused
         entry = self._groups.get(group_id)
+        if not self._memory.has_room(size_of_heartbeat(request, entry.group if entry is not None else None)):
+            return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together have reached group_memory")
         joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
             if not joins:
                 return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
+            if len(self._groups) >= self._broker.config.max_groups:
+                return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "there are max_groups groups already")
             entry = GroupEntry(group_id, ConsumerGroup(group_id, self.consumer_settings))
         group = entry.group
         if isinstance(group, Group):
@@ -301,6 +280,14 @@ class Coordinator:
         now = self._now()
         return entry.group.check_commit(now, member_id, generation, instance_id, transactional=transactional)
 
+    def check_room(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> ErrorCode:
+        """Whether there may be such a group, and whether it may have so many offsets and texts with them."""
+        entry = self._groups.get(group_id)
+        if entry is None and len(self._groups) >= self._broker.config.max_groups:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        growth = size_of_offsets(offsets, entry.offsets if entry is not None else OffsetTable())
+        return ErrorCode.NONE if self._memory.has_room(growth) else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Stores offsets that `check_commit` allowed; readers see them when this is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
@@ -308,6 +295,7 @@ class Coordinator:
 
         def arrived(_: asyncio.Future[None]) -> None:
             entry.committing -= 1
+            self._weigh(entry)
 
         entry.committing += 1
         stored.add_done_callback(arrived)
@@ -356,6 +344,7 @@ class Coordinator:
         entry = self._groups.get(group_id)
         if entry is not None:
             entry.offsets.decide(pid, commit=commit)
+            self._weigh(entry)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         entry = self._groups.get(group_id)
@@ -373,6 +362,7 @@ class Coordinator:
         def forget() -> None:
             for partition in partitions:
                 entry.offsets.remove(partition)
+            self._weigh(entry)
 
         return self._when_stored(group_rows.drop_offsets(group_id, partitions, None), forget)
 
@@ -381,8 +371,10 @@ class Coordinator:
 
         def forget() -> None:
             for entry in self._groups.values():
-                for partition in [known for known in entry.offsets if known.topic == topic]:
-                    entry.offsets.remove(partition)
+                if gone := [known for known in entry.offsets if known.topic == topic]:
+                    for partition in gone:
+                        entry.offsets.remove(partition)
+                    self._weigh(entry)
 
         self._when_stored(group_rows.drop_topic(topic), forget)
         for entry in self._groups.values():
@@ -410,6 +402,7 @@ class Coordinator:
             await self._when_stored(
                 group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
             )
+            self._weigh(entry)
         abandoned = entry.group.is_empty and not (isinstance(entry.group, Group) and entry.group.pending)
         if abandoned and not entry.has_offsets and self._groups.get(entry.group_id) is entry:
             await self.delete(entry.group_id)
@@ -435,7 +428,7 @@ class Coordinator:
         if not entry.group.is_empty or entry.offsets.has_undecided:
             return ErrorCode.NON_EMPTY_GROUP
         # Gone for everyone from now on; whoever comes next makes a new group, which the store sees after this.
-        del self._groups[group_id]
+        self._remove(group_id)
         if isinstance(entry.group, Group):
             entry.group.state = GroupState.DEAD
         try:
@@ -443,7 +436,7 @@ class Coordinator:
         except StorageError:
             if isinstance(entry.group, Group):
                 entry.group.state = GroupState.EMPTY
-            self._groups.setdefault(group_id, entry)
+            self._weigh(self._groups.setdefault(group_id, entry))
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
@@ -452,6 +445,14 @@ class Coordinator:
     def _create(self, group_id: str) -> GroupEntry:
         entry = self._groups[group_id] = GroupEntry(group_id, Group(group_id, self._settings, _random_id))
         return entry
+
+    def _remove(self, group_id: str) -> None:
+        del self._groups[group_id]
+        self._memory.forget(group_id)
+
+    def _weigh(self, entry: GroupEntry) -> None:
+        if self._groups.get(entry.group_id) is entry:
+            self._memory.put(entry.group_id, entry.size)
 
     def _exists(self, topic: str) -> bool:
         return self._broker.topics.get(topic) is not None
@@ -495,7 +496,9 @@ class Coordinator:
         return int(self._broker.clock.monotonic() * 1000)
 
     def _arm(self, entry: GroupEntry) -> None:
-        """Sees to it that the timer goes off at the group's next deadline, or before."""
+        """Sees to it that the timer goes off at the group's next deadline, or before; something has changed."""
+        entry.members_size = size_of_members(entry.group)
+        self._weigh(entry)
         at = entry.group.next_deadline()
         if at is None or self._closed or (entry.armed is not None and entry.armed <= at):
             return

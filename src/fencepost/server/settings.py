@@ -27,7 +27,13 @@ _MAY_BE_ZERO = frozenset(
     }
 )
 """Of the numbers; all others are 1 or more."""
-_LARGEST = {"default_partitions": 100_000, "request_memory": 2**62, "answer_memory": 2**62, "min_free_bytes": 2**62}
+_LARGEST = {
+    "default_partitions": 100_000,
+    "request_memory": 2**62,
+    "answer_memory": 2**62,
+    "group_memory": 2**62,
+    "min_free_bytes": 2**62,
+}
 """Of the others: 2³¹−1, or a hundred years for a time."""
 
 
@@ -81,7 +87,19 @@ class ServerConfig:
         0,
         "How long an empty group waits for further members before its first rebalance.",
     )
-    group_max_size: int = setting(2**31 - 1, "Most members of a group.")
+    group_max_size: int = setting(5_000, "Most members of a group.")
+    max_groups: int = setting(20_000, "Most groups.")
+    group_memory: int = setting(
+        64 * 1024 * 1024,
+        "Bytes of what members of groups say and are assigned, and of committed texts, over all groups.",
+    )
+    max_topics: int = setting(20_000, "Most topics.")
+    max_partitions: int = setting(200_000, "Most partitions, over all topics.")
+    max_producers: int = setting(
+        100_000,
+        "Producers remembered, over all partitions; one counts in each partition that it writes to.",
+    )
+    max_transactional_ids: int = setting(20_000, "Most transactional ids.")
     group_consumer_session_timeout_ms: Milliseconds = setting(
         45_000,
         "Session timeout of groups of the new protocol (KIP-848).",
@@ -169,6 +187,12 @@ class ServerKeywords(TypedDict, total=False):
     group_max_session_timeout_ms: Milliseconds
     group_initial_rebalance_delay_ms: Milliseconds
     group_max_size: int
+    max_groups: int
+    group_memory: int
+    max_topics: int
+    max_partitions: int
+    max_producers: int
+    max_transactional_ids: int
     group_consumer_session_timeout_ms: Milliseconds
     group_consumer_heartbeat_interval_ms: Milliseconds
     offsets_retention_ms: Milliseconds

@@ -101,6 +101,8 @@ class Topics:
         folder_of: Callable[[str, uuid.UUID], Path],
         *,
         producer_expiry_ms: Milliseconds,
+        most_topics: int = 2**31 - 1,
+        most_partitions: int = 2**31 - 1,
     ) -> None:
         self._store = store
         self._disk = disk
@@ -110,7 +112,12 @@ class Topics:
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._metric_names: set[str] = set()
         """Names with '_' for '.': Kafka keeps these apart because metrics cannot tell them apart otherwise."""
-        self._reserved: set[str] = set()
+        self._reserved: dict[str, int] = {}
+        """Names in the making, with their numbers of partitions."""
+        self._most_topics = most_topics
+        self._most_partitions = most_partitions
+        self.partition_count = 0
+        """Of all topics."""
         self.version = 0
         """Rises with every change, for those who keep something derived from the catalogue."""
         self._load()
@@ -137,6 +144,7 @@ class Topics:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._metric_names.add(topic.name.replace(".", "_"))
+        self.partition_count += topic.partition_count
         self.version += 1
 
     # -- reading ----------------------------------------------------------------------------------------------
@@ -169,9 +177,24 @@ class Topics:
             raise ServerError(
                 ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
             )
+        if len(self._by_name) + len(self._reserved) >= self._most_topics:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"there are {len(self._by_name)} topics already: delete some, or raise the server's max_topics",
+            )
+        self.check_more_partitions(partitions)
         accepted = {config: check_config(config, value) for config, value in configs.items()}
         check_guards(accepted)
         return accepted
+
+    def check_more_partitions(self, more: int) -> None:
+        """POLICY_VIOLATION unless there may be so many more."""
+        if self.partition_count + sum(self._reserved.values()) + more > self._most_partitions:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"there are {self.partition_count} partitions already, and {more} more are too many: "
+                "delete topics, or raise the server's max_partitions",
+            )
 
     @asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[Topic]:
@@ -187,7 +210,7 @@ class Topics:
     async def create(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> Topic:
         accepted = self.check_new(name, partitions, configs)
         topic = self._make(name, uuid.uuid4(), partitions, accepted)
-        self._reserved.add(name)
+        self._reserved[name] = partitions
         try:
             await self._store.execute(
                 [
@@ -201,7 +224,7 @@ class Topics:
                 ]
             )
         finally:
-            self._reserved.discard(name)
+            self._reserved.pop(name, None)
         self._show(topic)
         return topic
 
@@ -224,6 +247,7 @@ class Topics:
             del self._by_id[topic.topic_id]
             del self._by_name[topic.name]
             self._metric_names.discard(topic.name.replace(".", "_"))
+            self.partition_count -= topic.partition_count
             self.version += 1
         for partition in topic.touched():
             partition.wake()
@@ -231,6 +255,7 @@ class Topics:
     async def add_partitions(self, topic: Topic, count: int) -> None:
         """Gives the topic, which the caller is `changing`, more partitions."""
         await self._store.execute([("UPDATE topics SET partitions = ? WHERE name = ?", (count, topic.name))])
+        self.partition_count += count - topic.partition_count
         topic.partition_count = count
         self.version += 1
 

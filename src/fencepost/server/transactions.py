@@ -171,6 +171,9 @@ class Transactions:
         entry = self._by_name.get(name)
         return entry.transaction if entry is not None else None
 
+    def __len__(self) -> int:
+        return len(self._by_name)
+
     def __iter__(self) -> Iterator[Transaction]:
         return (entry.transaction for entry in self._by_name.values())
 

@@ -220,6 +220,8 @@ def _append(
     now = broker.clock.now_ms()
     if not partition.topic.log_config.append_time:
         _check_time(partition, header, now)
+    if header.pid >= 0 and partition.log is not None and partition.log.producers.get(header.pid) is None:
+        broker.producers.check_new()
     verdict, offset = partition.append(records, header, now)
     log = partition.log
     assert log is not None

@@ -89,6 +89,8 @@ class _Commit:
                     row["error_code"] = refusal
 
     def store(self) -> Answer:
+        if self._accepted:
+            self.refuse(self.broker.groups.check_room(self.request.message.group_id, self._accepted))
         if not self._accepted:
             return {"topics": self._topics}
         stored = self.broker.groups.commit(self.request.message.group_id, self._accepted)

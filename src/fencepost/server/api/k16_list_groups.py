@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.groups import GroupEntry
+from fencepost.server.group_memory import GroupEntry
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.turns import in_pieces
 

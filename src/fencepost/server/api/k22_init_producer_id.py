@@ -8,6 +8,7 @@ that is being decided is waited for.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from fencepost.core.pid import Identity
@@ -17,6 +18,8 @@ from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
 from fencepost.wire.messages import ms
+
+logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_FENCED: Final = 4
 
@@ -29,6 +32,10 @@ async def handle(broker: Broker, request: Request) -> Fields:
     )
     if name == "" or (expected.pid < 0) != (expected.epoch < 0):
         return _refused(ErrorCode.INVALID_REQUEST)
+    known = name is None or broker.transactions.get(name) is not None
+    if not known and len(broker.transactions) >= broker.config.max_transactional_ids:
+        logger.warning("transactional id %r is refused: there are max_transactional_ids already", name)
+        return _refused(ErrorCode.POLICY_VIOLATION)
     try:
         if name is None:
             given = Identity(await broker.pids.allocate(), Epoch(0))

@@ -40,6 +40,8 @@ async def handle(broker: Broker, request: Request) -> Fields:
                     broker.clock.now_ms(),
                 )
     whole = _check_member(broker, message)
+    if whole is ErrorCode.NONE:
+        whole = broker.groups.check_room(message.group_id, offsets)
     if whole is ErrorCode.NONE and offsets:
         who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
         try:

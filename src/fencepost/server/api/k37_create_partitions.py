@@ -47,6 +47,7 @@ def _check(broker: Broker, topic: Topic, wanted: Any) -> None:
         )
     if wanted.count > MAX_PARTITIONS:
         raise ServerError(ErrorCode.INVALID_PARTITIONS, f"a topic has at most {MAX_PARTITIONS} partitions")
+    broker.topics.check_more_partitions(wanted.count - has)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - has:
             raise ServerError(
