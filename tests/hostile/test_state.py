@@ -12,6 +12,8 @@ from tests.support.raw import CREATE_TOPICS, INIT_PRODUCER_ID, new_topic
 
 pytestmark = pytest.mark.hostile
 
+LIST_TRANSACTIONS = 66
+
 
 def test_groups_that_say_much_of_themselves_are_limited_together(siege: Siege) -> None:
     with siege.attack("JoinGroup: a megabyte of metadata, in many groups"), siege.connect() as client:
@@ -57,3 +59,24 @@ def test_transactional_ids_without_end_are_refused(siege: Siege) -> None:
                 client.send(INIT_PRODUCER_ID, 1, transactional_id=f"name-{number}", transaction_timeout=1000)
             for _ in range(50):
                 client.receive()
+
+
+def test_a_pattern_that_has_no_end_is_matched_in_a_moment(siege: Siege) -> None:
+    with siege.connect() as client:
+        name = "a" * 40 + "!"
+        client.call(INIT_PRODUCER_ID, 1, transactional_id=name, transaction_timeout=1000)
+        with siege.attack("ListTransactions: a pattern that backtracks"):
+            for pattern, matched in (("(a+)+$", False), ("(a|a)*b", False), ("(a+)+!", True), (".*!", True)):
+                answer = client.call(
+                    LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[], transactional_id_pattern=pattern
+                )
+                assert (name in {row.transactional_id for row in answer.transaction_states}) == matched
+
+
+def test_filters_without_end_are_looked_up_not_searched(siege: Siege) -> None:
+    with siege.connect() as client:
+        for number in range(siege.size(200, 5000)):
+            client.call(INIT_PRODUCER_ID, 1, transactional_id=f"filtered-{number}", transaction_timeout=1000)
+        with siege.attack("ListTransactions: 50,000 filters"):
+            for _ in range(siege.size(2, 20)):
+                client.call(LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[-1] * 50_000)

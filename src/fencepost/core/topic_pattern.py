@@ -1,8 +1,8 @@
-"""Regular expressions over topic names, matched in a time that grows with the name and the pattern, and never explodes.
+"""Regular expressions over names, matched in a time that grows with the name and the pattern, and never explodes.
 
 A member of a group sends a pattern, and the server matches it on its loop. Python's `re` tries one way after the other:
 for (a+)+b there are more of them than anybody can wait for. Kafka uses RE2, which goes all ways at once; so does this,
-for the part of RE2's syntax that makes sense over names of letters, digits, '.', '_' and '-':
+for the part of RE2's syntax that makes sense over names of topics and of transactional ids:
 
     x  .  [a-z]  [^a-z]  \\d  \\w  \\s  \\D  \\W  \\S  \\. and the like
     (…)  (?:…)  (?P<name>…)  |  *  +  ?  {2}  {2,}  {2,5}  ^  $  \\A  \\z  and (?i) in front of everything
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-_ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
-"""What a topic's name is made of: a set of characters is a set of these."""
+_OTHER: Final = "\N{REPLACEMENT CHARACTER}"
+_ALPHABET: Final = frozenset(map(chr, range(0x20, 0x7F))) | {_OTHER}
+"""What a name is made of: a set of characters is a set of these. `_OTHER` stands for all that is not ASCII."""
 _MOST_STEPS: Final = 500
 """Of a pattern, with its repetitions written out."""
 _MOST_REPETITIONS: Final = 1000
@@ -32,7 +33,7 @@ _GROUP_HEAD: Final = re.compile(r"\?:|\?P?<[A-Za-z_]\w*>")
 _CLASSES: Final = {
     "d": frozenset(string.digits),
     "w": frozenset(string.ascii_letters + string.digits + "_"),
-    "s": frozenset[str](),
+    "s": frozenset(" "),
 }
 
 
@@ -290,10 +291,11 @@ class TopicPattern:
 
     def _move(self, places: _Places, character: str) -> _Places:
         entered: set[int] = set()
+        is_other = character not in _ALPHABET
         for place in places:
             if place != _DONE:
                 step = self._steps[place]
-                if isinstance(step.over, _One) and character in step.over.of:
+                if isinstance(step.over, _One) and (character in step.over.of or (is_other and _OTHER in step.over.of)):
                     entered.update(step.then)
         after = self._reach(entered)
         self._kept += len(after)

@@ -1,47 +1,55 @@
 """ListTransactions (66): the transactional ids there are, filtered.
 
-Versions 0 to 2. v1 filters by how long a transaction has been open, v2 by a pattern of the name.
+Versions 0 to 2. v1 filters by how long a transaction has been open, v2 by a pattern of the name: of RE2's syntax, as in
+Kafka, because Python's `re` can be made to take for ever.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Awaitable
 from typing import Final
 
-from fencepost.core.transactions import State
+from fencepost.core.topic_pattern import BadPattern, topic_pattern
+from fencepost.core.transactions import State, Transaction
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
+from fencepost.server.turns import in_pieces
 
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 """Kafka has these states, too: asking for them is no mistake."""
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
     states = {state.value for state in State} | _NEVER_HERE
     unknown = [name for name in message.state_filters if name not in states]
     pattern = getattr(message, "transactional_id_pattern", None) or ""
     answer: Fields = {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": []}
     try:
-        wanted = re.compile(pattern)
-    except re.error:
+        matches = topic_pattern(pattern).matches if pattern else None
+    except BadPattern:
         return {**answer, "error_code": ErrorCode.INVALID_REGULAR_EXPRESSION}
     longer_than = getattr(message, "duration_filter", -1)
+    filters, pids = frozenset(message.state_filters), frozenset(message.producer_id_filters)
     now = broker.clock.now_ms()
-    rows = [
-        {
-            "transactional_id": found.name,
-            "producer_id": found.pid,
-            "transaction_state": found.state.value,
-        }
-        for found in broker.transactions
-        if (not message.state_filters or found.state.value in message.state_filters)
-        and (not message.producer_id_filters or found.pid in message.producer_id_filters)
-        and (longer_than < 0 or (found.started_ms >= 0 and now - found.started_ms > longer_than))
-        and (not pattern or wanted.fullmatch(found.name))
-    ]
-    return {**answer, "transaction_states": rows}
+
+    def row(found: Transaction) -> Fields | None:
+        wanted = (
+            (not filters or found.state.value in filters)
+            and (not pids or found.pid in pids)
+            and (longer_than < 0 or (found.started_ms >= 0 and now - found.started_ms > longer_than))
+            and (matches is None or matches(found.name))
+        )
+        if not wanted:
+            return None
+        return {"transactional_id": found.name, "producer_id": found.pid, "transaction_state": found.state.value}
+
+    return in_pieces(
+        list(broker.transactions),
+        row,
+        lambda rows: {**answer, "transaction_states": [row for row in rows if row is not None]},
+    )
 
 
 API = Api(key=66, name="ListTransactions", versions=(0, 2), handle=handle)

@@ -18,7 +18,7 @@ def handle(broker: Broker, request: Request) -> Fields:
     ]
     if request.version == 0:
         resources = []
-    wanted = getattr(request.message, "resource_types", ())
+    wanted = frozenset(getattr(request.message, "resource_types", ()))
     return {
         "error_code": ErrorCode.NONE,
         "config_resources": [
