@@ -56,7 +56,10 @@ class Errands:
         try:
             threading.Thread(target=run, name="fencepost-errand", daemon=True).start()
         except RuntimeError as error:  # no more threads are to be had
-            bring(_wrapped(error))
+            if "shutdown" in str(error):  # the interpreter ends: what is left is done here (Python 3.12 and newer)
+                run()
+            else:
+                bring(_wrapped(error))
 
     def run_due(self) -> None:
         """On the send thread, at the beginning of a turn."""

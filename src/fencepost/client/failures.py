@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final
 
 from fencepost.client.partition_queue import UNDESIGNATED, Batch
@@ -20,7 +20,8 @@ class Failures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: deque[Settlement] = deque()
-        self._older = 0
+        self._older: Counter[str] = Counter()
+        """Records per topic."""
         self._causes: list[FencepostError] = []
 
     def note(self, settlement: Settlement) -> None:
@@ -32,17 +33,30 @@ class Failures:
     def take(self) -> tuple[int, tuple[FencepostError, ...]]:
         """Number and first causes of the records nobody looked at, since the last call."""
         with self._lock:
-            for settlement in self._kept:
-                self._fold(settlement)
-            self._kept.clear()
-            taken = self._older, tuple(self._causes)
-            self._older, self._causes = 0, []
-            return taken
+            causes = self._fold_all()
+            return self._older_taken().total(), tuple(causes)
+
+    def take_by_topic(self) -> Counter[str]:
+        """The same, per topic."""
+        with self._lock:
+            self._fold_all()
+            return self._older_taken()
+
+    def _fold_all(self) -> list[FencepostError]:
+        for settlement in self._kept:
+            self._fold(settlement)
+        self._kept.clear()
+        causes, self._causes = self._causes, []
+        return causes
+
+    def _older_taken(self) -> Counter[str]:
+        older, self._older = self._older, Counter()
+        return older
 
     def _fold(self, settlement: Settlement) -> None:
         unseen = settlement.unseen
         if unseen and settlement.error is not None:
-            self._older += unseen
+            self._older[settlement.topic_name] += unseen
             if len(self._causes) < _CAUSES_KEPT:
                 self._causes.append(settlement.error)
 

@@ -97,7 +97,10 @@ class SocketNetwork:
             literal = ipaddress.ip_address(address.host)
         except ValueError:
             # Name lookup blocks and has no other way; a thread for a moment.
-            threading.Thread(target=self._look_up, args=(link,), daemon=True, name="fencepost-lookup").start()
+            try:
+                threading.Thread(target=self._look_up, args=(link,), daemon=True, name="fencepost-lookup").start()
+            except RuntimeError:  # the interpreter ends, and gives no more threads
+                self._look_up(link)
         else:
             family = socket.AF_INET6 if literal.version == 6 else socket.AF_INET
             self._resolved.append((link, [(family, address.host, address.port)]))

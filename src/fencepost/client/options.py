@@ -93,6 +93,12 @@ class ProducerOptions:
         "Called with each batch that failed, on the send thread; these failures no longer make flush raise.",
     )
 
+    exit_timeout: float = setting(
+        5.0,
+        "Seconds that the end of the program waits for the records of a producer that nobody closed, at most "
+        "delivery_timeout; then a line on stderr says what was not delivered. 0: does not wait.",
+    )
+
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
             raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
@@ -107,7 +113,7 @@ class ProducerOptions:
             "transaction_timeout",
         ):
             check_seconds(getattr(self, name), name)
-        for name in ("linger", "retry_backoff"):
+        for name in ("linger", "retry_backoff", "exit_timeout"):
             check_seconds(getattr(self, name), name, or_zero=True)
         if self.block_timeout is not None:
             check_seconds(self.block_timeout, "block_timeout", or_zero=True)

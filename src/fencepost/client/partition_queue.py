@@ -56,6 +56,17 @@ class Batch(Settlement):
     def trouble(self) -> str:
         return self.queue.topic.trouble()
 
+    @property
+    def records_left(self) -> int:
+        """Records that are not settled."""
+        if self.settled:
+            return 0
+        if self.parts is not None:
+            return sum(part.records_left for part in self.parts)
+        if self.queue.open is self and (builder := self.queue.builder) is not None:
+            return builder.count
+        return self.count
+
     def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
         if self.parts is None:
             return super().outcome(ticket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -20,6 +20,7 @@ from fencepost.client.settings import ClientSettings, Servers, nearest
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
+from fencepost.client.unclosed import Remains
 from fencepost.core.claim import Resources, demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
@@ -58,6 +59,7 @@ class ProducerKeywords(TypedDict, total=False):
     key_serializer: Serializer | None
     value_serializer: Serializer | None
     on_error: OnError | None
+    exit_timeout: float
 
 
 class Producer:
@@ -113,6 +115,7 @@ class Producer:
         """Group and name of what is owned."""
         self._cluster_id: str | None = None
         self._thread: threading.Thread | None = None
+        self._remains: Remains | None = None
         self._sender = self._new_sender()
         tell_after_fork(self)
         if ids is not None:
@@ -131,8 +134,8 @@ class Producer:
         network, clock = self._make_network()
         self._clock = clock
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
-        intake = sender.queues.intake
-        intake.slowly = self._send_slowly
+        # An intake of its own: the send thread must not hold the producer, which could then never become garbage.
+        intake = self._intake = sender.queues.new_intake(self._send_slowly)
         if type(self).send is Producer.send:
             self.send = intake.send  # type: ignore[method-assign]  # the native call itself, without a frame around it
         return sender
@@ -160,7 +163,7 @@ class Producer:
 
         Blocks, or raises BufferFull, only while the producer's memory is full.
         """
-        ticket: Ticket = self._sender.queues.intake.send(
+        ticket: Ticket = self._intake.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
         )
         return ticket
@@ -350,6 +353,8 @@ class Producer:
         if self._transaction is not None and self._transaction.is_open:
             self._transaction.abort()
         self._closed = True
+        if self._remains is not None:
+            self._remains.close()
         self._sender.queues.refuse_from_now(Closed("the producer is closed"))
         try:
             if self._sender.queues.wait_until_settled(timeout) and self._owns_by is not None:
@@ -368,11 +373,9 @@ class Producer:
                 self._sender.close()
                 self._sender.abandon()
         finally:
-            if self._steps is not None:
-                self._steps.is_over = True
             if self._owns_by is not None:
                 self._owns_by.forget()
-            self._routes.close()
+            _let_go(self._steps, self._routes)()
 
     def _raise_undelivered(self) -> None:
         count, causes = self._sender.settling.failures.take()
@@ -409,16 +412,17 @@ class Producer:
             if self._thread is None:
                 if self._closed:
                     raise self._sender.queues.broken or Closed("the producer is closed")
-                thread = threading.Thread(target=self._sender.run, name="fencepost-send", daemon=True)
-                thread.start()
-                self._thread = thread
+                patience = min(self._options.exit_timeout, self._options.delivery_timeout)
+                remains = Remains(self._sender, self._settings.addresses, patience, _let_go(self._steps, self._routes))
+                remains.begin(self)
+                self._remains, self._thread = remains, remains.thread
 
     def after_fork(self) -> None:
         """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
         self._start = threading.Lock()
         if self._closed:
             return
-        before, self._thread = self._sender, None
+        before, self._thread, self._remains = self._sender, None, None
         self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
         before.forget_sockets()
@@ -432,6 +436,17 @@ class Producer:
 
 
 wait_for_imports()
+
+
+def _let_go(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
+    """Return what gives back a producer's own connections to the coordinators. It does not hold the producer."""
+
+    def let_go() -> None:
+        if steps is not None:
+            steps.is_over = True
+        routes.close()
+
+    return let_go
 
 
 def _hint(name: str) -> str:

@@ -46,6 +46,7 @@ from fencepost.kernel import (
     HEADER_SIZE,
     BatchBuilder,
     Budget,
+    Gate,
     Headers,
     Intake,
     Payload,
@@ -82,9 +83,10 @@ class Queues:
         self._settling = threading.Lock()
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
-        self.intake = Intake(self._topics, Ticket, self.send, options.batch_size)
+        self._gate = Gate()
+        self.intake = self.new_intake(self.send)
         self._has_fast_way = not options.serializes and options.partitioner is None
-        self.intake.is_open = self._has_fast_way
+        self._gate.is_open = self._has_fast_way
         self._callers_blocked = 0
         self._unsettled: dict[Settlement, None] = {}
         self._all_settled = threading.Condition(self._lock)
@@ -102,6 +104,11 @@ class Queues:
         self._broken: FencepostError | None = None
         self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._paused: FencepostError | None = None
+
+    def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
+        """A way in whose slow part is the caller's. The queues do not know it: whoever has it may become garbage while
+        the send thread still empties them."""
+        return Intake(self._topics, Ticket, slowly, self._options.batch_size, self._gate)
 
     # --- the caller's threads ---
 
@@ -393,7 +400,7 @@ class Queues:
         with self._lock:
             if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
                 self._broken = error
-            self.intake.is_open = False
+            self._gate.is_open = False
             self._room.notify_all()
         if isinstance(error, Fenced):
             self.on_fenced(error)
@@ -402,13 +409,13 @@ class Queues:
         """`send` raises this until `resume`."""
         with self._lock:
             self._paused = error
-            self.intake.is_open = False
+            self._gate.is_open = False
             self._room.notify_all()
 
     def resume(self) -> None:
         with self._lock:
             self._paused = None
-            self.intake.is_open = self._broken is None and self._has_fast_way
+            self._gate.is_open = self._broken is None and self._has_fast_way
 
     @property
     def broken(self) -> FencepostError | None:
@@ -689,6 +696,22 @@ class Queues:
     def unsettled(self) -> list[Settlement]:
         with self._lock:
             return list(self._unsettled)
+
+    def hurry(self) -> None:
+        """From now on batches do not wait to become full."""
+        with self._lock:
+            self.flushing += 1
+
+    def unsettled_records(self) -> dict[str, int]:
+        """Per topic."""
+        found: dict[str, int] = {}
+        with self._lock:
+            for topic in self._topics.values():
+                found[topic.name] = sum(waiting.records for waiting in topic.waiting)
+            for batch in self._unsettled:
+                if isinstance(batch, Batch):
+                    found[batch.topic_name] += batch.records_left
+        return {name: count for name, count in found.items() if count}
 
     @property
     def is_empty(self) -> bool:

@@ -19,6 +19,7 @@ shared with other threads: what they want of it they have it do, by `errands`.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -93,6 +94,10 @@ class Sender:
         self._collation = Collation(common, self.settling, expiry, self.enlisting, produce, self._resumption)
         self._aftermath: Aftermath | None = None
         self._stopping = False
+        self._finish_by: float | None = None
+        self._is_finishing = False
+        self.left_over: Mapping[str, int] = {}
+        """Records per topic that were not delivered when the time to finish was over."""
 
     # --- the thread ---
 
@@ -103,7 +108,7 @@ class Sender:
             at_the_end.callback(self.tenure.close)
             at_the_end.callback(self.close)
             try:
-                while not self._stopping:
+                while not self._stopping and not self._has_finished():
                     self.run_once()
             except Exception as error:
                 log.exception("the send thread ends")
@@ -135,6 +140,29 @@ class Sender:
         self._stopping = True
         self._network.wake()
 
+    def finish_within(self, seconds: float) -> None:
+        """From any thread, and without a lock: nobody sends any more, and the loop ends when all is settled, or after
+        so many seconds."""
+        self._finish_by = self._clock.monotonic() + seconds
+        self._network.wake()
+
+    def _has_finished(self) -> bool:
+        if self._finish_by is None:
+            return False
+        if not self._is_finishing:
+            self._is_finishing = True
+            self.queues.hurry()
+        if not self.queues.is_empty and self._agenda.now() < self._finish_by:
+            return False
+        self.left_over = self.undelivered()
+        return True
+
+    def undelivered(self) -> Mapping[str, int]:
+        """Records per topic that are not settled, or failed and nobody has looked."""
+        lost = Counter(self.settling.failures.take_by_topic())
+        lost.update(self.queues.unsettled_records())
+        return lost
+
     def run_once(self, timeout: float | None = None) -> None:
         """One turn. Waits for the network until something is due, at most `timeout` seconds."""
         self._network.before_work()
@@ -157,6 +185,7 @@ class Sender:
     def _patience(self, now: float, timeout: float | None) -> float | None:
         if self._stopping or self.settling.is_to_sweep:
             return 0.0
+        self._agenda.due(self._finish_by, now)
         self._agenda.due(self.metadata.ask_at(), now)
         self._agenda.due(self.standing.identity.ask_at, now)
         moment = min(self._agenda.next, self.brokers.next_moment(now))

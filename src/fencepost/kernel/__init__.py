@@ -68,6 +68,7 @@ partition_rows = _columns.partition_rows
 group_rows = _columns.group_rows
 Place = _intake.Place
 Budget = _intake.Budget
+Gate = _intake.Gate
 Slot = _intake.Slot
 Lane = _intake.Lane
 Intake = _intake.Intake
@@ -84,6 +85,7 @@ __all__ = [
     "BytesColumn",
     "ColumnDecoder",
     "ColumnSource",
+    "Gate",
     "HeaderColumn",
     "Headers",
     "Intake",

@@ -122,6 +122,9 @@ class Budget:
     held: int
     def __init__(self, limit: int) -> None: ...
 
+class Gate:
+    is_open: bool
+
 class Slot:
     batch: Any
     builder: BatchBuilder | None
@@ -148,7 +151,12 @@ class Intake:
     is_open: bool
     slowly: Callable[..., Any]
     def __init__(
-        self, lanes: dict[str, Any], ticket_type: type[Any], slowly: Callable[..., Any], batch_size: int
+        self,
+        lanes: dict[str, Any],
+        ticket_type: type[Any],
+        slowly: Callable[..., Any],
+        batch_size: int,
+        gate: Gate | None = None,
     ) -> None: ...
     def send(
         self,

@@ -47,6 +47,12 @@ cdef class Budget:
         self.limit = limit
 
 
+cdef class Gate:
+    """Whether records may take the fast way: shared by those that send and the one who decides."""
+
+    cdef public bint is_open
+
+
 cdef class Slot:
     """The open batch of one partition, if it has one, and what the partition holds of the memory."""
 
@@ -137,15 +143,26 @@ cdef class Intake:
     cdef object ticket_type
     cdef public object slowly
     cdef Py_ssize_t batch_size
-    cdef public bint is_open
+    cdef Gate gate
 
-    def __init__(self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size):
+    def __init__(
+        self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size, Gate gate=None
+    ):
         if not issubclass(ticket_type, Place):
             raise TypeError("a ticket is a Place")
         self.lanes = lanes
         self.ticket_type = ticket_type
         self.slowly = slowly
         self.batch_size = batch_size
+        self.gate = Gate() if gate is None else gate
+
+    @property
+    def is_open(self):
+        return self.gate.is_open
+
+    @is_open.setter
+    def is_open(self, bint is_open):
+        self.gate.is_open = is_open
 
     def send(self, topic, value, *, key=None, headers=None, partition=None, timestamp=None):
         cdef Lane lane
@@ -156,7 +173,7 @@ cdef class Intake:
         cdef Py_ssize_t number, size, before
         cdef BatchBuilder builder
         found = self.lanes.get(topic)
-        if found is None or not self.is_open or headers is not None or not is_plain(key) or not is_plain(value):
+        if found is None or not self.gate.is_open or headers is not None or not is_plain(key) or not is_plain(value):
             return self.slowly(topic, value, key, headers, partition, timestamp)
         lane = <Lane?> found
         number = len(lane.slots)

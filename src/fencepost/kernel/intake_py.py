@@ -34,6 +34,13 @@ class Budget:
         self.held = 0
 
 
+class Gate:
+    """Whether records may take the fast way: shared by those that send and the one who decides."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+
 class Slot:
     """The open batch of one partition, if it has one, and what the partition holds of the memory."""
 
@@ -109,10 +116,23 @@ class Intake:
     """`send`, by way of `slowly`."""
 
     def __init__(
-        self, lanes: dict[str, Any], ticket_type: type[Any], slowly: Callable[..., Any], batch_size: int
+        self,
+        lanes: dict[str, Any],
+        ticket_type: type[Any],
+        slowly: Callable[..., Any],
+        batch_size: int,
+        gate: Gate | None = None,
     ) -> None:
-        self.is_open = False
+        self.gate = gate or Gate()
         self.slowly = slowly
+
+    @property
+    def is_open(self) -> bool:
+        return self.gate.is_open
+
+    @is_open.setter
+    def is_open(self, is_open: bool) -> None:
+        self.gate.is_open = is_open
 
     def send(
         self,
