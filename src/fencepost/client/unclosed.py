@@ -81,7 +81,7 @@ class Remains:
             sender.queues.wait_until_settled(max(0.0, begun + self._patience - time.monotonic()))
         finally:
             self._say("when the program ended")
-            if sender.standing.transaction is not None and not sender.standing.is_implicit:
+            if sender.standing.transaction is not None:
                 _complain("fencepost: a transaction was open when the program ended: what was sent in it is aborted.")
             self._sender.stop()
             self.thread.join(1.0)  # a daemon, and at an end of its own if it hangs in somebody's callback
