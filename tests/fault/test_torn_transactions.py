@@ -100,8 +100,9 @@ class Outcome:
     doubled: list[str] = field(default_factory=list)
 
 
-def run(folder: Path, transactions: int, pause: tuple[float, float]) -> Outcome:
-    """Three clients at work while the server is killed again and again, until all of them are done."""
+def run(folder: Path, transactions: int, lines: tuple[int, int]) -> Outcome:
+    """Three clients at work while the server is killed again and again, each time that they have noted so many `lines`,
+    until all of them are done."""
     given = os.environ.get("FENCEPOST_TORN_SEED")
     seed = int(given) if given else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -123,7 +124,7 @@ def run(folder: Path, transactions: int, pause: tuple[float, float]) -> Outcome:
         ]
         try:
             while any(worker.exit_code is None for worker in workers):
-                time.sleep(dice.uniform(*pause))
+                await_lines(notes, dice.randint(*lines), workers)
                 server.kill()
                 server.start(dice.choice(("os", "always")))
                 server.await_ready()
@@ -142,6 +143,15 @@ def run(folder: Path, transactions: int, pause: tuple[float, float]) -> Outcome:
     for path in notes:
         judge(path, found, outcome)
     return outcome
+
+
+def await_lines(notes: list[Path], more: int, workers: list[Child]) -> None:
+    def size() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in notes if path.exists())
+
+    wanted = size() + more
+    while size() < wanted and any(worker.exit_code is None for worker in workers):
+        time.sleep(0.01)
 
 
 def judge(notes: Path, found: Counter[str], outcome: Outcome) -> None:
@@ -171,7 +181,7 @@ def judge(notes: Path, found: Counter[str], outcome: Outcome) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) -> None:
-    outcome = run(tmp_path, 300, (0.3, 0.9))
+    outcome = run(tmp_path, 300, (1, 120))
     print(outcome)
     assert outcome.torn == []
     assert outcome.doubled == []
@@ -185,7 +195,7 @@ def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) ->
 def test_no_transaction_is_torn_in_ten_thousand(tmp_path: Path) -> None:
     """FENCEPOST_TORN_TRANSACTIONS sets how many."""
     transactions = int(os.environ.get("FENCEPOST_TORN_TRANSACTIONS", "10000"))
-    outcome = run(tmp_path, transactions, (0.3, 1.5))
+    outcome = run(tmp_path, transactions, (1, 120))
     print(outcome)
     assert outcome.torn == []
     assert outcome.doubled == []

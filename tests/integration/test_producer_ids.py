@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import fencepost
 from examples import saved_ids
+from fencepost.client.admin import HIGH_WATERMARK, Admin
 from fencepost.client.ids import ProducerIds
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
@@ -24,7 +27,11 @@ pytestmark = pytest.mark.integration
 
 
 def values(server: TestedServer, topic: str) -> list[bytes | None]:
-    with Reader(server.address, topic, stop="latest", read_committed=False) as reader:
+    return values_at(server.address, topic)
+
+
+def values_at(address: str, topic: str) -> list[bytes | None]:
+    with Reader(address, topic, stop="latest", read_committed=False) as reader:
         return [record.value for record in reader]
 
 
@@ -97,6 +104,66 @@ def test_a_partition_that_the_ids_do_not_know_is_read_from_its_beginning(
         for partition in (2, 0, 1):
             second.send(name, b"%d" % partition, partition=partition)
     assert sorted(values(server, name)) == [b"0", b"1", b"2"]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("taken", [1, 3, None], ids=["the saved one", "some", "all"])
+def test_what_was_deleted_is_left_out_by_what_the_server_remembers(
+    server: TestedServer, topic: str, taken: int | None
+) -> None:
+    """IDEM-4: retention and DeleteRecords take the records, and H(P) stays."""
+    first, ids = begin(server, topic)
+    for i in range(5):
+        first.send(topic, b"%d" % i, partition=0)
+        first.flush()
+    with Admin(server.address) as admin:
+        admin.delete_records(topic, {0: HIGH_WATERMARK if taken is None else taken})
+    with Producer(server.address, ids=ids) as second:
+        tickets = [second.send(topic, b"%d" % i, partition=0) for i in range(8)]
+        second.flush()
+        again = second.ids
+    written = [b"%d" % i for i in range(8)]
+    assert values(server, topic) == (written[5:] if taken is None else written[taken - 1 :])
+    offsets = [ticket.result(0).offset for ticket in tickets]
+    gone = 5 if taken is None else taken - 1
+    assert offsets[:gone] == [-1] * gone
+    assert offsets[gone:5] == list(range(gone + 1, 6))
+    with Producer(server.address, ids=again) as third:
+        third.send(topic, b"the end", partition=0)
+    assert values(server, topic)[-2:] == [b"7", b"the end"]
+    first.close()
+
+
+def test_a_partition_that_the_ids_do_not_know_is_completed_by_what_the_server_remembers(
+    server: TestedServer, topic: str
+) -> None:
+    with Producer(server.address, name=topic) as first:
+        ids = first.ids
+        for i in range(3):
+            first.send(topic, b"%d" % i, partition=0).result(30)
+    with Admin(server.address) as admin:
+        admin.delete_records(topic, {0: HIGH_WATERMARK})
+    with Producer(server.address, ids=ids) as second:
+        for i in range(5):
+            second.send(topic, b"%d" % i, partition=0)
+    assert values(server, topic) == [b"3", b"4"]
+
+
+def test_where_neither_the_records_nor_the_state_is_left_the_producer_says_so(server: TestedServer, topic: str) -> None:
+    """A life in between has fenced the partition, and so taken the state's place; then the records were deleted."""
+    first, ids = begin(server, topic)
+    first.send(topic, b"0", partition=0).result(30)
+    with Producer(server.address, ids=ids) as second:
+        assert second.send(topic, b"0", partition=0).result(30).offset == 1
+    with Admin(server.address) as admin:
+        admin.delete_records(topic, {0: HIGH_WATERMARK})
+    third = Producer(server.address, ids=ids)
+    error = third.send(topic, b"0", partition=0).exception(30)
+    assert isinstance(error, SendFailed)
+    assert error.persisted == "no"
+    assert "name= instead of ids=" in str(error)
+    third.close()
+    assert values(server, topic) == []
+    first.close()
 
 
 def test_a_record_that_is_not_what_was_sent_before_stops_the_producer(server: TestedServer, topic: str) -> None:
@@ -193,3 +260,54 @@ def test_killed_at_every_step_every_record_comes_out_once(
         for record in reader:
             found[record.partition].append(record.value)
     assert found == expected
+
+
+class TestOnOurServer:
+    """Where compaction and expiry can be had at once."""
+
+    def test_what_compaction_took_is_left_out(self, tmp_path: Path) -> None:
+        """IDEM-4: whole batches, and single records out of batches."""
+        configs = {"cleanup.policy": "compact", "segment.bytes": "300", "min.cleanable.dirty.ratio": "0.01"}
+        with fencepost.Server(tmp_path, background_interval_ms=20) as server, Admin(server.address) as admin:
+            admin.create_topic("t", 1, configs=configs)
+            first = Producer(server.address, name="compacted")
+            first.send("t", b"saved", key=b"s", partition=0).result(30)
+            ids = first.ids
+            for i in range(30):
+                first.send("t", b"%d" % i, key=b"%d" % (i % 2), partition=0)
+                if i % 3 == 0:
+                    first.flush()
+            first.flush()
+            while len(left := values_at(server.address, "t")) > 20:
+                time.sleep(0.02)
+            with Producer(server.address, ids=ids) as second:
+                for i in range(33):
+                    second.send("t", b"%d" % i, key=b"%d" % (i % 2), partition=0)
+            assert values_at(server.address, "t")[-5:] == [*left[-2:], b"30", b"31", b"32"]
+            first.close()
+
+    @pytest.mark.parametrize("deleted", [False, True], ids=["records there", "records deleted"])
+    def test_a_server_that_forgot_the_producer(self, tmp_path: Path, deleted: bool) -> None:
+        with (
+            fencepost.Server(tmp_path, background_interval_ms=20, producer_expiry_ms=300) as server,
+            Admin(server.address) as admin,
+        ):
+            admin.create_topic("t", 1)
+            first = Producer(server.address, name="forgotten")
+            first.send("t", b"saved", partition=0).result(30)
+            ids = first.ids
+            first.send("t", b"0", partition=0).result(30)
+            first.close()
+            while admin.producers("t"):
+                time.sleep(0.02)
+            if deleted:
+                admin.delete_records("t", {0: HIGH_WATERMARK})
+            second = Producer(server.address, ids=ids)
+            error = second.send("t", b"0", partition=0).exception(30)
+            second.close()
+            if deleted:
+                assert isinstance(error, SendFailed)
+                assert "name= instead of ids=" in str(error)
+            else:
+                assert error is None
+                assert values_at(server.address, "t") == [b"saved", b"0"]

@@ -77,8 +77,10 @@ class Loop:
                 return
             _retried(lambda: producer.commit_transaction(SECONDS))
         except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
+            if error.args[0].fatal():
                 raise
+            # Also where it does not ask for an abort: `produce` says no more than "erroneous state" when the
+            # transaction has failed meanwhile.
             print(f"refused {error.args[0].name()}", file=self._notes)
             self._abort(number)
         else:

@@ -106,8 +106,8 @@ class LookBack:
             return
         fetched = response.topics[0].partitions[0]
         code = ErrorCode.of(fetched.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE and fetched.log_start_offset > offset:
-            self._read_from(Offset(fetched.log_start_offset))  # retention took what lies before: it is not in doubt
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._read_from_the_first(offset)
             return
         if code is not ErrorCode.NONE:
             self._failed(ServerError(code))
@@ -125,6 +125,18 @@ class LookBack:
             self._failed(ServerError(ErrorCode.OFFSET_NOT_AVAILABLE, "the end of the log is not replicated yet"))
         else:
             self._read_from(position)
+
+    def _read_from_the_first(self, wanted: Offset) -> None:
+        """Retention took what was to be read: it is not in doubt. Where the log starts is asked for, because Kafka's
+        answer to a Fetch out of range does not say it."""
+
+        def starts_at(first: Offset) -> None:
+            if first > wanted:
+                self._read_from(first)
+            else:
+                self._failed(ServerError(ErrorCode.OFFSET_OUT_OF_RANGE))
+
+        self._find(EARLIEST, _CONSUMER, starts_at)
 
     def _scan(self, buffer: memoryview, position: Offset) -> Offset:
         at = 0

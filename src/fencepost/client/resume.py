@@ -2,21 +2,26 @@
 
 Per partition, when the first record for it comes:
 
+    ask      The server's H(P) of this producer. Before the fence, because a new epoch takes its place.
     fence    A write of an older epoch must not come after the look into the log. A bare InitProducerId does not
              prevent that on Kafka, where a partition learns of an epoch by being written to. So the partition is added
              to a transaction that is aborted at once: its marker carries this life's epoch into the partition's log.
     read     From behind the saved offset to the end: batches of the saved pid, and of the pid that the name has now,
              are what this producer's earlier lives have sent since the save, in order.
     skip     The first records that are sent are those again. They are compared, answered for, and not sent.
+
+`core/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took from the log,
+and the log for what the server has forgotten.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from fencepost.client.connection import Connection
+from fencepost.client.connection import Connection, Unoffered
 from fencepost.client.ids import ProducerIds
 from fencepost.client.lookback import LookBack
 from fencepost.client.partition_queue import Batch
@@ -24,21 +29,16 @@ from fencepost.client.sending.common import Common
 from fencepost.client.sending.naming import Naming
 from fencepost.client.sending.settling import Settling
 from fencepost.client.transactional import Steps
-from fencepost.core import sequence
 from fencepost.core.enlist import Enlisted
 from fencepost.core.inflight import Flight, Stamp
 from fencepost.core.pid import Identity, State
-from fencepost.errors import FencepostError, SendFailed
+from fencepost.core.recollection import NOWHERE, Known, Life, Recollection, Written
+from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import BatchHeader, Record, decode_batch
-from fencepost.types import Offset, Pid, TopicPartition
+from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
+from fencepost.wire.apis import Key
 
-
-class Known(NamedTuple):
-    """A record that is in the log already."""
-
-    offset: Offset
-    content: int
-    """A hash of what it says."""
+log = logging.getLogger("fencepost.producer")
 
 
 def content_of(record: Record) -> int:
@@ -54,11 +54,15 @@ class Resumption:
         self._common = common
         self._settling = settling
         self._naming = naming
+        self._to_ask: dict[TopicPartition, float] = {}
+        """When to ask for H(P). Infinity: it is being done."""
+        self._remembered: dict[TopicPartition, dict[Life, Sequence]] = {}
+        """What the server said before the fence."""
         self._fencing = Enlisted()
         self._to_read: dict[TopicPartition, float] = {}
         """Fenced; when to read them. Infinity: it is being done."""
-        self._known: dict[TopicPartition, deque[Known]] = {}
-        """Fenced and read: what is in the log and was not sent again so far."""
+        self._known: dict[TopicPartition, deque[Known] | None] = {}
+        """Fenced and read: what was written and was not sent again so far. None: nobody knows."""
 
     def last_offset(self, partition: TopicPartition) -> Offset | None:
         saved = self.ids.partitions.get(partition)
@@ -69,17 +73,70 @@ class Resumption:
         if partition in self._known:
             return True
         if partition not in self._to_read:
-            self._fencing.admits(partition)
+            if partition in self._remembered:
+                self._fencing.admits(partition)
+            else:
+                self._to_ask.setdefault(partition, float("-inf"))
         return False
 
     def go_on(self, now: float) -> None:
         """In every turn."""
+        for partition, at in list(self._to_ask.items()):
+            if at <= now:
+                self._ask(partition)
+            else:
+                self._common.agenda.due(at, now)
         self._fence()
         for partition, at in list(self._to_read.items()):
             if at <= now:
                 self._read_back(partition)
             else:
                 self._common.agenda.due(at, now)
+
+    def _ask(self, partition: TopicPartition) -> None:
+        """Ask the leader for H(P). A server that does not tell, or not us, leaves the log to be read."""
+        brokers, metadata = self._common.brokers, self._common.metadata
+        connection = brokers.of_node(metadata.leader(*partition))
+        if connection is None:
+            return
+
+        def told(remembered: dict[Life, Sequence]) -> None:
+            del self._to_ask[partition]
+            self._remembered[partition] = remembered
+
+        def answered(answer: Any) -> None:
+            row = answer.topics[0].partitions[0]
+            code = ErrorCode.of(row.error_code)
+            if code is ErrorCode.NONE:
+                told(_remembered(row.active_producers, self._pids_of(partition)))
+            elif code.retriable:
+                failed(ServerError(code))
+            else:
+                log.warning("%s: the server does not describe its producers (%s)", partition, code.name)
+                told({})
+
+        def failed(error: FencepostError) -> None:
+            metadata.distrust()
+            self._to_ask[partition] = self._common.agenda.now() + self._common.options.retry_backoff
+
+        def lost(error: FencepostError, left: bool) -> None:
+            failed(error)
+
+        self._to_ask[partition] = float("inf")
+        fields = {"topics": [{"name": partition.topic, "partition_indexes": [partition.partition]}]}
+        try:
+            connection.ask(Key.DESCRIBE_PRODUCERS, fields, answered, lost)
+        except Unoffered:
+            told({})
+        except FencepostError as error:
+            failed(error)
+
+    def _pids_of(self, partition: TopicPartition) -> set[Pid]:
+        saved = self.ids.partitions.get(partition)
+        who = self._common.standing.identity.current
+        return (
+            {self.ids.pid} | ({saved.pid} if saved is not None else set()) | ({who.pid} if who is not None else set())
+        )
 
     def _fence(self) -> None:
         identity = self._common.standing.identity
@@ -110,9 +167,10 @@ class Resumption:
         if connection is None or who is None:
             return
 
-        def finished(known: deque[Known]) -> None:
+        def finished(found: Recollection, end: Offset) -> None:
             del self._to_read[partition]
-            self._known[partition] = known
+            known = found.finish(end, self._remembered.pop(partition))
+            self._known[partition] = None if known is None else deque(known)
 
         def failed(error: FencepostError) -> None:
             metadata.distrust()
@@ -121,13 +179,16 @@ class Resumption:
         self._to_read[partition] = float("inf")
         try:
             leader_epoch = metadata.leader_epoch(*partition)
-            ReadBack(connection, partition, self.ids, who.pid, leader_epoch, finished, failed)
+            ReadBack(connection, partition, self.ids, self._pids_of(partition), leader_epoch, finished, failed)
         except FencepostError as error:
             failed(error)
 
     def without_known(self, flight: Flight[Batch], batch: Batch) -> Batch | None:
         """What of a batch is not in the log yet; the rest of it is delivered."""
         known = self._known[batch.queue.name]
+        if known is None:
+            self._settling.fail(batch, _nobody_knows(batch))
+            return None
         if not known:
             return batch
         assert batch.builder is not None
@@ -136,11 +197,12 @@ class Resumption:
         for record in decode_batch(batch.builder.build()):
             if known:
                 there = known.popleft()
-                if there.content != content_of(record):
+                if there.content is not None and there.content != content_of(record):
                     self._settling.fail(batch, _no_repetition(batch, there.offset))
                     return None
-                flight.last_acknowledged = there.offset
-                if not offsets or there.offset != offsets[-1] + len(shares[-1]):
+                if there.offset != NOWHERE:
+                    flight.last_acknowledged = there.offset
+                if not offsets or not _goes_on(offsets[-1], len(shares[-1]), there.offset):
                     shares.append([])
                     offsets.append(there.offset)
             elif len(shares) == len(offsets):
@@ -163,36 +225,51 @@ class ReadBack(LookBack):
         connection: Connection,
         partition: TopicPartition,
         ids: ProducerIds,
-        pid_now: Pid,
+        pids: set[Pid],
         leader_epoch: int,
-        finished: Callable[[deque[Known]], None],
+        finished: Callable[[Recollection, Offset], None],
         failed: Callable[[FencepostError], None],
     ) -> None:
-        self._saved = ids.partitions.get(partition)
-        self._pids = {ids.pid, pid_now} | ({self._saved.pid} if self._saved is not None else set())
-        self._known: deque[Known] = deque()
-        last = self._saved.last_offset if self._saved is not None else None
-        self._behind = Offset(-1) if last is None else last
+        saved = ids.partitions.get(partition)
+        self._pids = pids
+        last = saved.last_offset if saved is not None else None
+        start = None if last is None else Offset(last + 1)
+        since = Life(ids.pid, ids.epoch) if saved is None else Life(saved.pid, saved.epoch)
+        self._recollection = Recollection(since, None if saved is None else saved.next_sequence, start)
 
         def found(_: dict[Stamp, Offset]) -> None:
-            finished(self._known)
+            finished(self._recollection, self._end)
 
-        start = None if last is None else Offset(last + 1)
-        super().__init__(connection, *partition, pid_now, start, found, failed, leader_epoch=leader_epoch)
+        super().__init__(connection, *partition, ids.pid, start, found, failed, leader_epoch=leader_epoch)
 
     def _meet(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.pid not in self._pids or header.is_control or header.is_transactional or self._was_saved(header):
+        if header.pid not in self._pids or header.is_control or header.is_transactional:
+            self._recollection.pass_over(header.base_offset, header.next_offset)
             return
-        for record in decode_batch(batch):
-            if record.offset > self._behind:
-                self._known.append(Known(Offset(record.offset), content_of(record)))
+        contents = {record.offset - header.base_offset: content_of(record) for record in decode_batch(batch)}
+        written = Written(Life(header.pid, header.epoch), header.base_sequence, contents)
+        self._recollection.meet(written, header.base_offset, header.next_offset)
 
-    def _was_saved(self, header: BatchHeader) -> bool:
-        """It was acknowledged before the save, though at an offset that the server no longer knew."""
-        saved = self._saved
-        if saved is None or (header.pid, header.epoch) != (saved.pid, saved.epoch):
-            return False
-        return sequence.distance(header.base_sequence, saved.next_sequence) > 0
+
+def _remembered(producers: Iterable[Any], pids: set[Pid]) -> dict[Life, Sequence]:
+    return {
+        Life(Pid(row.producer_id), Epoch(row.producer_epoch)): Sequence(row.last_sequence)
+        for row in producers
+        if row.producer_id in pids
+    }
+
+
+def _goes_on(first: Offset, count: int, offset: Offset) -> bool:
+    """Does a record at `offset` follow `count` records that begin at `first`?"""
+    return offset == NOWHERE if first == NOWHERE else offset == first + count
+
+
+def _nobody_knows(batch: Batch) -> SendFailed:
+    message = (
+        "records behind the saved offset are deleted, and the server no longer knows how many this producer wrote. "
+        "What was sent after the ids were saved may have been among them: find out, then use name= instead of ids="
+    )
+    return SendFailed(message, persisted="no", topic=batch.topic_name, partition=batch.partition, count=batch.count)
 
 
 def _no_repetition(batch: Batch, offset: Offset) -> SendFailed:

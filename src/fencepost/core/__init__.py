@@ -17,6 +17,7 @@ sharing.py           client: how a producer's memory is shared out to topics and
 replication.py       client: how often a topic of fencepost's own is replicated, and which is too weak
 notices.py           client: when to tell of what happens again and again
 broker_choice.py     client: which broker is asked what any can answer, and when a second one is
+recollection.py      client: what was written since ids were saved, by the log and by H(P)
 enlist.py            client: which partitions a transaction has
 committed.py         client: which batches a reader of committed records leaves out
 claim.py             client: what own is asked for, on both roads
