@@ -408,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif answer is None:
             self._settle(pending, [])
-        elif isinstance(answer, Mapping) and self._codecs.is_large_answer(answer):
+        elif not isinstance(answer, list) and self._codecs.is_large_answer(answer):
             self._listener.broker.spawn(
                 self._settle_large(answer, api, version, correlation_id, pending), f"encode an answer to {api.name}"
             )

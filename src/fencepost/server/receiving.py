@@ -188,7 +188,8 @@ class FrameReceiver:
         self._paid = room
         if isinstance(self._frame, bytearray):
             grown = bytearray(room)
-            grown[: self._received] = memoryview(self._frame)[: self._received]
+            if self._received:
+                grown[: self._received] = memoryview(self._frame)[: self._received]
             self._frame = grown
         return True
 
