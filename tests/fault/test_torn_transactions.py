@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import confluent_kafka
 import pytest
@@ -23,6 +25,7 @@ import fencepost
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Fate
 from tests.support.crash import ServerProcess
+from tests.support.kafka import java
 from tests.support.process import Child
 from tests.support.transactions import TransactionClient
 from tests.support.transactions_loop import PARTITIONS, TOPIC
@@ -30,6 +33,8 @@ from tests.support.transactions_loop import PARTITIONS, TOPIC
 pytestmark = pytest.mark.fault
 
 SECONDS = 30.0
+CONFLUENT: Final = (sys.executable, "-m", "tests.support.transactions_loop")
+JAVA_LOOP: Final = Path(__file__).parents[1] / "compat" / "java" / "TransactionsLoop.java"
 
 
 @pytest.mark.parametrize("records", [1, 2], ids=["as many records", "more records"])
@@ -100,7 +105,7 @@ class Outcome:
     doubled: list[str] = field(default_factory=list)
 
 
-def run(folder: Path, transactions: int, lines: tuple[int, int]) -> Outcome:
+def run(folder: Path, transactions: int, lines: tuple[int, int], command: Sequence[str | Path] = CONFLUENT) -> Outcome:
     """Three clients at work while the server is killed again and again, each time that they have noted so many `lines`,
     until all of them are done."""
     given = os.environ.get("FENCEPOST_TORN_SEED")
@@ -114,10 +119,9 @@ def run(folder: Path, transactions: int, lines: tuple[int, int]) -> Outcome:
         server.await_ready()
         with TransactionClient(server.address) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS)
-        command = [sys.executable, "-m", "tests.support.transactions_loop", server.address]
         workers = [
             Child(
-                [*command, str(path), path.stem, str(transactions // 3), str(seed + number)],
+                [*command, server.address, str(path), path.stem, str(transactions // 3), str(seed + number)],
                 log=path.with_suffix(".log"),
             )
             for number, path in enumerate(notes)
@@ -188,6 +192,18 @@ def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) ->
     assert outcome.committed > 0
     assert outcome.aborted > 0
     assert outcome.kills > 1
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_jars")
+@pytest.mark.timeout(300)
+def test_no_transaction_of_java_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) -> None:
+    outcome = run(tmp_path, 150, (1, 60), java(JAVA_LOOP))
+    print(outcome)
+    assert outcome.torn == []
+    assert outcome.doubled == []
+    assert outcome.committed > 0
+    assert outcome.aborted > 0
 
 
 @pytest.mark.soak
