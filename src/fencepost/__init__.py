@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
     from fencepost.client.standby import Standby, Term, standby
+    from fencepost.client.stats import BrokerStats, PartitionStats, ProducerStats
     from fencepost.client.ticket import Delivered, Ticket
     from fencepost.core.claim import Held, Refused
     from fencepost.errors import (
@@ -46,6 +47,7 @@ _HOME = {
     "AsyncClaim": "fencepost.client.aio",
     "AsyncProducer": "fencepost.client.aio",
     "AsyncReader": "fencepost.client.aio",
+    "BrokerStats": "fencepost.client.stats",
     "BufferFull": "fencepost.errors",
     "Claim": "fencepost.client.own",
     "Closed": "fencepost.errors",
@@ -57,8 +59,10 @@ _HOME = {
     "Held": "fencepost.core.claim",
     "Hold": "fencepost.client.hold",
     "NotOwned": "fencepost.errors",
+    "PartitionStats": "fencepost.client.stats",
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.ids",
+    "ProducerStats": "fencepost.client.stats",
     "Reader": "fencepost.client.reader",
     "RecordTooLarge": "fencepost.errors",
     "Refused": "fencepost.core.claim",
@@ -81,6 +85,7 @@ __all__ = [
     "AsyncClaim",
     "AsyncProducer",
     "AsyncReader",
+    "BrokerStats",
     "BufferFull",
     "Claim",
     "Closed",
@@ -92,8 +97,10 @@ __all__ = [
     "Held",
     "Hold",
     "NotOwned",
+    "PartitionStats",
     "Producer",
     "ProducerIds",
+    "ProducerStats",
     "Reader",
     "RecordTooLarge",
     "Refused",

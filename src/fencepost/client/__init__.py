@@ -7,6 +7,7 @@ Writing
     queue.py, partition_queue.py      between the caller's threads and the send thread
     ticket.py, failures.py            what `send` hands back; what failed and nobody has looked at
     sender.py, sending/               the send thread, and its parts
+    stats.py                          what `Producer.stats` shows
     unclosed.py                       producers that nobody closed
     errands.py, lookback.py           what the send thread has others do; how doubt ends
     ids.py, resume.py                 ids that are saved, and going on from them

@@ -20,6 +20,7 @@ from fencepost.client.own import Claim, OnLost, OwnKeywords
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.settings import ClientSettings, Servers
+from fencepost.client.stats import ProducerStats
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
@@ -171,6 +172,10 @@ class AsyncProducer:
 
     async def close(self, timeout: float | None = None) -> None:
         await asyncio.to_thread(self._its.close, timeout)
+
+    async def stats(self) -> ProducerStats:
+        """As `Producer.stats`."""
+        return await asyncio.to_thread(self._its.stats)
 
     async def ids(self) -> ProducerIds:
         return await asyncio.to_thread(lambda: self._its.ids)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from fencepost.client.checks import check_bytes, check_callable, check_name, check_seconds
+from fencepost.client.stats import ProducerStats
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
 from fencepost.kernel.codecs import compress
@@ -19,6 +20,7 @@ Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 Acks: TypeAlias = Literal["all", "leader", "none"]
 WhenFull: TypeAlias = Literal["block", "raise"]
 OnError: TypeAlias = Callable[[SendFailed], object]
+OnStats: TypeAlias = Callable[[ProducerStats], object]
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
 """As the wire has them."""
@@ -99,6 +101,11 @@ class ProducerOptions:
         "delivery_timeout; then a line on stderr says what was not delivered. 0: does not wait.",
     )
 
+    on_stats: OnStats | None = setting(
+        None, "Called with the producer's stats every stats_interval, on the send thread: keep it short."
+    )
+    stats_interval: float = setting(10.0, "Seconds between two calls of on_stats.")
+
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
             raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
@@ -108,6 +115,7 @@ class ProducerOptions:
         for name in (
             "delivery_timeout",
             "request_timeout",
+            "stats_interval",
             "unknown_topic_timeout",
             "metadata_max_age",
             "transaction_timeout",
@@ -117,7 +125,7 @@ class ProducerOptions:
             check_seconds(getattr(self, name), name, or_zero=True)
         if self.block_timeout is not None:
             check_seconds(self.block_timeout, "block_timeout", or_zero=True)
-        for name in ("partitioner", "key_serializer", "value_serializer", "on_error"):
+        for name in ("partitioner", "key_serializer", "value_serializer", "on_error", "on_stats"):
             check_callable(getattr(self, name), name)
         check_name(self.name, "name")
         if self.when_full not in ("block", "raise"):

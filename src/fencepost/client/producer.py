@@ -12,11 +12,21 @@ from fencepost.client.clock import Clock, SystemClock
 from fencepost.client.forking import tell_after_fork, wait_for_imports
 from fencepost.client.ids import ProducerIds
 from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.options import Acks, Compression, OnError, Partitioner, ProducerOptions, Serializer, WhenFull
+from fencepost.client.options import (
+    Acks,
+    Compression,
+    OnError,
+    OnStats,
+    Partitioner,
+    ProducerOptions,
+    Serializer,
+    WhenFull,
+)
 from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings, Servers, nearest
+from fencepost.client.stats import ProducerStats
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
@@ -60,6 +70,8 @@ class ProducerKeywords(TypedDict, total=False):
     value_serializer: Serializer | None
     on_error: OnError | None
     exit_timeout: float
+    on_stats: OnStats | None
+    stats_interval: float
 
 
 class Producer:
@@ -332,6 +344,18 @@ class Producer:
         owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience, lanes=LANES)
         self._kafka_owner = owner
         return KafkaProducerRoad(self._sender, owner, self._options)
+
+    # --- what there is to see ---
+
+    def stats(self) -> ProducerStats:
+        """Return what the queues hold, since when, and how the brokers answer. Cheap: only what holds something is
+        listed. The send thread looks, between two turns."""
+        if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
+            return self._sender.stats()
+        try:
+            return self._sender.errands.call(self._sender.stats)
+        except Closed:  # it has just ended
+            return self._sender.stats()
 
     # --- until all is settled ---
 

@@ -44,9 +44,11 @@ from fencepost.client.sending.expiry import Expiry
 from fencepost.client.sending.naming import Naming
 from fencepost.client.sending.placing import Placing
 from fencepost.client.sending.produce import Produce
+from fencepost.client.sending.reporting import Reporting
 from fencepost.client.sending.settling import Settling
 from fencepost.client.sending.standing import Standing
 from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.stats import ProducerStats
 from fencepost.client.tenure import Tenure
 from fencepost.client.transactional import Steps, Transactional
 from fencepost.core.claim import Held
@@ -92,6 +94,7 @@ class Sender:
         self.enlisting = Enlisting(common, self.settling, self._resumption)
         produce = Produce(common, self.settling)
         self._collation = Collation(common, self.settling, expiry, self.enlisting, produce, self._resumption)
+        self._reporting = Reporting(common)
         self._aftermath: Aftermath | None = None
         self._stopping = False
         self._finish_by: float | None = None
@@ -157,6 +160,9 @@ class Sender:
         self.left_over = self.undelivered()
         return True
 
+    def stats(self) -> ProducerStats:
+        return self._reporting.look()
+
     def undelivered(self) -> Mapping[str, int]:
         """Records per topic that are not settled, or failed and nobody has looked."""
         lost = Counter(self.settling.failures.take_by_topic())
@@ -179,6 +185,7 @@ class Sender:
         self._collation.collate(now)
         self.enlisting.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
+        self._reporting.report(now)
         self._network.poll(self._patience(now, timeout))
         self.brokers.check_deadlines(self._agenda.now())
 

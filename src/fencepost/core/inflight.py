@@ -132,6 +132,8 @@ class Flight(Generic[BatchT]):
         self._last_proof = float("-inf")
         self._hole = False
         self._wants_look_back = False
+        self.retries = 0
+        """Batches that were sent again."""
         self._not_before = float("-inf")
 
     def __len__(self) -> int:
@@ -207,6 +209,7 @@ class Flight(Generic[BatchT]):
         assert not sent.in_flight
         sent.in_flight = True
         sent.attempts += 1
+        self.retries += 1
         self._in_flight += 1
         return sent
 

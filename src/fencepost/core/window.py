@@ -35,11 +35,13 @@ _FADES: Final = 0.9
 class Window:
     """Of one connection."""
 
-    __slots__ = ("_answered", "_busy", "_busy_since", "_held_back", "_rate", "_round_trip", "under_way")
+    __slots__ = ("_answered", "_busy", "_busy_since", "_held_back", "_rate", "_round_trip", "last_answer", "under_way")
 
     def __init__(self) -> None:
         self.under_way = 0
         """Bytes in requests that are not answered."""
+        self.last_answer: float | None = None
+        """Seconds that the newest answer took."""
         self._round_trip: float | None = None
         self._rate = 0.0
         self._busy_since = 0.0  # the last answer, or the departure after which something was under way again
@@ -64,6 +66,11 @@ class Window:
     def went_round(self, seconds: float) -> None:
         """A small request that had the connection for itself was answered."""
         self._round_trip = seconds if self._round_trip is None else min(seconds, self._round_trip)
+
+    @property
+    def round_trip(self) -> float | None:
+        """Of the quickest small request that had the connection for itself."""
+        return self._round_trip
 
     def sent(self, size: int, now: float) -> None:
         if not self.under_way:

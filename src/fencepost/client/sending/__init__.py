@@ -9,5 +9,6 @@ collation.py   what is sent next, in one request per leader
 enlisting.py   partitions are added to a transaction before they are written to
 produce.py     a request, its answer, and what is in doubt
 expiry.py      what has waited too long
+reporting.py   what `stats` shows
 settling.py    delivered, or failed with what is known of it
 """

@@ -81,7 +81,9 @@ class Produce:
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
-            connection.window.answered(size, self._agenda.now())
+            now = self._agenda.now()
+            connection.window.answered(size, now)
+            connection.window.last_answer = now - sent_at
             self._answered(connection, aboard, hot.decode_produce_response(version, body))
 
         def lost(error: FencepostError, left: bool) -> None:
@@ -98,7 +100,8 @@ class Produce:
             return
         body = hot.encode_produce_request(version, request)
         size = sum(len(self.encoded(sent)) for _, sent in aboard)
-        connection.window.sent(size, self._agenda.now())
+        sent_at = self._agenda.now()
+        connection.window.sent(size, sent_at)
         if acks:
             connection.request(Key.PRODUCE, version, body, answered, lost)
         else:
