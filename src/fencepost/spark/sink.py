@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TOO_LARGE: Final = re.compile("Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly")
+_TOO_LARGE: Final = re.compile(
+    "Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly|MemoryError|Cannot allocate memory|"
+    "[rm]e?alloc of size|Direct buffer memory"
+)
 """Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
 _TIMES_ASKED: Final = 5
 """How often a micro-batch is frozen again because a row names a topic that no row did before."""
@@ -244,12 +247,12 @@ class _DataFrameBatch(MicroBatch):
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
-        self._arrow_by_spark = False
+        self._larger_rows = False
         """Arrow batches that end by their number of rows were too large."""
 
     def freeze(self, position: str) -> Manifest:
         options = self.sink.options
-        self._arrow_by_spark |= self._manifest is not None  # once more after a failure, perhaps a lack of memory
+        self._larger_rows |= self._manifest is not None  # once more after a failure, perhaps a lack of memory
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
         # What comes back to the driver whole needs no place in Spark's storage, and setting one up costs more than ten
         # rows do. If there is more than the last time, nothing of it is published yet: it is frozen again, and kept.
@@ -270,10 +273,10 @@ class _DataFrameBatch(MicroBatch):
         try:
             collected = self._collected(rows, mapping, keep=keep)
         except Exception as error:
-            if self._arrow_by_spark or not _TOO_LARGE.search(str(error)):
+            if self._larger_rows or not _TOO_LARGE.search(str(error)):
                 raise
             logger.info("sink %s: rows are larger than expected, they are frozen again: %s", self.sink.name, error)
-            self._arrow_by_spark = True
+            self._larger_rows = True
             collected = self._collected(rows, mapping, keep=keep)
         return manifest_of(collected, driver_bytes=self.sink.options.driver_bytes)
 
@@ -292,11 +295,11 @@ class _DataFrameBatch(MicroBatch):
                 return collected
 
     def _arrow_batches(self) -> Mapping[str, str]:
-        """As Spark does it after a lack of memory. How large rows are is known from the micro-batch before, unless
-        compression hides it."""
-        if self._arrow_by_spark:
-            return {}
-        return tuning.arrow_batches_of(self.sink.row_bytes if self.sink.options.compression == "none" else None)
+        """How large rows are is known from the micro-batch before, unless compression hides it, or these rows turned
+        out to be larger."""
+        hidden = self._larger_rows or self.sink.options.compression != "none"
+        known = None if hidden else self.sink.row_bytes
+        return tuning.arrow_batches_of(known, limits_bytes=tuning.limits_bytes(self._df.sparkSession))
 
     def _encoding(self, rows: DataFrame, *, ask: bool) -> Encoding:
         """`ask`: a row may name a topic that was not seen before; the tasks say which."""

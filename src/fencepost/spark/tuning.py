@@ -39,19 +39,30 @@ _UNLIMITED: Final = str(2**31 - 1)
 _BATCH_BYTES: Final = 4 << 20
 _FEWEST_ROWS, _MOST_ROWS = 16, 10_000
 _ROWS_OF_ANY_SIZE: Final = 1_000
-"""A tenth of what Spark itself took before it had a limit in bytes; a target takes records of a megabyte at most,
-unless told otherwise."""
+"""A tenth of what Spark itself took before it had a limit in bytes."""
+_BYTES_OF_ANY_SIZE: Final = 16 << 20
+_ROWS_WITHOUT_A_LIMIT: Final = 50
+"""For a Spark that cannot limit the bytes: a target takes records of a megabyte at most, unless told otherwise."""
 
 
-def arrow_batches_of(row_bytes: float | None) -> dict[str, str]:
-    """Arrow batches that end by their number of rows alone. `row_bytes`: how large rows are, if that is known.
+def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True) -> dict[str, str]:
+    """Return Spark's settings for the size of Arrow batches. `row_bytes`: how large rows are, if that is known.
 
-    By default Spark adds up the size of an Arrow batch anew after every row, which takes longer than writing the row.
+    While it is not known, Spark limits the bytes: a thousand rows of a megabyte each would not fit into a worker. It
+    then adds up the size of the Arrow batch after every row, which takes longer than writing the row; so once the size
+    of rows is known, batches end by their number of rows alone. `limits_bytes`: whether this Spark can.
     """
+    if row_bytes is None and not limits_bytes:
+        return {_ARROW_ROWS: str(_ROWS_WITHOUT_A_LIMIT)}
     if row_bytes is None:
-        return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(_ROWS_OF_ANY_SIZE)}
+        return {_ARROW_BYTES: str(_BYTES_OF_ANY_SIZE), _ARROW_ROWS: str(_ROWS_OF_ANY_SIZE)}
     rows = max(_FEWEST_ROWS, min(_MOST_ROWS, int(_BATCH_BYTES / max(row_bytes, 1.0))))
     return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(rows)}
+
+
+def limits_bytes(spark: SparkSession) -> bool:
+    """Return whether this Spark can end an Arrow batch by its bytes."""
+    return bool(spark.conf.isModifiable(_ARROW_BYTES))
 
 
 _lock: Final = threading.Lock()

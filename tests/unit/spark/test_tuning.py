@@ -79,7 +79,12 @@ def test_large_rows_make_arrow_batches_of_fewer_rows(row_bytes: float, rows: int
 
 
 def test_arrow_batches_are_small_while_it_is_not_known_how_large_rows_are() -> None:
-    """PIPE-5: a thousand rows of a megabyte, which is what a topic takes at most by default, are still one gigabyte."""
+    """PIPE-5: a thousand rows of a megabyte, which is what a topic takes at most by default, are one gigabyte."""
     wanted = tuning.arrow_batches_of(None)
     assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == "1000"
-    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
+    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(16 << 20)
+
+
+def test_a_spark_that_cannot_limit_the_bytes_takes_few_rows() -> None:
+    """PIPE-5."""
+    assert tuning.arrow_batches_of(None, limits_bytes=False) == {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
