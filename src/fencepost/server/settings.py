@@ -199,6 +199,9 @@ class ServerKeywords(TypedDict, total=False):
     offset_metadata_max_bytes: int
     transaction_max_timeout_ms: Milliseconds
     background_interval_ms: Milliseconds
+    min_free_bytes: int
+    reserve_bytes: int
+    compaction_keys: int
 
 
 def check_names(settings: Iterable[str]) -> None:
