@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 import fencepost
+from fencepost.client.session import session_group
 from fencepost.errors import Closed, Fenced, TimedOut
-from tests.conftest import Engine
+from tests.conftest import Engine, Kafka
 
 pytestmark = pytest.mark.integration
 
@@ -265,3 +266,26 @@ def test_a_waiting_claim_whose_process_is_killed_does_not_hold_up_the_line(
     dead.kill()
     first.close()
     waiting.result(PATIENCE)
+
+
+@pytest.mark.kafka
+def test_a_session_that_is_too_short_for_the_broker_becomes_the_shortest_it_takes(
+    kafka: Kafka, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """group.min.session.timeout.ms is six seconds by default: no error, but said."""
+    with fencepost.hold(kafka.address, name, ["a"], wait=10.0, session=1.0) as held:
+        held.check()
+        assert "no session of 1 s" in caplog.text
+        with fencepost.Admin(kafka.address) as admin:
+            Waiters.until(lambda: admin.owners(name).owners)  # a commit is answered before it can be read
+            (owner,) = admin.owners(name).owners
+            group = admin.describe_group(session_group(owner.client_id))
+            assert len(group.members) == 1
+    with fencepost.Admin(kafka.address) as admin:
+        Waiters.until(lambda: not admin.describe_group(session_group(owner.client_id)).members)
+
+
+@pytest.mark.kafka
+def test_a_group_that_cannot_be_a_topic_is_refused_before_anything_is_joined(kafka: Kafka, name: str) -> None:
+    with pytest.raises(fencepost.ConfigError, match="topic of its own"):
+        fencepost.hold(kafka.address, f"{name}/no topic", ["a"], wait=1.0)

@@ -31,7 +31,7 @@ from fencepost.client.owner_topic import WRITE_ID_PREFIX, GroupOwners
 from fencepost.client.reader import Reader
 from fencepost.client.routing import Routes
 from fencepost.client.sender import Sender
-from fencepost.client.session import Liveness, Session
+from fencepost.client.session import Liveness, Session, impatient
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional, abort_open
@@ -47,6 +47,8 @@ log = logging.getLogger("fencepost.own")
 LANES: Final = 8
 """Write ids of a producer beside its first one. A take-over fences all of them, so there are not more."""
 _CANDIDATES: Final = 64
+_PATIENCE_WITH_OTHERS: Final = 3.0
+"""Seconds for the question whether those ahead are alive: it is asked again and again."""
 WAITING_SESSION: Final = 10.0
 """Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
 
@@ -102,6 +104,7 @@ class KafkaOwner:
     def claim(self, demand: Demand) -> list[Held]:
         """Of a fresh claimant, `identity` is known afterwards."""
         self._interrupted.clear()
+        self.group(demand.group)  # what cannot be a group is said before anything is begun
         try:
             self._keep_alive(demand.session or (0.0 if demand.wait is None else WAITING_SESSION))
             owned = self._claimed(demand)
@@ -150,8 +153,10 @@ class KafkaOwner:
         group, me = self.group(demand.group), self._claimant(demand.group)
         if demand.wait is None:
             return group.carry_out(claim(me, demand.wanted(), self._identities))
-        liveness = Liveness(self._routes)
-        return wait_in_line(group, liveness, me, demand.wanted(), demand.wait, self._interrupted, self._identities)
+        with Routes(impatient(self._settings, _PATIENCE_WITH_OTHERS)) as routes:
+            return wait_in_line(
+                group, Liveness(routes), me, demand.wanted(), demand.wait, self._interrupted, self._identities
+            )
 
     @property
     def _identities(self) -> tuple[Identity, ...]:

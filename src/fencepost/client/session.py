@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from fencepost.client.channel import Channel, raise_for
@@ -36,6 +37,7 @@ SHORTEST_BY_DEFAULT: Final = 6.0
 _LONGEST_BY_DEFAULT: Final = 1800.0
 _PROTOCOL_TYPE: Final = "fencepost-own"
 _PROTOCOL: Final = "alive"
+_SHORTEST_WAIT: Final = 1.0
 _LOOK_AGAIN: Final = 0.01
 _SECONDS_TO_LEAVE: Final = 1.0
 _LONGEST_PAUSE: Final = 1.0
@@ -53,6 +55,16 @@ _REFUSED_FOR_GOOD: Final = frozenset(
 def session_group(write_id: str) -> str:
     """The consumer group of a claimant."""
     return SESSION_PREFIX + write_id.rpartition(".")[2]
+
+
+def impatient(settings: ClientSettings, seconds: float) -> ClientSettings:
+    """For questions that are soon asked again: a broker that hangs is not waited for as long as otherwise."""
+    longest = max(_SHORTEST_WAIT, seconds)
+    return replace(
+        settings,
+        request_timeout=min(settings.request_timeout, longest),
+        connect_timeout=min(settings.connect_timeout, longest),
+    )
 
 
 class Liveness:
@@ -115,7 +127,9 @@ class Session:
         """As the coordinator took it, once it has begun."""
         self._group = session_group(write_id)
         self._write_id = write_id
-        self._routes = Routes(settings)
+        self._routes = Routes(impatient(settings, seconds / 2))
+        self._channel: Channel | None = None
+        """The coordinator, for as long as it answers."""
         self._settings = settings
         self._on_beat = on_beat
         self._patience = patience
@@ -124,6 +138,7 @@ class Session:
         self._over = threading.Event()
         self._refused: FencepostError | None = None
         self._thread = threading.Thread(target=self._run, name="fencepost-session", daemon=True)
+        self._looking: threading.Thread | None = None
 
     @property
     def milliseconds(self) -> Milliseconds:
@@ -169,6 +184,7 @@ class Session:
                 pause = self._settings.retry_backoff
                 self._stay()
             except FencepostError as error:
+                self._channel = None
                 if error.code in _REFUSED_FOR_GOOD or keeps_us_out(error):
                     if self._takes_another_timeout(error):
                         continue
@@ -230,12 +246,18 @@ class Session:
         """Until the coordinator has thrown it out, or cannot be reached."""
         while True:
             self._check(self._ask(Key.HEARTBEAT, self._who()).error_code)
-            try:
-                self._on_beat()
-            except FencepostError as error:
-                log.debug("looking after what is owned: %s", error)
+            if self._looking is None or not self._looking.is_alive():
+                self._looking = threading.Thread(target=self._look, name="fencepost-session-look", daemon=True)
+                self._looking.start()
             if self._over.wait(min(self.seconds / BEATS_PER_SESSION, LONGEST_BEAT)):
                 return
+
+    def _look(self) -> None:
+        """On a thread for the moment: a coordinator of transactions that hangs must not cost the session."""
+        try:
+            self._on_beat()
+        except FencepostError as error:
+            log.debug("looking after what is owned: %s", error)
 
     def _leave(self) -> None:
         leaving = {"member_id": self._member, "group_instance_id": None, "reason": None}
@@ -255,4 +277,6 @@ class Session:
         }
 
     def _ask(self, key: Key, fields: dict[str, Any]) -> Any:
-        return self._routes.to(self._routes.coordinator(self._group)).request(key, fields).message
+        if self._channel is None:
+            self._channel = self._routes.to(self._routes.coordinator(self._group))
+        return self._channel.request(key, fields).message
