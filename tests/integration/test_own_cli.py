@@ -111,7 +111,8 @@ def test_the_command_is_ended_when_somebody_takes_over(engine: Engine, name: str
         _, complaint = child.communicate(timeout=60)
         assert held.generation == 2
     assert child.returncode == 75
-    assert complaint.strip() == f"fencepost: somebody else owns {name} in jobs now"
+    assert complaint.startswith(f"fencepost: somebody else owns {name} in jobs now: ")
+    assert f":{os.getpid()} " in complaint, "it names the process"
 
 
 def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engine) -> None:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from fencepost.cli.options import Target, client_command, client_command_without_json
-from fencepost.cli.output import Column, is_terminal, when
+from fencepost.cli.output import Column, when
 from fencepost.cli.owning import Lost
-from fencepost.errors import FencepostError
+from fencepost.errors import FencepostError, TimedOut
 
 if TYPE_CHECKING:
+    from fencepost.client.admin import Admin
     from fencepost.client.hold import Hold
+    from fencepost.client.results import LastOwner, OwnerDescription
     from fencepost.client.settings import ClientSettings
     from fencepost.core.claim import Refused, Resources
 
 _SECONDS_TO_ASK: Final = 5.0
+BUSY: Final = 69
+"""Exit code when somebody else holds it (EX_UNAVAILABLE), unless --conflict-exit-code says another."""
+_AT_ONCE: Final = 0.001
+"""Seconds of a claim that takes what is free, severs nobody, and does not wait."""
 
 _COMMAND: Final = "fencepost.cli.own.command"
 
@@ -43,8 +49,11 @@ class WithCommand(click.Command):
 @click.argument("resources", nargs=-1, required=True, metavar="RESOURCE...")
 @click.option("--generation", "generations", multiple=True, metavar="[RESOURCE=]N",
               help="Take over from an owner that is not above this; 0 resets. One for all, or one each.")  # fmt: skip
-@click.option("--wait", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-              help="Wait until everything is free; the default, without limit.")  # fmt: skip
+@click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="Wait until everything is free, at most so long; the default, without limit.")  # fmt: skip
+@click.option("-n", "--no-wait", is_flag=True, help="Do not wait: if it is not free, say who holds it and end.")
+@click.option("-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), default=BUSY, show_default=True,
+              help="Exit code when it is not free with --no-wait, or within --wait.")  # fmt: skip
 @click.option("--after", type=click.IntRange(min=0), metavar="TOKEN", help="Only if nobody was there since this token.")
 @click.option("--session", type=click.FloatRange(min=0), default=10.0, show_default=True,
               metavar="SECONDS", help="Lose it after this long without a sign of life.")  # fmt: skip
@@ -57,6 +66,8 @@ def own(
     resources: tuple[str, ...],
     generations: tuple[str, ...],
     wait: float | None,
+    no_wait: bool,
+    conflict: int,
     after: int | None,
     session: float,
     grace: float,
@@ -72,6 +83,7 @@ def own(
     \b
     Examples:
       fencepost own jobs nightly -- ./nightly.sh              wait until it is free, then run
+      fencepost own -n jobs nightly -- ./nightly.sh           or end at once with exit code 69
       fencepost own jobs nightly --generation 1 -- ./now.sh   take over from generation 1 at once
     """
     command: list[str] = click.get_current_context().meta.get(_COMMAND, [])
@@ -79,29 +91,43 @@ def own(
         raise click.UsageError("say what to run behind `--`")
     if generations and wait is not None:
         raise click.UsageError("--generation takes over at once, --wait never does: give one of them")
+    if no_wait and (generations or wait):
+        raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
     from fencepost.client.hold import hold
     from fencepost.core.claim import LONGEST_WAIT, Refused, demand
 
-    wait = None if generations else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
+    patience = 0.0 if no_wait else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
+    at_once = None if generations else _AT_ONCE
     session = min(session, LONGEST_WAIT)
     claimed = _with_generations(resources, generations)
     try:
-        demand(group, claimed, wait=wait, after=after, session=session)
+        demand(group, claimed, wait=at_once, after=after, session=session)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if wait is not None and is_terminal(sys.stderr):
-        click.echo(
-            f"fencepost: waiting for {', '.join(resources)} in {group}; `fencepost owners {group}` says who holds it",
-            err=True,
-        )
     settings = target.settings()
+
+    def claim(wait: float | None) -> Hold:
+        return hold(settings, group, claimed, wait=wait, after=after, session=session)
+
     try:
-        held = hold(settings, group, claimed, wait=wait, after=after, session=session)
+        held = claim(at_once)
     except Refused as refused:
         if after is not None and any(row.token > after for row in refused.rows):
             raise _outdated(refused, after) from None
-        raise
+        holders = _holders(settings, group, resources)
+        raise FencepostError(f"{refused}; {holders}" if holders else str(refused)) from None
+    except TimedOut:
+        if (holders := _holders(settings, group, resources)) is None and not patience:
+            raise
+        if not patience:
+            raise _busy(f"busy: {holders}", conflict) from None
+        click.echo(f"fencepost: waiting: {holders or ', '.join(resources)}", err=True)
+        try:
+            held = claim(patience)
+        except TimedOut:
+            holders = _holders(settings, group, resources)
+            raise _busy(f"busy for {patience:g} s: {holders or ', '.join(resources)}", conflict) from None
     with held:
         environment = {
             **os.environ,
@@ -110,7 +136,8 @@ def own(
             "FENCEPOST_TOKENS": json.dumps(held.tokens),
             "FENCEPOST_GENERATIONS": json.dumps(held.generations),
         }
-        run = Supervised(command, environment, grace=grace)
+        run = Supervised(command, environment, grace=grace, session=held.session)
+        held.on_beat = run.alive
         code = run.run(held.lost)
     if run.stopped_by is not None:
         click.echo(f"fencepost: {run.stopped_by.name}: the command is ended, and what it owned is free", err=True)
@@ -151,19 +178,55 @@ def _outdated(refused: Refused, after: int) -> click.ClickException:
 
 def _what_became_of(settings: ClientSettings, held: Hold) -> str:
     """The connection has ended, which is all that the holder knows; the server knows why."""
-    from fencepost.client.admin import Admin
-
     names = ", ".join(held.rows)
-    patience = min(settings.request_timeout, _SECONDS_TO_ASK)
-    with Admin(replace(settings, request_timeout=patience, connect_timeout=patience)) as admin:
+    with _quick_admin(settings) as admin:
         try:
-            owners = admin.owners(held.group).owners
+            last = admin.last_owners(held.group, list(held.rows))
+            present = admin.owners(held.group).owners
         except FencepostError as error:
             return f"{names} in {held.group} is lost with the connection to the server: {error}"
-    taken = [row.resource for row in owners if row.resource in held.rows]
-    if taken:
-        return f"somebody else owns {', '.join(taken)} in {held.group} now"
-    return f"{names} in {held.group} is lost: the server has ended the connection; nobody owns it now"
+    for owner in present:
+        if owner.resource in held.rows and owner.token != held.tokens[owner.resource]:
+            return f"somebody else owns {owner.resource} in {held.group} now: {_who(owner)}"
+    for name, row in held.rows.items():
+        if name in last and last[name].token > row.token:
+            return f"somebody else took over {name} in {held.group} and has ended since: {_who(last[name])}"
+    silent = f", as it does when the session of {held.session:g} s is over" if held.session else ""
+    return f"{names} in {held.group} is lost: the server has ended the connection{silent}; nobody owns it now"
+
+
+def _quick_admin(settings: ClientSettings) -> Admin:
+    from fencepost.client.admin import Admin
+
+    patience = min(settings.request_timeout, _SECONDS_TO_ASK)
+    return Admin(replace(settings, request_timeout=patience, connect_timeout=patience))
+
+
+def _holders(settings: ClientSettings, group: str, resources: tuple[str, ...]) -> str | None:
+    """Who holds them, in words; None if nobody does, or nobody says."""
+    with _quick_admin(settings) as admin, suppress(FencepostError):
+        found = admin.owners(group)
+        holders = [row for row in found.owners if row.resource in resources]
+        held = [f"{row.resource} in {group} is held by {_who(row)}" for row in holders]
+        line = [row for row in found.waiting if set(row.resources) & set(resources)]
+        waiting = [f"{len(line)} in line before"] if line else []
+        return "; ".join([*held[:3], *waiting]) or None
+    return None
+
+
+def _who(row: OwnerDescription | LastOwner) -> str:
+    since = f" since {when(row.since_ms)}" if row.since_ms >= 0 else ""
+    return " at ".join(word for word in (row.client_id, row.address) if word) + since
+
+
+class Busy(click.ClickException):
+    """Somebody else holds it."""
+
+
+def _busy(message: str, exit_code: int) -> Busy:
+    busy = Busy(message)
+    busy.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
+    return busy
 
 
 @click.command()

@@ -3,7 +3,8 @@
 What a shell script starts is in its group too, and would go on without it. `Supervised.end` sends SIGTERM to the group,
 and SIGKILL to what is left of it after the time of grace. SIGTERM and SIGHUP to us end the group in the same way, so
 that whatever is to be given back afterwards is given back after the command's last act; Ctrl-C is handed on, and the
-command decides. If we are killed with -9 the watcher of `launch.py` kills the group.
+command decides. If we are killed with -9 the watcher of `launch.py` kills the group, and if we are stopped for longer
+than the session it ends it: `alive` is called for every sign of life.
 
 At a terminal the group has the foreground for as long as it runs, and job control works: when Ctrl-Z stops the command,
 we stop with it, and go on together.
@@ -30,10 +31,14 @@ _POLL: Final = 0.02
 class Supervised:
     """One run of one command. Made, run and interrupted on the main thread; `end` may come from any."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, grace: float) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, grace: float, session: float = 0.0
+    ) -> None:
         self._command = command
         self._environment = environment
         self._grace = grace
+        self._session = session
+        self._lifeline: int | None = None
         self._group = 0
         self._at_terminal = _has_terminal()
         self._over = False
@@ -47,7 +52,9 @@ class Supervised:
         """Runs the command, until it ends by itself or, once `lost` is set, is ended. Its exit code, as a shell says
         it: 128 + N if it was ended by signal N."""
         with self._signals(), _lifeline() as (theirs, ours):
-            words = [sys.executable, "-IS", str(_LAUNCH), str(theirs), str(int(self._at_terminal)), *self._command]
+            self._lifeline = ours
+            how = [str(theirs), str(int(self._at_terminal)), str(self._session), str(self._grace)]
+            words = [sys.executable, "-IS", str(_LAUNCH), *how, *self._command]
             child = subprocess.Popen(words, env=dict(self._environment), process_group=0, pass_fds=(theirs,))
             os.close(theirs)
             self._group = child.pid
@@ -60,9 +67,17 @@ class Supervised:
             self._over = True
             if self._ending is not None:
                 self._ending.join()  # what the command has started may take longer than itself
+            with self._lock:
+                self._lifeline = None  # from here on nobody else writes to it
             with contextlib.suppress(BrokenPipeError):
                 os.write(ours, b".")
         return code if code >= 0 else 128 - code
+
+    def alive(self) -> None:
+        """From any thread: what is owned is owned still. Without this for a session, the watcher ends the group."""
+        with self._lock, contextlib.suppress(BrokenPipeError, BlockingIOError):
+            if self._lifeline is not None:
+                os.write(self._lifeline, b"+")
 
     def end(self) -> None:
         """Begins to end the whole group; `run` returns when it is gone."""

@@ -28,6 +28,7 @@ from fencepost.client.results import (
     GroupDescription,
     GroupOffset,
     GroupSummary,
+    LastOwner,
     NewTopic,
     OffsetAt,
     OffsetChange,
@@ -133,6 +134,20 @@ class Admin(Closing):
                 WaitingDescription(row.group, tuple(row.names), row.address, row.client_id) for row in answer.waiting
             ),
         )
+
+    def last_owners(self, group: str, resources: Sequence[str]) -> dict[str, LastOwner]:
+        """The last grant of each resource, also where nobody owns it any more. Those that never had an owner are left
+        out, and those of which an older server does not tell."""
+        if not self.offers(Key.DESCRIBE_OWNERS):
+            from fencepost.client.owner_topic import describe_last
+
+            return describe_last(self._routes.settings, self._routes, group, resources)
+        answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group, "resources": list(resources)}).message
+        raise_for(answer.error_code, "describing owners")
+        return {
+            row.resource: LastOwner(row.token, row.since_ms, row.address, row.client_id)
+            for row in getattr(answer, "newest", ())
+        }
 
     def offers(self, key: int) -> bool:
         """Whether the server knows an API at all: older and smaller ones leave some out."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fencepost.client.channel import Channel
@@ -36,11 +36,14 @@ _BEAT_WITHOUT_SESSION: Final = 0.5
 class Hold(Closing):
     """What is held, from the grant until `close`, or until somebody takes over."""
 
-    def __init__(self, group: str, rows: Sequence[Held]) -> None:
+    def __init__(self, group: str, rows: Sequence[Held], session: float = 0.0) -> None:
         self.group = group
         self.rows = {row.name: row for row in rows}
         self.lost = threading.Event()
         """Set when somebody else took over, and when the connection ended: the server may be gone."""
+        self.session = session
+        self.on_beat: Callable[[], object] = _nothing
+        """Called on another thread after every sign of life that was answered."""
 
     @property
     def generation(self) -> Generation:
@@ -61,14 +64,16 @@ class Hold(Closing):
     def check(self) -> None:
         """Raises Fenced if it is lost."""
         if self.lost.is_set():
-            raise Fenced(f"somebody else owns {', '.join(self.rows)} in group {self.group!r} now", persisted="no")
+            silent = f", or it was silent for longer than its session of {self.session:g} s" if self.session else ""
+            names = ", ".join(self.rows)
+            raise Fenced(f"somebody else owns {names} in group {self.group!r} now{silent}", persisted="no")
 
 
 class ServerHold(Hold):
     """Held by a connection to fencepost's server."""
 
     def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
-        super().__init__(group, rows)
+        super().__init__(group, rows, session)
         self._channel = channel
         self._stop = threading.Event()
         self._woken, self._wake = socket.socketpair()
@@ -107,6 +112,11 @@ class ServerHold(Hold):
             except FencepostError:
                 self.lost.set()
                 return
+            self.on_beat()
+
+
+def _nothing() -> None:
+    """Nobody counts them."""
 
 
 def hold(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.hold import Hold
@@ -20,16 +21,22 @@ from fencepost.errors import FencepostError
 
 
 class KafkaHold(Hold):
-    def __init__(self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[Held]) -> None:
-        super().__init__(group, rows)
+    def __init__(self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[Held], session: float) -> None:
+        super().__init__(group, rows, session)
         self._routes = routes
         self._owner = owner
         self._is_closed = False
         owner.on_lost = self._lost
+        self._identity, owner.current = owner.current, self._beat
         tell_after_fork(self)
 
     def _lost(self) -> None:
         self.lost.set()
+
+    def _beat(self) -> Any:
+        """On the session's thread, after every sign of life."""
+        self.on_beat()
+        return self._identity()
 
     def close(self) -> None:
         """Give everything back."""
@@ -54,9 +61,10 @@ def hold_on_kafka(settings: ClientSettings, demand: Demand) -> KafkaHold:
     routes = Routes(settings)
     owner = KafkaOwner(settings, routes, patience=settings.request_timeout)
     try:
-        rows = owner.claim(demand._replace(session=demand.session or WAITING_SESSION))
+        session = demand.session or WAITING_SESSION
+        rows = owner.claim(demand._replace(session=session))
     except BaseException:
         owner.close()
         routes.close()
         raise
-    return KafkaHold(routes, owner, demand.group, rows)
+    return KafkaHold(routes, owner, demand.group, rows, session)

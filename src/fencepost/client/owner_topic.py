@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -20,7 +20,7 @@ from fencepost.client.closing import Closing
 from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.link import Link
 from fencepost.client.reader import Reader, ReadRecord
-from fencepost.client.results import OwnerDescription, Owners, WaitingDescription
+from fencepost.client.results import LastOwner, OwnerDescription, Owners, WaitingDescription
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.transactional import Transactional
@@ -280,6 +280,19 @@ def describe_owners(settings: ClientSettings, routes: Routes, group: str | None)
                 if record.owner is not None
             ]
     return Owners(tuple(found), tuple(waiting))
+
+
+def describe_last(
+    settings: ClientSettings, routes: Routes, group: str, resources: Sequence[str]
+) -> dict[str, LastOwner]:
+    """The last grant of each, as the group's records have it; whose it was they forget when it is given back."""
+    group_owners = GroupOwners(settings, routes, group, write_timeout_ms=0, patience=settings.request_timeout)
+    records = group_owners.records().owners
+    return {
+        name: LastOwner(record.token, record.since_ms, record.who, record.owner or "")
+        for name in resources
+        if (record := records.get(name)) is not None
+    }
 
 
 @contextmanager

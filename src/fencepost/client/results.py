@@ -165,6 +165,17 @@ class OwnerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class LastOwner:
+    """The last grant of a resource, whether it is still owned or not."""
+
+    token: int
+    since_ms: Milliseconds
+    """-1: not known, since the server was started again."""
+    address: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingDescription:
     """A claim in line."""
 

@@ -6,8 +6,10 @@ names; a name that means nothing here is an error that names the nearest one, ne
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.client.security import OPEN, Security
@@ -69,10 +71,20 @@ def parse_servers(servers: Servers) -> tuple[Address, ...]:
     return found
 
 
+def default_client_id() -> str:
+    """Return `fencepost:PROGRAM:HOST:PROCESS`."""
+    started = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c") else "python"
+    folder, name = os.path.split(started)
+    program = os.path.basename(folder) if name == "__main__.py" else name.removesuffix(".py")
+    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return f"fencepost:{program}:{host}:{os.getpid()}"
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     servers: tuple[Address, ...]
-    client_id: str = "fencepost"
+    client_id: str = field(default_factory=default_client_id)
+    """By this the server's log and `fencepost owners` name the client; by default program, host and process."""
     request_timeout: float = 30.0
     """Seconds for one answer, and for all the tries of one call together."""
     connect_timeout: float = 10.0

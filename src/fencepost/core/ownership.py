@@ -120,6 +120,11 @@ class Ownership(Generic[OwnerT]):
         """(group, resource) of everything it owns, in the order it was claimed."""
         return list(self._held.get(owner, ()))
 
+    def newest(self, name: str, group: str | None = None) -> dict[str, int]:
+        """By group, the newest token of this resource, also where nobody owns it any more."""
+        groups = self._groups.items() if group is None else [(group, self._groups.get(group))]
+        return {each: found.newest[name] for each, found in groups if found is not None and name in found.newest}
+
     def __iter__(self) -> Iterator[tuple[str, str, Holding[OwnerT]]]:
         for group, table in self._groups.items():
             for name, holding in table.holdings.items():

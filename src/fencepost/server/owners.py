@@ -55,6 +55,8 @@ class Owners:
         self._patrolling = False
         self.since: dict[tuple[str, str], Milliseconds] = {}
         """When each resource was last taken, for people who ask."""
+        self.last: dict[tuple[str, str], tuple[str, str]] = {}
+        """And by whom: address and client id."""
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
@@ -90,12 +92,17 @@ class Owners:
             return judged
         claimed = {(group, row.name) for row in judged.fresh}
         for owner in judged.severed:
-            logger.info("%s takes over from %s in group %s", connection.peer, owner.peer, group)
+            names = ", ".join(row.name for row in judged.fresh)
+            logger.warning(
+                "severed the owner %s (%s): %s (%s) takes over %.200s in group %s",
+                owner.peer, owner.client_id, connection.peer, connection.client_id, names, group,
+            )  # fmt: skip
             self._broker.transactions.leave(owner, claimed)
             owner.sever()
         now = self._broker.clock.now_ms()
         for row in judged.fresh:
             self.since[group, row.name] = now
+            self.last[group, row.name] = (connection.peer, connection.client_id)
         durable: list[Awaitable[Any]] = []
         if judged.fresh:
             durable += self._broker.transactions.make_way(connection, claimed)
@@ -193,5 +200,8 @@ class Owners:
     def _sever_if_silent(self, connection: Connection) -> None:
         session_ms = self._sessions.get(connection)
         if session_ms is not None and (self._broker.clock.monotonic() - connection.last_progress) * 1000 > session_ms:
-            logger.info("severing %s: silent for more than %d ms", connection.peer, session_ms)
+            logger.warning(
+                "severed the owner %s (%s): silent for more than its session of %d ms",
+                connection.peer, connection.client_id, session_ms,
+            )  # fmt: skip
             connection.sever()

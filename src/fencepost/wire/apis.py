@@ -154,7 +154,7 @@ APIS: Final[dict[int, ApiInfo]] = {
     91: ApiInfo("AlterShareGroupOffsets", 0, 0, 0),
     92: ApiInfo("DeleteShareGroupOffsets", 0, 0, 0),
     Key.OWN: ApiInfo("Own", 0, 1, 0),
-    Key.DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 0, 0),
+    Key.DESCRIBE_OWNERS: ApiInfo("DescribeOwners", 0, 1, 0),
 }
 
 API_NAMES: Final[dict[int, str]] = {key: api.name for key, api in APIS.items()}

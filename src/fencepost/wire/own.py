@@ -11,11 +11,14 @@ resources; DescribeOwners (10001) says who holds what.
     OwnResponse v1         => error_code INT16, error_message COMPACT_NULLABLE_STRING, group COMPACT_STRING,
                               resources [resource COMPACT_STRING, error_code INT16, generation INT32, token INT64]
     DescribeOwnersRequest  => group COMPACT_NULLABLE_STRING (null: all groups)
+                              v1 adds resources [COMPACT_STRING]: whose newest tokens are asked for
     DescribeOwnersResponse => error_code INT16,
                               owners [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64,
                                       since_ms INT64, address COMPACT_STRING, client_id COMPACT_STRING],
                               waiting [group COMPACT_STRING, names [COMPACT_STRING],
-                                       address COMPACT_STRING, client_id COMPACT_STRING]
+                                       address COMPACT_STRING, client_id COMPACT_STRING],
+                              v1 adds newest [group COMPACT_STRING, resource COMPACT_STRING, token INT64,
+                                              since_ms INT64, address COMPACT_STRING, client_id COMPACT_STRING]
 
 Arrays are compact, every struct ends in tagged fields; request header v2, response header v1.
 """
@@ -157,3 +160,34 @@ class DescribeOwnersResponse:
     owners: tuple[Owner, ...]
     waiting: tuple[WaitingClaim, ...]
     """In order of arrival."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOwnersRequestV1:
+    __flexible__: ClassVar[bool] = True
+    group: str | None = field(metadata=_of("string"), default=None)
+    resources: tuple[str, ...] = field(metadata=_of("string"), default=())
+    """Of these the newest tokens are asked for, also where nobody owns them any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestToken:
+    """The last grant of a resource, whether it is still owned or not."""
+
+    __flexible__: ClassVar[bool] = True
+    group: str = field(metadata=_of("string"))
+    resource: str = field(metadata=_of("string"))
+    token: int = field(metadata=_of("int64"))
+    since_ms: int = field(metadata=_of("int64"))
+    """-1: it was granted before the server was started."""
+    address: str = field(metadata=_of("string"))
+    client_id: str = field(metadata=_of("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOwnersResponseV1:
+    __flexible__: ClassVar[bool] = True
+    error_code: ErrorCode = field(metadata=_of("error_code"))
+    owners: tuple[Owner, ...]
+    waiting: tuple[WaitingClaim, ...]
+    newest: tuple[NewestToken, ...]

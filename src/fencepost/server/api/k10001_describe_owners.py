@@ -1,12 +1,14 @@
 """DescribeOwners (10001): who holds which resource, since when and from where, and who waits.
 
-Version 0, fencepost's own. The answer comes when everything that was accepted until then is readable: of whoever is not
-named in it any more, nothing will come to light later (OWN-9).
+fencepost's own; version 1 adds the last grant of named resources, also where nobody owns them any more. The answer
+comes when everything that was accepted until then is readable: of whoever is not named in it any more, nothing will
+come to light later (OWN-9).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
@@ -14,12 +16,13 @@ from fencepost.server.router import Api, Fields, Request
 
 
 async def handle(broker: Broker, request: Request) -> Fields:
-    answer = _describe(broker, request.message.group)
+    message = request.message
+    answer = _describe(broker, message.group, getattr(message, "resources", ()))
     await asyncio.shield(broker.syncer.barrier())
     return answer
 
 
-def _describe(broker: Broker, wanted: str | None) -> Fields:
+def _describe(broker: Broker, wanted: str | None, names: Iterable[str]) -> Fields:
     owners = broker.owners
     return {
         "error_code": ErrorCode.NONE,
@@ -46,7 +49,19 @@ def _describe(broker: Broker, wanted: str | None) -> Fields:
             for waiting in owners.table.waiting()
             if wanted in (None, waiting.group)
         ],
+        "newest": [
+            {
+                "group": group,
+                "resource": name,
+                "token": token,
+                "since_ms": owners.since.get((group, name), -1),
+                "address": owners.last.get((group, name), ("", ""))[0],
+                "client_id": owners.last.get((group, name), ("", ""))[1],
+            }
+            for name in dict.fromkeys(names)
+            for group, token in owners.table.newest(name, wanted).items()
+        ],
     }
 
 
-API = Api(key=10_001, name="DescribeOwners", versions=(0, 0), handle=handle, waits=True)
+API = Api(key=10_001, name="DescribeOwners", versions=(0, 1), handle=handle, waits=True)
