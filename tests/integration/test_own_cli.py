@@ -182,7 +182,7 @@ def test_an_outdated_token_is_called_that_and_the_newest_is_named(engine: Engine
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
-    [("--wait", "-1", "-1.0 is not in the range x>0"), ("--session", "-1", "-1.0 is not in the range x>=0"),
+    [("--wait", "-1", "-1.0 is not in the range x>=0"), ("--session", "-1", "-1.0 is not in the range x>=0"),
      ("--after", "-1", "-1 is not in the range x>=0"), ("--json", "--json", "No such option")],
 )  # fmt: skip
 def test_values_that_cannot_be_are_refused_in_the_words_of_the_command_line(option: str, value: str, said: str) -> None:
