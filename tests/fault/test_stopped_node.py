@@ -41,6 +41,9 @@ UNNOTICED = {
     "min.insync.replicas": 1,  # each topic here is on few nodes, so that it does without the stopped one
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 6,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 12,
 }
 
 
@@ -157,3 +160,28 @@ def coordinated_elsewhere(cluster: KafkaCluster) -> str:
             if routes.retried(partial(routes.coordinator, name)).id != FIRST:
                 return name
     raise AssertionError("the stopped node coordinates every group")
+
+
+def test_an_owner_goes_on_writing_to_the_partitions_that_other_nodes_lead(cluster: KafkaCluster) -> None:
+    """OWN-9, PROD-6: each of its partitions is written in a lane of its own, whose coordinator is the leader. The one
+    that is stuck goes on when its node does, and nobody was fenced meanwhile."""
+    topics = {node: f"owned-{node}" for node in NODES}
+    for node, topic in topics.items():
+        cluster.create_on(topic, node)
+    with producing(cluster) as producer:
+        producer.own("owners", [f"{topic}-0" for topic in topics.values()], generation=1)
+        for topic in topics.values():
+            producer.send(topic, b"before", partition=0).result(WAITED)
+        with cluster.paused(FIRST):
+            stuck = producer.send(topics[FIRST], b"stuck", partition=0)
+            for number in range(3):
+                for node in NODES[1:]:
+                    ticket = producer.send(topics[node], b"%d" % number, partition=0)
+                    timed(f"a record of an owner, led by node {node}", partial(ticket.result, WAITED))
+            assert not stuck.done()
+        stuck.result(WAITED)
+        producer.check_owned()
+    for node, topic in topics.items():
+        with Reader(cluster.servers, topic, stop="latest") as reader:
+            values = [record.value for record in reader]
+        assert values == ([b"before", b"stuck"] if node == FIRST else [b"before", b"0", b"1", b"2"])
