@@ -31,7 +31,10 @@ flags = os.environ.get("FENCEPOST_CFLAGS", "-O3").split()
 kernel = Extension(
     "fencepost.kernel._batch",
     ["src/fencepost/kernel/_batch.pyx"],
-    depends=[f"src/fencepost/kernel/{part}" for part in ("_bytes.pxi", "_columns.pxi", "_intake.pxi", "_native.h")],
+    depends=[
+        f"src/fencepost/kernel/{part}"
+        for part in ("_bytes.pxi", "_columns.pxi", "_intake.pxi", "_walk.pxi", "_native.h")
+    ],
     extra_compile_args=flags,
     extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
 )

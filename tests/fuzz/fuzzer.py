@@ -14,7 +14,7 @@ import sys
 from typing import Any, Final
 
 from fencepost.errors import CorruptBatch, UnsupportedFormat
-from fencepost.kernel import _batch, batch_py, columns_py, intake_py
+from fencepost.kernel import _batch, batch_py, columns_py, intake_py, read_header, walk_py
 from fencepost.kernel.codecs import LZ4
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from tests.fuzz.hostile import Hostile, malformed_batches
@@ -65,7 +65,34 @@ def _try_batch(batch: bytes, chance: random.Random) -> str:
         taken = [_answer(lambda decoder=decoder: _decode(decoder, batch, start, stop)) for decoder in decoders]
         if not _agree(batch, *taken):
             raise Differ(f"ColumnDecoder: {batch.hex()}")
+    for walk in _WALKS:
+        if not _agree(
+            batch, _answer(lambda walk=walk: walk(_batch, batch)), _answer(lambda walk=walk: walk(walk_py, batch))
+        ):
+            raise Differ(f"walk: {batch.hex()}")
     return "refused" if isinstance(records, str) else "sound"
+
+
+def _scan_with_its_header(kernel: Any, batch: bytes) -> object:
+    return kernel.scan_batch(batch, header=read_header(batch), max_bytes=MAX_BYTES)
+
+
+def _sift(kernel: Any, batch: bytes) -> object:
+    keys = kernel.KeyOffsets(10)
+    keys.note(batch, max_bytes=MAX_BYTES)
+    found: list[object] = [len(keys)]
+    for horizon in (None, 0, 2**63 - 1):
+        sifted = keys.sift(batch, start_offset=1, drop_tombstones=False, horizon=horizon, max_bytes=MAX_BYTES)
+        found += [*sifted[:3], None if sifted.records is None else bytes(sifted.records)]
+    return found
+
+
+_WALKS: Final = (
+    lambda kernel, batch: kernel.scan_batch(batch, check=False, max_bytes=MAX_BYTES),
+    lambda kernel, batch: kernel.find_time(batch, timestamp=1_700_000_000_001, check=False, max_bytes=MAX_BYTES),
+    _scan_with_its_header,
+    _sift,
+)
 
 
 def _agree(batch: bytes, compiled: object, twin: object) -> bool:

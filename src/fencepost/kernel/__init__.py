@@ -1,7 +1,7 @@
 """Record batches: encode, decode, compress, checksum. The kernel knows bytes and numbers, no topics and no sockets.
 
 What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`,
-`intake_py.py`).
+`intake_py.py`, `walk_py.py`).
 `IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is
 said aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
 """
@@ -12,7 +12,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Literal
 
-from fencepost.kernel import batch_py, columns_py, intake_py
+from fencepost.kernel import batch_py, columns_py, intake_py, walk_py
 from fencepost.kernel.codecs import CODECS, compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.control import Marker, MarkerType, encode_marker, read_marker
@@ -29,16 +29,16 @@ from fencepost.kernel.header import (
     stamp_offset,
     stamp_producer,
 )
-from fencepost.kernel.record import MAX_DECOMPRESSED, Headers, Payload, Record, Row
+from fencepost.kernel.record import MAX_DECOMPRESSED, Headers, Payload, Record, Row, Scan, Sifted
 
 IMPLEMENTATION: Literal["cython", "python"]
 
 if TYPE_CHECKING:
     from fencepost.kernel import _batch
 
-    _batches = _columns = _intake = _batch
+    _batches = _columns = _intake = _walk = _batch
 else:
-    _batches, _columns, _intake = batch_py, columns_py, intake_py
+    _batches, _columns, _intake, _walk = batch_py, columns_py, intake_py, walk_py
     if os.environ.get("FENCEPOST_KERNEL", "") != "python":
         try:
             from fencepost.kernel import _batch
@@ -50,7 +50,7 @@ else:
                 stacklevel=2,
             )
         else:
-            _batches = _columns = _intake = _batch
+            _batches = _columns = _intake = _walk = _batch
 
 IMPLEMENTATION = "python" if _batches is batch_py else "cython"
 
@@ -72,6 +72,9 @@ Gate = _intake.Gate
 Slot = _intake.Slot
 Lane = _intake.Lane
 Intake = _intake.Intake
+KeyOffsets = _walk.KeyOffsets
+scan_batch = _walk.scan_batch
+find_time = _walk.find_time
 
 __all__ = [
     "CODECS",
@@ -89,6 +92,7 @@ __all__ = [
     "HeaderColumn",
     "Headers",
     "Intake",
+    "KeyOffsets",
     "Lane",
     "Marker",
     "MarkerType",
@@ -98,6 +102,8 @@ __all__ = [
     "Record",
     "RecordColumns",
     "Row",
+    "Scan",
+    "Sifted",
     "Slot",
     "build_batches",
     "check_batch",
@@ -108,6 +114,7 @@ __all__ = [
     "decompress",
     "encode_batch",
     "encode_marker",
+    "find_time",
     "group_rows",
     "murmur2",
     "partition_for_key",
@@ -116,6 +123,7 @@ __all__ = [
     "read_header",
     "read_marker",
     "room",
+    "scan_batch",
     "split_batches",
     "stamp_append_time",
     "stamp_offset",

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, compiled. `batch_py.py` says the same in plain Python, with the layouts; read that first.
 
-One module of four files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
-`_columns.pxi` is about records as columns, `_intake.pxi` is a producer's way into its open batches, and here are the batches.
+One module of five files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
+`_columns.pxi` is about records as columns, `_intake.pxi` is a producer's way into its open batches, `_walk.pxi` looks
+through batches without making objects, and here are the batches.
 
 While a builder's memory is in use without the GIL, or lent out, `lent` is above zero, and whoever wants to change the
 builder gets a BufferError.
@@ -19,12 +20,16 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int6
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+from os import urandom as os_urandom
+
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.payload import open_batch
 from fencepost.kernel.record import MAX_DECOMPRESSED as _MAX_DECOMPRESSED
 from fencepost.kernel.record import Record as _Record
+from fencepost.kernel.record import Scan as _Scan
+from fencepost.kernel.record import Sifted as _Sifted
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
@@ -67,12 +72,15 @@ cdef enum:
     WORTH_LETTING_GO_PLAIN = 2097152    # only to be checksummed, or copied: some 20 GB/s
 
 cdef object RecordType = _Record
+cdef object ScanType = _Scan
+cdef object SiftedType = _Sifted
 cdef tuple NO_HEADERS = ()
 cdef tuple NO_HEAD = ()
 cdef const char* LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"    # independent blocks of 64 KiB, no checksums
 
 include "_bytes.pxi"
 include "_columns.pxi"
+include "_walk.pxi"
 
 
 # --- encoding ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from fencepost.kernel.header import Buffer
 from fencepost.types import Milliseconds
 
 Payload: TypeAlias = bytes | bytearray | memoryview | str | None
@@ -24,6 +25,30 @@ MIN_RECORD_SIZE: Final = 7
 
 MAX_BATCH_SIZE: Final = 2**31 - 1
 """The length field of a batch has 32 bits."""
+
+
+class Scan(NamedTuple):
+    """What a walk through a batch has found."""
+
+    size: int
+    """Bytes of the records, uncompressed."""
+    earliest: Milliseconds
+    """Of the records that have a time; −1 if none has."""
+    latest: Milliseconds
+    keyless: int
+    """Records without a key."""
+
+
+class Sifted(NamedTuple):
+    """What stays of a batch whose records are taken out that later ones have replaced."""
+
+    kept: int
+    tombstones: bool
+    """Are there tombstones among those that stay?"""
+    latest: Milliseconds
+    """The highest time of those that stay."""
+    records: Buffer | None
+    """Their bytes, uncompressed; None if all of them stay as they are, or none."""
 
 
 class Record(NamedTuple):

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
+from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
 from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
@@ -29,8 +30,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.keeping import AbortedRanges, BatchFilter, KeyOffsets
-from fencepost.log.rewriting import records_of
+from fencepost.log.keeping import AbortedRanges, BatchFilter
 from fencepost.log.segment import Segment, walk_batches
 from fencepost.types import Milliseconds, Offset
 
@@ -233,9 +233,7 @@ class CompactionJob:
                 self.upto = header.base_offset
                 return keys
             if not header.is_control and not self._aborted.cover(header):
-                for record in records_of(buffer, at, header):
-                    if record.key is not None:
-                        keys.note(record.key, record.offset)
+                keys.note(buffer, at)
         self.upto = self._end
         self.is_complete = True
         return keys

@@ -15,48 +15,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import compress
 from operator import attrgetter
 from typing import Final
 
 from fencepost.core.aborted import AbortedTransaction
+from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.kernel.record import Record
-from fencepost.log.rewriting import delete_horizon, rebuild, records_of, split
+from fencepost.log.rewriting import assemble, delete_horizon, rebuild, split
 from fencepost.types import Milliseconds, Offset, Pid
 
-_DIGEST_SIZE: Final = 16
 _NEVER: Final[Milliseconds] = 2**63 - 1
 """The last time that a batch can carry: a horizon beyond it is never reached."""
 _marker_offset = attrgetter("marker_offset")
-
-
-class KeyOffsets:
-    """Where each key was last written. Keys are kept as digests: of equal size whatever the keys are, and so long that
-    two keys never share one."""
-
-    def __init__(self, max_keys: int) -> None:
-        self._max_keys = max_keys
-        self._offsets: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._offsets) >= self._max_keys
-
-    def note(self, key: bytes, offset: int) -> None:
-        self._offsets[_digest(key)] = offset
-
-    def is_replaced(self, key: bytes, offset: int) -> bool:
-        """Was the key written again behind `offset`?"""
-        return self._offsets.get(_digest(key), -1) > offset
-
-
-def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 class AbortedRanges:
@@ -103,30 +73,30 @@ class BatchFilter:
             return self._keep_marker(header, buffer, at, same)
         if header.count == 0:
             return same if header.last_offset in self.last_offsets else None
-        records: list[Record] = []
-        if not self.aborted.cover(header):
-            if header.is_transactional:
-                self._with_records.add(header.pid)
-            records = records_of(buffer, at, header)
-        horizon_passed = self._horizon_passed(header)
-        stays = [self._stays(record, horizon_passed) for record in records]
-        if not any(stays):
-            if header.is_idempotent and header.last_offset in self.last_offsets:
-                # Nothing is left to be committed, and its marker may go before it does.
-                return rebuild(header, (), header.max_timestamp, transactional=False)
-            return None
-        kept = list(compress(records, stays))
-        new_horizon = self._new_horizon(header, any(record.value is None for record in kept))
-        if len(kept) == len(records) and new_horizon is None:
+        if self.aborted.cover(header):
+            return self._emptied(header)
+        if header.is_transactional:
+            self._with_records.add(header.pid)
+        sifted = self.keys.sift(
+            buffer,
+            at,
+            start_offset=self.start_offset,
+            drop_tombstones=self._horizon_passed(header),
+            horizon=self._new_horizon(header),
+        )
+        if not sifted.kept:
+            return self._emptied(header)
+        if sifted.records is None:
             return same
-        highest = max(record.timestamp for record in kept)
-        return rebuild(header, list(compress(split(buffer, at, header), stays)), highest, horizon=new_horizon)
+        horizon = self._new_horizon(header) if sifted.tombstones else None
+        return assemble(header, sifted.records, sifted.kept, sifted.latest, horizon=horizon)
 
-    def _stays(self, record: Record, horizon_passed: bool) -> bool:
-        key, offset = record.key, record.offset
-        if key is None or offset < self.start_offset or self.keys.is_replaced(key, offset):
-            return False
-        return not (horizon_passed and record.value is None)
+    def _emptied(self, header: BatchHeader) -> Buffer | None:
+        """What is left of a batch that has lost all its records."""
+        if header.is_idempotent and header.last_offset in self.last_offsets:
+            # Nothing is left to be committed, and its marker may go before it does.
+            return assemble(header, b"", 0, header.max_timestamp, transactional=False)
+        return None
 
     def _keep_marker(self, header: BatchHeader, buffer: Buffer, at: int, same: memoryview) -> Buffer | None:
         if header.pid in self._with_records:
@@ -138,7 +108,7 @@ class BatchFilter:
             # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). One
             # from behind has a horizon if an earlier pass was interrupted by a crash, and goes the next time.
             return None
-        new_horizon = self._new_horizon(header, True)
+        new_horizon = self._new_horizon(header)
         if new_horizon is None:
             return same
         return rebuild(header, split(buffer, at, header), header.max_timestamp, horizon=new_horizon)
@@ -147,7 +117,6 @@ class BatchFilter:
         horizon = delete_horizon(header)
         return horizon is not None and horizon <= self.now_ms
 
-    def _new_horizon(self, header: BatchHeader, needed: bool) -> Milliseconds | None:
-        if not needed or delete_horizon(header) is not None:
-            return None
-        return min(self.now_ms + self.delete_retention_ms, _NEVER)
+    def _new_horizon(self, header: BatchHeader) -> Milliseconds | None:
+        """The time from which on tombstones of this batch may go; None if it says so already."""
+        return None if delete_horizon(header) is not None else min(self.now_ms + self.delete_retention_ms, _NEVER)

@@ -18,7 +18,6 @@ from struct import Struct
 from typing import Final
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel import decode_batch
 from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.header import (
     CODEC_MASK,
@@ -30,7 +29,7 @@ from fencepost.kernel.header import (
     Buffer,
     checksum,
 )
-from fencepost.kernel.record import MAX_DECOMPRESSED, Record
+from fencepost.kernel.record import MAX_DECOMPRESSED
 from fencepost.types import Milliseconds
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -42,11 +41,6 @@ _HALF: Final = 2**63
 def delete_horizon(header: BatchHeader) -> Milliseconds | None:
     """From when on the tombstones of this batch may go; None if compaction has not met them yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
-
-
-def records_of(buffer: Buffer, at: int, header: BatchHeader) -> list[Record]:
-    """The records of the batch at `at`, whose checksum was verified before. CorruptBatch if the header disagrees."""
-    return decode_batch(buffer, at, check=False) if header.count else []
 
 
 def split(buffer: Buffer, at: int, header: BatchHeader) -> list[memoryview]:
@@ -81,18 +75,31 @@ def rebuild(
 
     `horizon`: the time from which on its tombstones may go, if that is to be written into it; `transactional`: what to
     make of that bit, if it is to change."""
+    parts: list[Buffer] = list(records)
+    if horizon is not None:
+        parts = [_shifted(record, header.base_timestamp - horizon) for record in records]
+    return assemble(header, b"".join(parts), len(records), max_timestamp, horizon=horizon, transactional=transactional)
+
+
+def assemble(
+    header: BatchHeader,
+    records: Buffer,
+    count: int,
+    max_timestamp: Milliseconds,
+    *,
+    horizon: Milliseconds | None = None,
+    transactional: bool | None = None,
+) -> bytes:
+    """As `rebuild`, of records that stand one behind the other and are written relative to the horizon already."""
     attributes = header.attributes
     base_timestamp = header.base_timestamp
     if transactional is not None:
         attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
-    parts: list[Buffer] = list(records)
     if horizon is not None:
-        shift = base_timestamp - horizon
-        parts = [_shifted(record, shift) for record in records]
         attributes |= DELETE_HORIZON
         base_timestamp = horizon
-    if records:
-        payload = compress(header.codec, b"".join(parts))
+    if count:
+        payload = compress(header.codec, records)
     else:
         payload = b""
         attributes &= ~CODEC_MASK  # nothing to decompress; some readers would stumble over an empty stream
@@ -110,7 +117,7 @@ def rebuild(
             header.pid,
             header.epoch,
             header.base_sequence,
-            len(records),
+            count,
         )
     )
     batch += payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencepost.kernel import decode_batch
+from fencepost.kernel import find_time
 from fencepost.log.handles import Handles
 from fencepost.log.reading import headers_from
 from fencepost.log.segment import Placed, Segment
@@ -61,7 +61,5 @@ def _first_record(
 ) -> TimedOffset | None:
     with handles.using(segment.handle) as fd:
         data = handles.files.read(fd, placed.header.size, placed.position)
-    for record in decode_batch(data):
-        if record.timestamp >= timestamp and record.offset >= start:
-            return TimedOffset(Offset(record.offset), record.timestamp)
-    return None
+    found = find_time(data, timestamp=timestamp, start=start)
+    return None if found is None else TimedOffset(Offset(found[0]), found[1])

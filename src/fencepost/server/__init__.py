@@ -10,7 +10,7 @@ in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, t
     turns.py                              long work in pieces, with other connections in between
     broker.py, datadir.py, clock.py       what the handlers ask; where it lies; the time
     topics.py, topic_config.py, partition.py    the catalogue, and partitions with who waits for them
-    syncer.py, space.py                   one fsync for many requests; room on the disk
+    syncer.py, space.py, validation.py    one fsync for many requests; room on the disk; is a batch sound?
     store.py, group_rows.py, transaction_rows.py    what is not records: SQLite, and how things lie in it
     groups.py, group_memory.py            the coordinator of groups, and what they may take
     transactions.py, markers.py           the coordinator of transactions; markers in the logs

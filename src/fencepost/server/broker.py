@@ -28,6 +28,7 @@ from fencepost.server.store import Store
 from fencepost.server.syncer import Syncer
 from fencepost.server.topics import Topic, Topics
 from fencepost.server.turns import Codecs
+from fencepost.server.validation import Validation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -77,6 +78,7 @@ class Broker:
         )
         self.producers = ProducerLimit(self.topics, config.max_producers, self.clock)
         self.syncer = Syncer(self.threads, self.health)
+        self.validation = Validation(config.max_inflated_bytes)
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
@@ -125,6 +127,7 @@ class Broker:
                 logger.error("a log could not be closed cleanly and will be recovered: %s", outcome)
         await loop.run_in_executor(None, self.threads.shutdown)
         await loop.run_in_executor(None, self.codecs.close)
+        await loop.run_in_executor(None, self.validation.close)
         self.store.close()
         self.directory.close(served=served)
 

@@ -55,6 +55,10 @@ class ServerConfig:
     )
     max_request_bytes: int = setting(100 * 1024 * 1024, "Largest frame accepted (Kafka: socket.request.max.bytes).")
     request_memory: int = setting(512 * 1024 * 1024, "Bytes of requests held at once, over all connections.")
+    max_inflated_bytes: int = setting(
+        128 * 1024 * 1024,
+        "Most bytes that the records of one compressed batch may inflate to; a batch that takes more is refused.",
+    )
     fetch_max_bytes: int = setting(
         8 * 1024 * 1024,
         "Most bytes of records in one answer, whatever the client asks for (but always one whole batch).",
@@ -199,6 +203,7 @@ class ServerKeywords(TypedDict, total=False):
     offset_metadata_max_bytes: int
     transaction_max_timeout_ms: Milliseconds
     background_interval_ms: Milliseconds
+    max_inflated_bytes: int
     min_free_bytes: int
     reserve_bytes: int
     compaction_keys: int

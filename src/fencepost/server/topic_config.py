@@ -118,6 +118,7 @@ _TABLE: Final = (
     TopicConfig("segment.jitter.ms", "long", "0", _whole(0, _LONG_MAX), "accepted; not used"),
     TopicConfig("segment.ms", "long", "604800000", _whole(1, _LONG_MAX), "a segment is closed at this age"),
     TopicConfig("unclean.leader.election.enable", "bool", "false", _bool, "accepted; there is one replica"),
+    TopicConfig("fencepost.check.records", "bool", "true", _bool, "refuse batches whose records cannot be decoded"),
     TopicConfig("fencepost.writer.group", "string", "", _anything, "only the owner in this group may write"),
     TopicConfig(
         "fencepost.writer.transactional.ids",

@@ -59,6 +59,8 @@ class Topic:
         self.log_config: LogConfig
         self.timestamp_slack = (0, 0)
         """How many milliseconds a record's time may lie behind and ahead of the server's."""
+        self.checks_records = True
+        """Is every batch looked into before it is appended?"""
         self.writer_group = ""
         """If set, only the owner of a partition in this group may write to it (guarded topics)."""
         self.reader_group = ""
@@ -71,6 +73,7 @@ class Topic:
         self.configs = dict(configs)
         self.log_config = log_config(self.configs, producer_expiry_ms=self._producer_expiry_ms)
         self.timestamp_slack = timestamp_slack(self.configs)
+        self.checks_records = self.configs.get("fencepost.check.records") != "false"
         self.writer_group = self.configs.get("fencepost.writer.group", "")
         self.reader_group = self.configs.get("fencepost.reader.group", "")
         self.writer_ids = writer_ids(self.configs)

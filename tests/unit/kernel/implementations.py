@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from fencepost.kernel import _batch, batch_py, columns_py, intake_py
+from fencepost.kernel import _batch, batch_py, columns_py, intake_py, walk_py
 from fencepost.kernel.record import Row
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
@@ -30,12 +30,15 @@ class Kernel(NamedTuple):
     Slot: type[Any]
     Lane: type[Any]
     Intake: type[Any]
+    KeyOffsets: type[Any]
+    scan_batch: Any
+    find_time: Any
 
 
 COMPILED = Kernel(*(getattr(_batch, name) for name in Kernel._fields))
 TWIN = Kernel(
     *(
-        getattr(next(part for part in (batch_py, columns_py, intake_py) if hasattr(part, name)), name)
+        getattr(next(part for part in (batch_py, columns_py, intake_py, walk_py) if hasattr(part, name)), name)
         for name in Kernel._fields
     )
 )

@@ -4,8 +4,8 @@ Versions 3 to 13. v7 allows zstd, v8 adds an error message per partition, v9 is 
 Versions 0 to 2 are advertised but not served, exactly as Kafka 4 does it: librdkafka leaves out compression without
 them.
 
-The batch is not taken apart: its header, size and checksum are verified, the partition judges (pid, epoch, sequence)
-and stamps the offset. Only a compacted topic looks at the records, since it refuses those without a key.
+The batch is not taken apart: its header, size and checksum are verified, the records are looked through without making
+objects of them (`server/validation.py`), the partition judges (pid, epoch, sequence) and stamps the offset.
 
 With `--sync always` the answer waits for the shared sync, while the connection goes on with its next request.
 """
@@ -17,10 +17,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from fencepost import kernel
 from fencepost.core.dedup import Accept, Conflict, Duplicate, Fenced, Forgotten, Unknown, Verdict
 from fencepost.core.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel import Scan
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
@@ -28,6 +28,7 @@ from fencepost.server.guards import check_write
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Deferred, Request
 from fencepost.server.turns import paced
+from fencepost.server.validation import Looked
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
     ProducedPartition,
@@ -66,10 +67,11 @@ class _Outcome:
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     message = decode_produce_request(request.version, request.message, request.body_at)
-    closed = _closed_partitions(broker, message)
-    if closed:
-        return _open_first(broker, request, message, closed)
-    return _produce(broker, request, message)
+    closed, batches = _first_look(broker, message)
+    looked = broker.validation.prepare(batches)
+    if closed or not isinstance(looked, dict):
+        return _prepare(broker, request, message, closed, looked)
+    return _produce(broker, request, message, looked)
 
 
 def _is_large(message: ProduceRequest) -> bool:
@@ -89,31 +91,46 @@ def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
     return found.name if found is not None else None
 
 
-def _closed_partitions(broker: Broker, message: ProduceRequest) -> list[Partition]:
+def _first_look(broker: Broker, message: ProduceRequest) -> tuple[list[Partition], list[memoryview]]:
+    """The partitions that have to be opened first, and the batches that are to be looked into."""
     closed: list[Partition] = []
+    batches: list[memoryview] = []
     for wanted in message.topics:
         name = _topic_name(broker, wanted)
         topic = broker.topics.get(name) if name is not None else None
         if topic is not None:
-            for index, _ in wanted.partitions:
+            for index, records in wanted.partitions:
                 partition = topic.partition(index)
                 if partition is not None and not partition.usable():
                     closed.append(partition)
-    return closed
+                if (
+                    records is not None
+                    and partition is not None
+                    and (topic.checks_records or topic.is_compacted)
+                    and len(records) <= topic.log_config.max_message_bytes
+                ):
+                    batches.append(records)
+    return closed, batches
 
 
-async def _open_first(broker: Broker, request: Request, message: ProduceRequest, closed: list[Partition]) -> Answer:
+async def _prepare(
+    broker: Broker,
+    request: Request,
+    message: ProduceRequest,
+    closed: list[Partition],
+    looked: Looked | Awaitable[Looked],
+) -> Answer:
     for partition in closed:
         try:
             await partition.open()
         except (FencepostError, OSError) as error:
             logger.warning("%s stays closed: %s", partition.name, error)
-    answer = _produce(broker, request, message)
+    answer = _produce(broker, request, message, looked if isinstance(looked, dict) else await looked)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _produce(broker: Broker, request: Request, message: ProduceRequest) -> Answer | Awaitable[Answer]:
-    outcomes = _Outcomes(broker, request, message)
+def _produce(broker: Broker, request: Request, message: ProduceRequest, looked: Looked) -> Answer | Awaitable[Answer]:
+    outcomes = _Outcomes(broker, request, message, looked)
     if _is_large(message):
         return _in_pieces(outcomes)
     for topic in message.topics:
@@ -134,10 +151,11 @@ async def _in_pieces(outcomes: _Outcomes) -> Answer:
 class _Outcomes:
     """What becomes of a request, batch by batch."""
 
-    __slots__ = ("_broker", "_name", "_ours", "_request", "_rows", "_touched", "message")
+    __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_touched", "message")
 
-    def __init__(self, broker: Broker, request: Request, message: ProduceRequest) -> None:
+    def __init__(self, broker: Broker, request: Request, message: ProduceRequest, looked: Looked) -> None:
         self._broker = broker
+        self._looked = looked
         self._request = request
         self.message = message
         self._ours = request.connection.software_name == OUR_CLIENT
@@ -161,7 +179,14 @@ class _Outcomes:
         else:
             try:
                 outcome = _append(
-                    self._broker, self._request, message.transactional_id, name, index, records, ours=self._ours
+                    self._broker,
+                    self._request,
+                    message.transactional_id,
+                    name,
+                    index,
+                    records,
+                    self._looked,
+                    ours=self._ours,
                 )
             except FencepostError as error:
                 outcome = _refused(index, error.code, error.reason)
@@ -203,6 +228,7 @@ def _append(
     topic: str,
     index: int,
     records: memoryview | None,
+    looked: Looked,
     *,
     ours: bool,
 ) -> _Outcome:
@@ -215,11 +241,12 @@ def _append(
     if by_id:  # the name that the pid belongs to, whatever the request says; below it is judged by its epoch
         name = broker.transactions.name_of(header.pid)
         check_write(broker, request.connection, partition.topic, index, name)
+    scan = _look_into(broker, partition, records, header, looked)
     if header.pid >= 0 and (header.is_transactional or broker.transactions.has_named(header.pid)):
         _check_transaction(broker, request, transactional_id, partition, header)
     now = broker.clock.now_ms()
     if not partition.topic.log_config.append_time:
-        _check_time(partition, header, now)
+        _check_time(partition, header, scan, now)
     if header.pid >= 0 and partition.log is not None and partition.log.producers.get(header.pid) is None:
         broker.producers.check_new()
     verdict, offset = partition.append(records, header, now)
@@ -288,26 +315,30 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
         raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs a sequence")
     if header.attributes & DELETE_HORIZON:
         raise ServerError(ErrorCode.INVALID_RECORD, "a delete horizon is the server's to set, when it compacts")
-    if partition.topic.is_compacted and _lacks_a_key(records):
-        raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
     return header
 
 
-def _lacks_a_key(records: memoryview) -> bool:
-    """By columns and without headers: as objects, a small batch of many headers would fill the memory."""
-    decoder = kernel.ColumnDecoder()
-    decoder.add(records, check=False)
-    key = decoder.take().key
-    return key is not None and key.validity is not None
+def _look_into(
+    broker: Broker, partition: Partition, records: memoryview, header: BatchHeader, looked: Looked
+) -> Scan | None:
+    """What is in the batch; None if its topic takes whatever is sent."""
+    if not partition.topic.checks_records and not partition.topic.is_compacted:
+        return None
+    scan = broker.validation.scan_here(records, header, looked)
+    if scan.keyless and partition.topic.is_compacted:
+        raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+    return scan
 
 
-def _check_time(partition: Partition, header: BatchHeader, now: Milliseconds) -> None:
-    """As far as the header tells: the first record's time and the highest."""
+def _check_time(partition: Partition, header: BatchHeader, scan: Scan | None, now: Milliseconds) -> None:
+    """By the times of all records; of a topic that is not looked into, by the header's."""
     before, after = partition.topic.timestamp_slack
-    if header.max_timestamp - now > after or (header.base_timestamp >= 0 and now - header.base_timestamp > before):
+    earliest = header.base_timestamp if scan is None else scan.earliest
+    latest = header.max_timestamp if scan is None else max(scan.latest, header.max_timestamp)
+    if latest - now > after or (earliest >= 0 and now - earliest > before):
         raise ServerError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"times from {header.base_timestamp} to {header.max_timestamp} are too far from the server's, {now}",
+            f"times from {earliest} to {latest} are too far from the server's, {now}",
         )
 
 

@@ -103,8 +103,8 @@ async def _find(
         return None
     run = asyncio.get_running_loop().run_in_executor
     if timestamp == MAX_TIMESTAMP:
-        return await run(broker.threads, lambda: log.offset_of_max_timestamp(upto=end))
-    return await run(broker.threads, lambda: log.offset_for_time(timestamp, upto=end))
+        return await run(broker.validation.threads, lambda: log.offset_of_max_timestamp(upto=end))
+    return await run(broker.validation.threads, lambda: log.offset_for_time(timestamp, upto=end))
 
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)
