@@ -333,6 +333,8 @@ class KafkaReaderRoad:
         self.owner = KafkaOwner(settings, self._routes)
         self.owner.on_lost = self._lost
         self._fenced: Fenced | None = None
+        self.on_fenced: Callable[[Fenced], object] = lambda fenced: None
+        """Called once, when it is known: on the session's thread, or by a commit."""
         self._is_in_doubt = False
         """A step of the last transaction may still be on its way, and must not become one of the next."""
 
@@ -352,6 +354,7 @@ class KafkaReaderRoad:
             self._fenced = Fenced(
                 "somebody else owns what this reader owned", persisted="no", code=ErrorCode.PRODUCER_FENCED
             )
+            self.on_fenced(self._fenced)
 
     def release(self, group: str, names: Sequence[str]) -> None:
         self.owner.release(group, names)
@@ -395,6 +398,7 @@ class KafkaReaderRoad:
                 persisted="no" if doubts in (None, writing.doubts) else "unknown",
                 code=error.code,
             )
+            self.on_fenced(self._fenced)
             raise self._fenced from error
         finally:
             self._is_in_doubt |= is_in_doubt or writing.doubts != before

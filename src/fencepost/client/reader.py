@@ -359,6 +359,8 @@ class Reader(Closing):
         if self._owns_by is not None and not self._closed:
             if self._fetcher.tenure.connection is not None:
                 self._fetcher.run_once(0.0, fetches=False)
+            if self._commits_by is not None:
+                self._commits_by.check()
             if self._loss.cause is not None:
                 raise self._loss.cause
 
@@ -379,6 +381,7 @@ class Reader(Closing):
         from fencepost.client.own_kafka import KafkaReaderRoad  # which reads with readers
 
         self._commits_by = KafkaReaderRoad(self._settings)
+        self._commits_by.on_fenced = self._loss.happened
         return self._commits_by
 
     # --- positions ---
