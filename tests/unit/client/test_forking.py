@@ -27,7 +27,7 @@ def test_a_child_never_has_half_of_what_a_thread_was_loading(monkeypatch: pytest
         return object
 
     monkeypatch.setattr(messages, "resolve_name", slowly)
-    monkeypatch.setattr(messages, "codec", lambda found: found)
+    monkeypatch.setattr(messages, "codec", lambda found, most: found)
     thread = threading.Thread(target=messages._codec.__wrapped__, args=(3, 12, "request"))
     thread.start()
     assert begun.wait(60)
