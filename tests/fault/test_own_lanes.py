@@ -9,7 +9,7 @@ import pytest
 
 import fencepost
 from fencepost.client.ticket import Ticket
-from fencepost.errors import ErrorCode, SendFailed
+from fencepost.errors import ErrorCode, Expired, SendFailed
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Delayed, Fate
 from fencepost.testing.scripted.fates import Script
@@ -74,6 +74,30 @@ def test_lost_answers_and_bad_records_leave_each_partition_in_order_and_every_ti
             persisted = "yes" if error is None else getattr(error, "persisted", "?")
             assert persisted == "unknown" or (number in in_order) == (persisted == "yes"), (number, error)
     assert said["yes"] + said["unknown"] == RECORDS, "a record fails alone"
+
+
+def test_a_record_expires_while_its_commit_hangs_and_the_lane_goes_on_afterwards(engine: Engine, name: str) -> None:
+    """PROD-8: acknowledged is not committed. What has expired is neither sent again nor a hole for what follows."""
+    with fencepost.Admin(engine.address) as admin:
+        admin.create_topic(name, 1)
+    with (
+        Proxy(engine.address) as proxy,
+        KafkaOwner(proxy.address, delivery_timeout=4.0, request_timeout=2.0) as producer,
+    ):
+        producer.own(f"g-{name}", [f"{name}-0"], generation=1)
+        producer.send(name, b"before").result(PATIENCE)
+        proxy.choose = lambda key: Fate.IGNORE if key == Api.END_TXN else Fate.ANSWER
+        error = producer.send(name, b"expired").exception(PATIENCE)
+        assert isinstance(error, Expired)
+        assert error.persisted == "unknown"
+        assert "not committed" in str(error)
+        proxy.choose = lambda key: Fate.ANSWER
+        while (failed := producer.send(name, b"after").exception(PATIENCE)) is not None:
+            assert isinstance(failed, Expired)
+            assert failed.persisted == "no", "the lane was not ready for it yet"
+        producer.check_owned()
+    with fencepost.Reader(engine.address, name, stop="latest") as reader:
+        assert [record.value for record in reader if record.value != b"expired"] == [b"before", b"after"]
 
 
 def test_an_owners_transaction_spans_partitions_between_records_that_are_sent_alone(engine: Engine, name: str) -> None:

@@ -15,7 +15,8 @@ Transactions are opened and ended here, on the send thread, without the caller's
 An acknowledgement says that a batch is in the log; only the commit says that it counts. So tickets are settled by the
 commit. Before it was asked for, a record of an owner that is fenced is certainly not persisted: the fence has aborted
 the transaction. Where the answer to the commit was lost the log is asked: past the offset of an acknowledged batch it
-shows either the record or, to who reads what is committed, nothing.
+shows either the record or, to who reads what is committed, nothing. A record whose `delivery_timeout` is over does not
+wait for any of this: it fails as unknown, and is not sent again, whatever the commit comes to.
 
 A record that fails for good fails alone. Its lane aborts the transaction, asks for its write id's next epoch, which
 refuses whatever is still on its way, and sends the rest of it again, in order. The other lanes do not notice. Only the
@@ -43,6 +44,7 @@ log = logging.getLogger("fencepost.producer")
 NO_NODE: Final = -1
 LONGEST: Final = 0.05
 """Seconds that a transaction takes new batches. Readers of committed records wait as long, and so do tickets."""
+NEVER: Final = float("inf")
 _RENEW_AGAIN: Final = 0.1
 _OF_TIMEOUT: Final = 0.5
 """Of the transaction timeout: a transaction that is open for longer is aborted here, since by the coordinator it would
@@ -105,6 +107,8 @@ class WriteLane:
         self._opened = 0.0
         self._held: list[Acknowledged] = []
         self._ending: list[Acknowledged] | None = None
+        self.expires_at = NEVER
+        """Until then, nothing that is acknowledged and not committed has waited too long."""
         self._lost: FencepostError | None = None
         """Why the log had to be asked."""
         self._is_spent = False
@@ -120,6 +124,11 @@ class WriteLane:
     @property
     def is_ready(self) -> bool:
         return not (self._is_spent or self._is_renewing or self._is_over)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """What was written in its last transaction may still come to count, or to be aborted."""
+        return not self._is_over and (self._ending is not None or self._may_be_open)
 
     def admits(self, partition: TopicPartition, *, is_new: bool, now: float) -> bool:
         """Whether a batch may go there now; opens a transaction for it, if need be."""
@@ -137,6 +146,19 @@ class WriteLane:
 
     def hold(self, acknowledged: Acknowledged) -> None:
         self._held.append(acknowledged)
+        self.expires_at = min(self.expires_at, acknowledged.batch.deadline)
+
+    def take_overdue(self, now: float) -> list[tuple[Batch, Persisted]]:
+        """Acknowledged batches that are not committed although their time is over (PROD-8), for the caller to fail with
+        what is known of them. Where the commit was asked for, that is nothing, and it goes on without them: what it
+        comes to concerns the others. Before it, the transaction is to be aborted (`fail`)."""
+        if now < self.expires_at:
+            return []
+        overdue: list[tuple[Batch, Persisted]] = []
+        overdue += [(batch, "unknown") for batch in _take_overdue(self._ending or [], now)]
+        overdue += [(batch, "no") for batch in _take_overdue(self._held, now)]
+        self.expires_at = min((each.batch.deadline for each in [*(self._ending or ()), *self._held]), default=NEVER)
+        return overdue
 
     def fail(self, error: FencepostError) -> None:
         """A part of the open transaction failed, or the numbering has a hole: after this turn all of it starts over."""
@@ -219,6 +241,7 @@ class WriteLane:
 
     def _commit(self) -> None:
         ending = self._ending = self._held
+        written = tuple(ending)  # what expires meanwhile is taken from the list
         self._held = []
         steps, who = self.steps, self.identity
         doubts, before = steps.doubts, self._doubts
@@ -229,16 +252,16 @@ class WriteLane:
             except FencepostError as error:
                 if steps.doubts == doubts and error.code in NAME_TAKEN:
                     return error
-                return self._look(ending, error)
+                return self._look(written, error)
             return "yes"
 
         self._errands.send_out(end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != before))
 
-    def _look(self, ending: list[Acknowledged], error: FencepostError) -> Persisted:
+    def _look(self, written: Iterable[Acknowledged], error: FencepostError) -> Persisted:
         """On the errand's thread, which may wait: what became of a commit whose answer was lost."""
         self._lost = error
         log.info("asking the log whether what was written under %s is committed: %s", self.name, error)
-        for batch, base_offset, _ in ending:
+        for batch, base_offset, _ in written:
             if base_offset != UNKNOWN_OFFSET:
                 try:
                     place = TopicPartition(batch.topic_name, batch.partition)
@@ -262,7 +285,8 @@ class WriteLane:
             for each in ending:
                 self._settles.settle(each)
         elif outcome == "no" and not is_fenced:
-            self._settles.send_again(self.queues, batches)
+            if batches:  # else all have expired, and the partitions may be in a transaction of the caller's by now
+                self._settles.send_again(self.queues, batches)
         else:
             assert cause is not None
             is_certain = outcome == "no" or (is_fenced and lost is None)
@@ -270,6 +294,12 @@ class WriteLane:
             self._settles.fail_uncommitted(batches, cause, "no" if is_certain else "unknown")
         if is_fenced and cause is not None:
             self._settles.fence(cause.code)
+
+
+def _take_overdue(acknowledged: list[Acknowledged], now: float) -> list[Batch]:
+    overdue = [each.batch for each in acknowledged if each.batch.deadline <= now]
+    acknowledged[:] = [each for each in acknowledged if each.batch.deadline > now]
+    return overdue
 
 
 class WriteLanes:
@@ -305,6 +335,10 @@ class WriteLanes:
             self._in_callers.add(queue)
         else:
             self._in_callers.discard(queue)
+
+    @property
+    def are_in_doubt(self) -> bool:
+        return any(lane.is_in_doubt for lane in self.lanes)
 
     def drop(self, *, for_good: bool = False) -> list[Batch]:
         return [batch for lane in self.lanes for batch in lane.drop(for_good=for_good)]

@@ -89,7 +89,7 @@ class Sender:
         self._resumption: Resumption | None = None
         if ids is not None and steps is not None:
             self._resumption = Resumption(ids, steps, common, self.settling, self._naming)
-        expiry = Expiry(common, self.settling)
+        self._expiry = expiry = Expiry(common, self.settling)
         self._placing = Placing(common, self.settling, expiry)
         self.enlisting = Enlisting(common, self.settling, self._resumption)
         produce = Produce(common, self.settling)
@@ -182,6 +182,7 @@ class Sender:
         self._placing.refresh_metadata(now)
         if self._options.idempotent:
             self._naming.ask_for_pid(now)
+        self._expiry.of_uncommitted(now)
         self._collation.collate(now)
         self.enlisting.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader

@@ -1,4 +1,4 @@
-"""A proxy between a client and its brokers that loses the line on purpose: cuts, delays, swallows, duplicates.
+"""A proxy between a client and its brokers that loses the line on purpose: cuts, delays, swallows, ignores, duplicates.
 
     with Proxy(server.address) as proxy:
         producer = Producer(proxy.address)
@@ -174,6 +174,8 @@ class Line:
                 script = self._proxy.script_for(head.key)
                 if script is Fate.LOSE:
                     return
+                if script is Fate.IGNORE:
+                    continue
                 self._asked.append((head.key, head.version, script, False))
                 await _write(self._broker[1], frame)
                 if script is Fate.DUPLICATE:

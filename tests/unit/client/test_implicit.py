@@ -25,6 +25,9 @@ class FakeBatch:
     topic_name = "t"
     partition = 0
 
+    def __init__(self, deadline: float = 120.0) -> None:
+        self.deadline = deadline
+
 
 class FakeSteps:
     """A coordinator that answers as it is told."""
@@ -113,12 +116,15 @@ class Case:
         assert self.implicit.open is not None
         self.implicit.open.added(self.implicit.open.to_add())
 
-    def acknowledged(self, *offsets: int) -> None:
+    def acknowledged(self, *offsets: int, deadline: float = 120.0) -> None:
         assert not self.admits()
         self.add()
         assert self.admits()
         for offset in offsets:
-            self.implicit.hold(Acknowledged(cast("Batch", FakeBatch()), offset, -1))
+            self.implicit.hold(Acknowledged(cast("Batch", FakeBatch(deadline)), offset, -1))
+
+    def overdue(self, now: float) -> list[Persisted]:
+        return [persisted for _, persisted in self.implicit.take_overdue(now)]
 
     def go_on(self, *, all_answered: bool = True, now: float = 0.0) -> None:
         self.implicit.go_on(now, all_answered=all_answered)
@@ -305,6 +311,73 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
     assert not case.seen.delivered
 
 
+@pytest.mark.parametrize("in_the_log", [True, False])
+def test_what_expires_while_its_commit_is_under_way_is_unknown_and_left_out_of_its_outcome(
+    case: Case, in_the_log: bool
+) -> None:
+    """PROD-8: the others are settled by the commit, or sent again; what has expired is settled once."""
+    case.acknowledged(5, deadline=10.0)
+    case.implicit.hold(Acknowledged(cast("Batch", FakeBatch(20.0)), 6, -1))
+    assert case.implicit.expires_at == 10.0
+    case.go_on()
+    assert case.overdue(9.9) == []
+    assert case.overdue(10.0) == ["unknown"]
+    assert case.implicit.expires_at == 20.0
+    case.in_the_log = lambda place, offset: in_the_log
+    case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
+    case.errands.run()
+    assert case.seen.delivered == ([6] if in_the_log else [])
+    assert case.seen.again == ([] if in_the_log else [1])
+    assert case.overdue(10.0) == []
+
+
+def test_a_commit_of_which_all_has_expired_sends_nothing_again(case: Case) -> None:
+    """Its partitions may be in a transaction of the caller's by then."""
+    case.acknowledged(5, 6, deadline=10.0)
+    case.go_on()
+    assert case.overdue(10.0) == ["unknown", "unknown"]
+    asked: list[Offset] = []
+
+    def is_there(place: TopicPartition, offset: Offset) -> bool:
+        asked.append(offset)
+        return False
+
+    case.in_the_log = is_there
+    case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
+    case.errands.run()
+    assert asked == [5], "the log is asked all the same: it says how the lane goes on"
+    assert (case.seen.delivered, case.seen.again, case.seen.failed) == ([], [], [])
+    case.go_on()
+    case.errands.run()
+    assert case.implicit.is_ready, "and the lane goes on"
+
+
+def test_a_lane_is_in_doubt_until_its_commit_is_answered_or_its_transaction_aborted(case: Case) -> None:
+    assert not _is_in_doubt(case)
+    case.acknowledged(5)
+    case.go_on()
+    assert _is_in_doubt(case)
+    case.errands.run()
+    assert not _is_in_doubt(case)
+    case.acknowledged(6)
+    case.implicit.fail(SendFailed("too large", persisted="no"))
+    case.go_on()
+    assert _is_in_doubt(case)
+    case.errands.run()
+    assert not _is_in_doubt(case)
+
+
+def test_what_expires_before_its_commit_is_asked_for_is_certainly_not_there(case: Case) -> None:
+    case.acknowledged(5, deadline=10.0)
+    case.go_on(all_answered=False)
+    assert case.overdue(10.0) == ["no"]
+    case.implicit.fail(SendFailed("its time is over", persisted="no"))
+    case.go_on(now=10.0)
+    case.errands.run()
+    assert case.steps.ends == [False], "it is aborted"
+    assert case.implicit.is_ready
+
+
 def test_a_partition_gets_a_lane_at_its_leader_with_as_few_others_as_possible() -> None:
     def lane(node: int) -> WriteLane:
         write_id = WriteId(cast("Any", FakeSteps()), f"w{node}", WHO, node)
@@ -320,6 +393,10 @@ def test_a_partition_gets_a_lane_at_its_leader_with_as_few_others_as_possible() 
     assert chosen[2] is chosen[3], "there is no other at that broker"
     assert chosen[4].node == 1, "nobody is at broker 9: the one with the fewest"
     assert [lanes.of(queue) for queue in queues] == chosen, "a partition keeps its lane"
+
+
+def _is_in_doubt(case: Case) -> bool:
+    return WriteLanes([case.implicit]).are_in_doubt
 
 
 def _raise(error: FencepostError) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What has waited too long (PROD-8): for its topic's partitions, in its queue, or for an answer."""
+"""What has waited too long (PROD-8): for its topic's partitions, in its queue, for an answer, or for a commit."""
 
 from __future__ import annotations
 
@@ -67,6 +67,15 @@ class Expiry:
                 self._agenda.due(ask_at, now)
             if not queue.topic.roaming:
                 return  # in order: those behind it have more time
+
+    def of_uncommitted(self, now: float) -> None:
+        """An owner's records that are acknowledged: they too fail when their time is over, however long the coordinator
+        takes for the commit."""
+        for lane in self._standing.lanes.lanes if self._standing.lanes is not None else ():
+            for batch, persisted in lane.take_overdue(now):
+                error = Expired(self._reason("not committed"), persisted=persisted, **where(batch))
+                self._settling.fail(batch, error, with_its_lane=persisted == "no")
+            self._agenda.due(lane.expires_at, now)
 
     def _reason(self, what: str) -> str:
         last = self._brokers.last_error
