@@ -191,6 +191,7 @@ def test_a_producer_goes_on_when_its_records_are_gone(
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_producer_goes_on_when_the_server_has_forgotten_it(tmp_path: Path, client: Client) -> None:
+    """IDEM-2."""
     with (
         fencepost.Server(tmp_path, background_interval_ms=20, producer_expiry_ms=300) as server,
         Admin(server.address) as admin,

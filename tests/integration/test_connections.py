@@ -230,7 +230,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_long_poll_is_no_trouble(
 
 
 def test_pipelined_batches_are_stored_in_the_order_sent(client: RawClient, topic: str) -> None:
-    """IDEM-6."""
+    """IDEM-6, PROD-3."""
     pid = client.new_pid()
     for number in range(100):
         client.send_produce(topic, batch([b"%d" % number], pid=pid, epoch=0, sequence=number))

@@ -67,10 +67,12 @@ def test_version_1_has_an_optional_group_and_answers_with_it(connect: Any, name:
 
 
 def test_if_there_is_no_owner_the_requesting_connection_becomes_it_with_generation_1(connect: Any, name: str) -> None:
+    """OWN-3."""
     assert generations(own(connect(), (name, 5))) == [1]
 
 
 def test_if_the_existing_owner_has_a_higher_generation_the_request_fails(connect: Any, name: str) -> None:
+    """OWN-4."""
     a, b, c = connect(), connect(), connect()
     own(a, (name, 1))
     assert generations(own(b, (name, 1))) == [2]
@@ -83,6 +85,7 @@ def test_if_the_existing_owner_has_a_higher_generation_the_request_fails(connect
 def test_if_the_existing_owner_has_an_equal_or_lower_generation_its_connection_is_severed(
     connect: Any, name: str
 ) -> None:
+    """OWN-2, OWN-5."""
     a, b, c = connect(), connect(), connect()
     own(a, (name, 1))
     assert generations(own(b, (name, 1))) == [2]
@@ -92,6 +95,7 @@ def test_if_the_existing_owner_has_an_equal_or_lower_generation_its_connection_i
 
 
 def test_generation_0_always_succeeds_and_resets(connect: Any, name: str) -> None:
+    """OWN-6."""
     a, b = connect(), connect()
     own(a, (name, 1))
     assert generations(own(b, (name, 0))) == [1]
@@ -99,6 +103,7 @@ def test_generation_0_always_succeeds_and_resets(connect: Any, name: str) -> Non
 
 
 def test_the_last_generation_is_refused_until_a_reset(connect: Any, name: str) -> None:
+    """OWN-5, OWN-6."""
     last = 2**31 - 1
     a, b, c = connect(), connect(), connect()
     own(a, (name, 1))
@@ -108,6 +113,7 @@ def test_the_last_generation_is_refused_until_a_reset(connect: Any, name: str) -
 
 
 def test_a_claim_of_several_is_all_or_nothing(connect: Any, name: str) -> None:
+    """OWN-7."""
     a, b, c = connect(), connect(), connect()
     own(a, (f"{name}-x", 1))
     own(b, (f"{name}-y", 1))
@@ -119,6 +125,7 @@ def test_a_claim_of_several_is_all_or_nothing(connect: Any, name: str) -> None:
 
 
 def test_a_connection_that_ends_owns_nothing_any_more(connect: Any, name: str) -> None:
+    """OWN-2, OWN-8."""
     a, b = connect(), connect()
     own(a, (name, 1))
     a.close()
@@ -161,6 +168,7 @@ def test_a_waiting_claim_severs_nobody_and_times_out(connect: Any, name: str) ->
 
 
 def test_an_owner_that_is_silent_longer_than_its_session_is_severed(connect: Any, name: str) -> None:
+    """OWN-8, by a session."""
     a, b = connect(), connect()
     own(a, (name, 1), session_ms=100)
     assert generations(own(b, (name, 1), wait_ms=30_000)) == [1]
@@ -186,6 +194,7 @@ def test_bad_input_is_an_invalid_request_with_the_reason(connect: Any, fields: d
 
 
 def test_a_guarded_topic_takes_writes_from_the_owner_alone(connect: Any, name: str) -> None:
+    """OWN-9."""
     a, b = connect(), connect()
     a.create_topic(name, configs={"fencepost.writer.group": "writers"})
     assert a.produce(name, batch([b"x"])).error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -198,6 +207,7 @@ def test_a_guarded_topic_takes_writes_from_the_owner_alone(connect: Any, name: s
 
 
 def test_a_guarded_topic_is_read_by_the_owner_alone(connect: Any, name: str) -> None:
+    """OWN-9."""
     a = connect()
     a.create_topic(name, configs={"fencepost.reader.group": "readers"})
     a.produce(name, batch([b"x"]))

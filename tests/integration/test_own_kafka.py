@@ -161,6 +161,7 @@ def test_every_resource_has_its_own_generation(owners: Owners) -> None:
 
 
 def test_a_claim_without_a_group_is_made_in_the_default_group(owners: Owners) -> None:
+    """OWN-1: the group is optional."""
     claim = owners.make().own(resources=[owners.resource], generation=0)
     assert claim.group == "default"
     claim.release()
@@ -242,6 +243,7 @@ def test_the_server_says_which_road_to_take(kafka: Any, name: str) -> None:
 
 
 def test_who_owns_what_can_be_read_without_disturbing_anybody(owners: Owners) -> None:
+    """OWN-2: the table, as records of the group's topic."""
     producer = owners.make()
     claim = producer.own(owners.group, ["b", "a"], generation=1)
     producer.own(owners.group, ["given back"], generation=1).release()

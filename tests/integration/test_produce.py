@@ -44,6 +44,7 @@ def test_every_version_of_produce_stores_the_batch(client: RawClient, name: str,
 
 
 def test_one_request_may_carry_several_partitions_and_topics(client: RawClient, name: str) -> None:
+    """PROD-9."""
     client.create_topic(f"{name}-a", partitions=3)
     client.create_topic(f"{name}-b", partitions=1)
     client.send_produce_many({f"{name}-a": {0: batch([b"0"]), 2: batch([b"2"] * 2)}, f"{name}-b": {0: batch([b"b"])}})
@@ -58,6 +59,7 @@ def test_one_request_may_carry_several_partitions_and_topics(client: RawClient, 
 
 
 def test_a_bad_partition_does_not_spoil_its_neighbours(client: RawClient, name: str) -> None:
+    """PROD-6."""
     client.create_topic(name, partitions=3)
     parts = {0: batch([b"good"]), 1: with_wrong_checksum(batch([b"bad"])), 2: batch([b"good"]), 3: batch([b"nowhere"])}
     client.send_produce_many({name: dict(parts)})

@@ -100,7 +100,7 @@ BINARY = [b"\xff\x00\x80", b"", None, b"text", "\u00e9\u2028".encode(), b'{"base
 def test_json_that_was_consumed_is_produced_to_the_same_bytes(
     shell: Shell, fencepost_server: fencepost.Server, name: str
 ) -> None:
-    """PROD-1"""
+    """Also bytes that are no text, nothing at all, headers and times."""
     copy = f"{name}-copy"
     with fencepost.Producer(fencepost_server.address) as producer:
         for number, value in enumerate(BINARY):

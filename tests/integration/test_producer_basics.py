@@ -33,6 +33,7 @@ def read_all(client: RawClient, topic: str, partition: int = 0) -> list[bytes | 
 def test_records_arrive_in_order_and_every_ticket_says_where(
     server: TestedServer, client: RawClient, topic: str
 ) -> None:
+    """PROD-4."""
     with Producer(server.address) as producer:
         tickets = [producer.send(topic, b"%d" % i, key=b"k") for i in range(2000)]
     assert read_all(client, topic) == [b"%d" % i for i in range(2000)]
@@ -55,6 +56,7 @@ def test_weaker_acknowledgements_keep_the_order(
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_accepted(server: TestedServer, client: RawClient, topic: str, compression: str) -> None:
+    """PROD-9."""
     with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]
         for i in range(500):
             producer.send(topic, b"%d" % i * 10)
@@ -72,6 +74,7 @@ def test_keys_go_where_every_kafka_client_puts_them(server: TestedServer, client
 def test_many_threads_may_send_at_once_and_each_keeps_its_order(
     server: TestedServer, client: RawClient, topic: str
 ) -> None:
+    """PROD-2, PROD-4."""
     with Producer(server.address) as producer:
 
         def caller(number: int) -> None:
@@ -143,6 +146,7 @@ def test_a_server_that_is_not_there_fails_the_record_with_the_reason() -> None:
 
 
 def test_memory_that_is_full_raises_where_that_was_chosen(server: TestedServer, topic: str) -> None:
+    """PROD-1."""
     with Proxy(server.address) as proxy:
         producer = Producer(proxy.address, buffer_memory=100_000, when_full="raise")
         producer.send(topic, b"v").result(30)

@@ -144,6 +144,7 @@ def test_a_member_offers_a_hundred_protocols_at_most() -> None:
 
 
 def test_so_many_producers_are_remembered_and_no_more() -> None:
+    """IDEM-3."""
     with connected(max_producers=3) as client:
         client.create_topic("t", 2)
 

@@ -87,7 +87,7 @@ def play(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 400, RUNS_PER_TEST))
 def test_whatever_happens_every_ticket_tells_the_truth(seed: int) -> None:
-    """PROD-4, PROD-8, IDEM-6."""
+    """PROD-4, PROD-8, PROD-10, IDEM-6."""
     for each in range(seed, seed + RUNS_PER_TEST):
         try:
             play(each)

@@ -114,7 +114,8 @@ def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturb
 
 @pytest.mark.soak
 def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation(servers: str, name: str) -> None:
-    """A cluster of two executors; one dies with the frozen batches it stored, and what is computed anew differs."""
+    """PIPE-4, PIPE-5. A cluster of two executors; one dies with the frozen batches it stored, and what is computed anew
+    differs."""
     with Admin(servers) as admin:
         admin.create_topic(name, 3)
     command = [sys.executable, "-m", "tests.support.spark_cluster", servers, name, name, "2000"]

@@ -53,6 +53,7 @@ def test_a_target_that_is_missing_or_guarded_and_too_long_a_transaction_are_foun
 
 
 def test_a_server_that_nobody_reaches_is_found_from_everywhere(spark: SparkSession) -> None:
+    """PIPE-5."""
     found = fencepost.spark.check(spark, f"127.0.0.1:{free_port()}")
     assert findings(found) == {
         "driver reaches the server": False,
@@ -65,6 +66,7 @@ def test_a_server_that_nobody_reaches_is_found_from_everywhere(spark: SparkSessi
 def test_another_version_on_the_executors_is_found(
     spark: SparkSession, ours: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """PIPE-5."""
     real = fencepost.__version__
     monkeypatch.setattr(readiness, "__version__", "99.0")  # of the driver; the executors have the real one
     found = fencepost.spark.check(spark, ours)
@@ -75,7 +77,7 @@ def test_another_version_on_the_executors_is_found(
 def test_executors_without_the_package_are_found(
     spark: SparkSession, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their Python is another one: the same version, and nothing installed."""
+    """PIPE-5. Their Python is another one: the same version, and nothing installed."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
     found = fencepost.spark.check(spark, ours)

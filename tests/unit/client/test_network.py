@@ -1,4 +1,4 @@
-"""The selector loop's network: what happens is told, and nobody sleeps on news."""
+"""The selector loop's network: what happens is told, and nobody sleeps on news (PROD-3)."""
 
 from __future__ import annotations
 

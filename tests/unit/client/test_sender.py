@@ -1,4 +1,5 @@
-"""The send thread, stepped: every failure of the source document, without a socket and without waiting."""
+"""The send thread, stepped turn by turn: every failure of the source document, without a socket and without waiting
+(PROD-2, PROD-10)."""
 
 from __future__ import annotations
 
@@ -68,6 +69,7 @@ def test_the_first_send_to_a_new_topic_does_not_wait_for_metadata_and_keeps_the_
 
 
 def test_records_with_and_without_a_key_keep_their_order_where_there_is_one_partition() -> None:
+    """PROD-4, PROD-5."""
     on = cluster(t=1)
     producer = proven(on)
     for i in range(10):
@@ -122,7 +124,20 @@ def test_an_answer_that_never_comes_is_given_up_after_the_request_timeout_and_as
     assert 5.0 <= producer.clock.monotonic() - started < 7.0
 
 
+def test_several_requests_are_under_way_to_one_broker_at_once() -> None:
+    """PROD-3: nobody waits for the answer to the first before the second leaves."""
+    on = cluster(t=1)
+    producer = proven(on)
+    on.next(Api.PRODUCE, Delayed(1.0), Delayed(1.0), Delayed(1.0))
+    tickets = three(producer)
+    assert [broker.requests for broker in producer.sender.stats().brokers] == [3]
+    assert not any(ticket.done() for ticket in tickets)
+    producer.settle()
+    assert values(on) == ["first", "M1", "M2", "M3"]
+
+
 def test_a_whole_pipeline_lost_with_its_connection_is_sent_again_in_order() -> None:
+    """PROD-3, PROD-4, IDEM-6."""
     on = cluster(t=1)
     producer = proven(on)
     on.next(Api.PRODUCE, Fate.ANSWER, Fate.CUT)
@@ -500,6 +515,7 @@ def test_one_request_carries_a_batch_of_each_partition_that_its_broker_leads() -
 
 
 def test_records_that_come_while_a_batch_is_under_way_are_gathered_into_one() -> None:
+    """PROD-9."""
     on = cluster(t=1)
     on.latency = 0.004
     producer = proven(on)
@@ -515,6 +531,7 @@ def test_records_that_come_while_a_batch_is_under_way_are_gathered_into_one() ->
 
 
 def test_linger_holds_a_batch_back_until_it_is_over_or_somebody_flushes() -> None:
+    """PROD-9."""
     on = cluster(t=1)
     producer = proven(on, linger=1.0)
     ticket = producer.send("t", b"waits", partition=0)
@@ -543,6 +560,7 @@ def test_without_idempotence_one_batch_of_a_partition_is_under_way_and_no_pid_is
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_batches_are_compressed_when_they_are_drained(compression: str) -> None:
+    """PROD-2, PROD-9."""
     on = cluster(t=1)
     producer = SteppedProducer(on, compression=compression)  # type: ignore[arg-type]
     for i in range(100):

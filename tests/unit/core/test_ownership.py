@@ -1,4 +1,4 @@
-"""The rule of `own`: each sentence of the source document, then what goes beyond it."""
+"""The rule of `own`: each sentence of the source document (OWN-2 to OWN-8), then what goes beyond it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def severed(judged: Judgement[str]) -> list[str]:
 
 
 def test_if_there_is_no_such_owner_the_requesting_process_is_made_the_owner_with_generation_1() -> None:
+    """OWN-3."""
     table: Ownership[str] = Ownership()
     assert granted(claim(table, "a", ("r", 7))) == [1]
     assert table.owns("a", "g", "r")
 
 
 def test_if_the_existing_owner_has_a_higher_generation_the_request_fails_and_nothing_changes() -> None:
+    """OWN-4."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))
     claim(table, "b", ("r", 5))
@@ -42,6 +44,7 @@ def test_if_the_existing_owner_has_a_higher_generation_the_request_fails_and_not
 
 @pytest.mark.parametrize(("asked", "given"), [(3, 4), (4, 4), (9, 9)])
 def test_if_the_existing_owner_has_an_equal_or_lower_generation_it_is_severed(asked: int, given: int) -> None:
+    """OWN-5."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))
     claim(table, "b", ("r", 3))
@@ -52,6 +55,7 @@ def test_if_the_existing_owner_has_an_equal_or_lower_generation_it_is_severed(as
 
 
 def test_generation_0_always_succeeds_in_claiming_the_resource_and_resets_the_generation() -> None:
+    """OWN-6."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))
     claim(table, "b", ("r", 100))
@@ -61,6 +65,7 @@ def test_generation_0_always_succeeds_in_claiming_the_resource_and_resets_the_ge
 
 
 def test_past_the_last_generation_a_claim_is_refused_until_a_reset() -> None:
+    """OWN-5, OWN-6."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))
     assert granted(claim(table, "b", ("r", MAX_GENERATION))) == [MAX_GENERATION]
@@ -69,6 +74,7 @@ def test_past_the_last_generation_a_claim_is_refused_until_a_reset() -> None:
 
 
 def test_a_claim_of_several_is_all_or_nothing_and_says_which_was_refused() -> None:
+    """OWN-7."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("x", 1))
     claim(table, "b", ("y", 1))
@@ -80,13 +86,42 @@ def test_a_claim_of_several_is_all_or_nothing_and_says_which_was_refused() -> No
     assert table.holding("g", "z") is None
 
 
+def test_generation_0_resets_nothing_beside_a_resource_that_is_refused() -> None:
+    """OWN-6, OWN-7: "always" is said of a resource, "all or nothing" of the claim."""
+    table: Ownership[str] = Ownership()
+    claim(table, "a", ("x", 1))
+    claim(table, "b", ("x", 5))
+    claim(table, "c", ("y", 1))
+    claim(table, "d", ("y", 9))
+    judged = claim(table, "e", ("x", 0), ("y", 1))
+    assert isinstance(judged, Refused)
+    assert [(row.name, row.generation) for row in judged.rows] == [("y", 9)]
+    kept = table.holding("g", "x")
+    assert kept is not None
+    assert (kept.owner, kept.generation) == ("b", 5)
+
+
+def test_an_owner_that_resets_what_it_owns_is_not_severed() -> None:
+    """OWN-6, OWN-8: its generation is 1 again, and its token is a new one."""
+    table: Ownership[str] = Ownership()
+    claim(table, "a", ("r", 1))
+    before = claim(table, "b", ("r", 5))
+    judged = claim(table, "b", ("r", 0))
+    assert isinstance(before, Granted)
+    assert isinstance(judged, Granted)
+    assert (granted(judged), severed(judged)) == ([1], [])
+    assert judged.rows[0].token > before.rows[0].token
+
+
 def test_an_owner_of_several_is_severed_once() -> None:
+    """OWN-2, OWN-5."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("x", 1), ("y", 1))
     assert severed(claim(table, "b", ("x", 1), ("y", 1))) == ["a"]
 
 
 def test_the_owner_claiming_again_is_told_what_it_has_and_does_not_sever_itself() -> None:
+    """OWN-8."""
     table: Ownership[str] = Ownership()
     first = claim(table, "a", ("r", 1))
     again = claim(table, "a", ("r", 50))
@@ -97,6 +132,7 @@ def test_the_owner_claiming_again_is_told_what_it_has_and_does_not_sever_itself(
 
 
 def test_a_connection_that_ends_owns_nothing_any_more() -> None:
+    """OWN-2, OWN-8."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("x", 1), ("y", 1))
     assert table.ended("a") == [("g", "x"), ("g", "y")]
@@ -105,6 +141,7 @@ def test_a_connection_that_ends_owns_nothing_any_more() -> None:
 
 
 def test_groups_do_not_know_each_other() -> None:
+    """OWN-1, OWN-2: the table is by group and resource."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1), group="one")
     assert severed(claim(table, "b", ("r", 1), group="two")) == []

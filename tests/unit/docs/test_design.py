@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from tests.support.names import defined
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.unit
@@ -18,25 +18,11 @@ TEXT = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([\w/]+\.(?:py|pyx|pxi))(?::([\w.]+))?`", TEXT)))
 
 
-def _defined(file: Path) -> set[str]:
-    """Functions, classes and methods: `name`, `Class.name`."""
-    text = file.read_text(encoding="utf-8")
-    if file.suffix != ".py":  # Cython: its classes and functions, without their methods
-        return set(re.findall(r"^(?:cdef class|class|def|cpdef \w+) (\w+)", text, re.MULTILINE))
-    found: set[str] = set()
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
-    return found
-
-
 @pytest.mark.parametrize(("file", "name"), NAMED)
 def test_what_is_named_exists(file: str, name: str) -> None:
     path = PACKAGE / file
     assert path.exists(), f"DESIGN.md names {file}"
-    assert not name or name in _defined(path), f"DESIGN.md names {name} of {file}"
+    assert not name or name in defined(path), f"DESIGN.md names {name} of {file}"
 
 
 def test_the_way_of_a_record_is_told_by_function() -> None:
