@@ -5,6 +5,7 @@ Writing
     bulk.py, record_size.py           tables as a whole; how large a record will be
     checks.py                         what cannot be meant is refused by its name, here and below
     queue.py, partition_queue.py      between the caller's threads and the send thread
+    filling.py, waiting_room.py       records into batches; those that cannot be put into one yet
     ticket.py, failures.py            what `send` hands back; what failed and nobody has looked at
     sender.py, sending/               the send thread, and its parts
     stats.py                          what `Producer.stats` shows

@@ -75,7 +75,8 @@ class Sender:
         self._network = network
         self._clock = clock
         self.queues = Queues(options, clock, network.wake, self.trouble)
-        self.queues.needs_partitions = ids is not None
+        if ids is not None:
+            self.queues.name_partitions()
         self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self.metadata, on_kept_out=self._kept_out)
         self.tenure = Tenure(self.brokers, self.metadata, clock, options.request_timeout, self._lost_what_it_owned)

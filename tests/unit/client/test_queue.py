@@ -208,14 +208,14 @@ def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_mo
     for i in range(3):
         producer.send("t", b"%d" % i)
     queues = producer.sender.queues
-    append, delayed = queues._append, []
+    append, delayed = queues._filling.append, []
 
     def send_meanwhile(*record: Any) -> Ticket:
         ticket = append(*record)
         queues.intake.send("t", b"later")
         return ticket
 
-    monkeypatch.setattr(queues, "_append", send_meanwhile)
+    monkeypatch.setattr(queues._filling, "append", send_meanwhile)
     monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
     producer.settle()
     assert on.values("t", 0) == [b"0", b"1", b"2"]

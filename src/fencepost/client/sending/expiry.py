@@ -33,7 +33,7 @@ class Expiry:
             self._agenda.due(first, now)
             if first <= now:
                 error = Expired(self._reason("no answer about the topic"), persisted="no", topic=topic.name)
-                self._queues.fail_waiting(topic, error, expired_at=now)
+                self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
                 self._settling.note_early_failures()
 
     def of_queued(self, queue: PartitionQueue, now: float) -> bool:

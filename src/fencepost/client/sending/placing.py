@@ -32,7 +32,7 @@ class Placing:
             self._metadata.want(topic.name, now)
             count = self._metadata.partition_count(topic.name)
             if count:
-                self._queues.place(topic, count)
+                self._queues.waiting_room.place(topic, count)
                 self._settling.note_early_failures()
             else:
                 self._wait_for(topic, now)
@@ -56,7 +56,7 @@ class Placing:
             self._expiry.of_waiting(topic, now)
             return
         self._metadata.forget(topic.name)  # the next send asks anew
-        self._queues.fail_waiting(topic, error)
+        self._queues.waiting_room.fail_waiting(topic, error)
         self._settling.note_early_failures()
 
     def refresh_metadata(self, now: float) -> None:

@@ -95,10 +95,10 @@ class Settling:
 
     def note_early_failures(self) -> None:
         """Of records that never had a batch; at once after they may have failed, for somebody may wait for them."""
-        while self._queues.failures:
-            lone = self._queues.failures.popleft()
+        while self._queues.waiting_room.failures:
+            lone = self._queues.waiting_room.failures.popleft()
             self.failed(lone)
-            self._queues.noted(lone)
+            self._queues.waiting_room.noted(lone)
 
     # --- a queue ---
 
@@ -121,7 +121,7 @@ class Settling:
 
     def _fail_unplaced(self, cause: FencepostError) -> None:
         for topic in self._queues.topics_to_place():
-            self._queues.fail_waiting(topic, said_of(cause, "no", topic=topic.name))
+            self._queues.waiting_room.fail_waiting(topic, said_of(cause, "no", topic=topic.name))
         self.note_early_failures()
 
     def kept_out(self, address: Address | None, error: FencepostError) -> None:
@@ -187,7 +187,7 @@ class Settling:
         while to_fail:
             settlement = to_fail.pop(0)
             if not isinstance(settlement, Batch):
-                self._queues.noted(settlement)
+                self._queues.waiting_room.noted(settlement)
             elif settlement.parts is not None:
                 to_fail += [part for part in settlement.parts if not part.settled]
             else:
