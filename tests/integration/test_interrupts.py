@@ -63,9 +63,12 @@ def begin(ours: TestedServer, tmp_path: Path) -> Iterator[Callable[..., Command]
         command.process.stdin.close()
 
 
-def assert_one_line(command: Command, code: int) -> None:
+def assert_one_line(command: Command, code: int, before: str = "") -> None:
+    """`before`: how the line begins that the command had said until then, if it had."""
     assert code == 130, command.err.read_text()
-    assert command.err.read_text().strip() == "fencepost: interrupted"
+    *said, last = filter(None, command.err.read_text().splitlines())
+    assert last == "fencepost: interrupted"
+    assert [line.startswith(before) for line in said] == ([True] if before else [])
 
 
 def test_a_reader_that_follows(begin: Callable[..., Command], ours: TestedServer, name: str) -> None:
@@ -107,7 +110,7 @@ def test_one_that_waits_for_its_turn(begin: Callable[..., Command], ours: Tested
     command = begin("own", name, "it", "--", "true")
     with fencepost.Admin(ours.address) as admin:
         command.until(lambda: admin.owners(name).waiting)
-        assert_one_line(command, command.interrupt())
+        assert_one_line(command, command.interrupt(), before="fencepost: waiting: ")
         while admin.owners(name).waiting:  # until the server has noticed the end of the connection
             time.sleep(0.01)
     assert holder.interrupt() == 130

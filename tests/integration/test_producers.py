@@ -80,7 +80,7 @@ def test_duplicates_and_refused_batches_do_not_move_the_last_sequence(client: Ra
 
 
 def test_a_new_epoch_and_the_wrap_are_seen(client: RawClient, topic: str) -> None:
-    pid = client.new_pid()
+    pid = (1 << 40) + client.new_pid()  # one that this server has issued would have to begin at 0
     client.produce(topic, batch([b"a"] * 4, pid=pid, epoch=2, sequence=MAX_SEQUENCE - 1))
     [state] = describe(client, topic).active_producers
     assert (state.producer_epoch, state.last_sequence) == (2, 1)

@@ -307,9 +307,9 @@ class PartitionLog:
         if before > self.start_offset:
             self._move_start(before)
 
-    def apply_retention(self, now_ms: Milliseconds) -> int:
-        """Takes segments out of the log that have had their time, and says how many. Their files go with the next
-        snapshot, which is then due at once."""
+    def apply_retention(self, now_ms: Milliseconds, *, only_deleted: bool = False) -> int:
+        """Takes segments out of the log that have had their time (`only_deleted`: only those before its start), and
+        says how many. Their files go with the next snapshot, which is then due at once."""
         if self._compacting is not None or self.failed is not None:
             return 0
         segments = self._segments
@@ -320,6 +320,7 @@ class PartitionLog:
             end_offset=self.end_offset,
             upto=self.last_stable_offset,
             now_ms=now_ms,
+            only_deleted=only_deleted,
         )
         if count and count == len(segments):
             try:

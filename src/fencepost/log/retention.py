@@ -22,9 +22,12 @@ def count_expired(
     end_offset: Offset,
     upto: Offset,
     now_ms: Milliseconds,
+    only_deleted: bool = False,
 ) -> int:
     """How many segments from the beginning may go. None that reaches beyond `upto`. The active one may be among them,
-    if it holds something and all of that is deleted or too old: then an empty one takes its place."""
+    if it holds something and all of that is deleted or too old: then an empty one takes its place. `only_deleted`: only
+    those before the log's start, whatever their age and size."""
+    deletes = config.deletes and not only_deleted
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for number, segment in enumerate(segments):
@@ -33,8 +36,8 @@ def count_expired(
         if end > upto or segment.size == 0:
             break
         deleted = end <= start_offset
-        too_old = config.deletes and 0 <= config.retention_ms < now_ms - _youngest(segment)
-        too_much = config.deletes and config.retention_bytes >= 0 and sealed and surplus >= segment.size
+        too_old = deletes and 0 <= config.retention_ms < now_ms - _youngest(segment)
+        too_much = deletes and config.retention_bytes >= 0 and sealed and surplus >= segment.size
         if not (deleted or too_old or too_much):
             break
         surplus -= segment.size

@@ -41,7 +41,8 @@ async def _delete(broker: Broker, request: Request, topic: str, index: int, befo
         if not 0 <= offset <= log.high_watermark:
             raise ServerError(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_records(offset)
-        log.apply_retention(broker.clock.now_ms())  # whole segments go at once, not in the next round
+        # Whole segments go at once, not in the next round; but nothing that the request does not name.
+        log.apply_retention(broker.clock.now_ms(), only_deleted=True)
         await partition.save_snapshot()
     except FencepostError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
