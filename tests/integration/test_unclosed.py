@@ -232,3 +232,58 @@ def test_a_producer_of_which_only_send_is_kept_is_no_garbage(ours: TestedServer,
 
     with pytest.warns(ResourceWarning):
         forgotten(keep_only_send)
+
+
+def test_a_producer_without_a_server_does_not_take_another_ones_time_at_the_end(ours: TestedServer, topic: str) -> None:
+    """All wait together: records that linger are sent at once, also those of the producer that is looked at last."""
+    script = f"""
+import fencepost
+nobody_there = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=1.0)
+nobody_there.send("orders", b"value")
+lingers = fencepost.Producer({ours.address!r}, exit_timeout=1.0, linger=60.0)
+lingers.send({topic!r}, b"value", partition=0)
+"""
+    lines = [line for line in run(script).stderr.splitlines() if line.startswith("fencepost: ")]
+    assert values(ours.address, topic) == ["value"]
+    assert [topics for line in lines for topics in ("orders: 1", topic) if topics in line] == ["orders: 1"]
+
+
+def test_a_warning_that_is_an_error_does_not_cost_another_producers_records(ours: TestedServer, topic: str) -> None:
+    script = f"""
+import fencepost
+producers = [fencepost.Producer({ours.address!r}, linger=60.0) for _ in range(3)]
+for number, producer in enumerate(producers):
+    producer.send({topic!r}, str(number), partition=0)
+"""
+    ended = run(script, "-W", "error::ResourceWarning")
+    assert sorted(values(ours.address, topic)) == ["0", "1", "2"]
+    assert "unclosed fencepost producer" in ended.stderr
+
+
+def test_what_a_garbage_producer_loses_is_said_once_also_when_the_program_ends() -> None:
+    script = f"""
+import fencepost, gc
+producer = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=0.5)
+producer.send("orders", b"value")
+del producer
+gc.collect()
+"""
+    assert run(script).stderr.count("1 record not delivered") == 1
+
+
+def test_what_a_garbage_producer_loses_is_said_also_if_nobody_waits_for_it_any_more() -> None:
+    """Ctrl-C while the program ends."""
+    script = f"""
+import fencepost, gc, os, signal, threading
+from fencepost.client.unclosed import Remains
+producer = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=60.0)
+producer.send("orders", b"value")
+del producer
+gc.collect()
+at_exit = Remains.at_exit
+def interrupted(remains, begun):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    at_exit(remains, begun)
+Remains.at_exit = interrupted
+"""
+    assert run(script).stderr.count("1 record not delivered") == 1

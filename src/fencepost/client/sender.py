@@ -150,6 +150,11 @@ class Sender:
         self._finish_by = self._clock.monotonic() + seconds
         self._network.wake()
 
+    def finish_soon(self) -> None:
+        """From any thread: batches do not wait to become full from now on."""
+        self.queues.hurry()
+        self._network.wake()
+
     def _has_finished(self) -> bool:
         if self._finish_by is None:
             return False

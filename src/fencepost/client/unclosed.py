@@ -41,6 +41,8 @@ class Remains:
         self._end = end
         self._pid = os.getpid()
         self._is_orphan = False
+        self._unsaid = ["what is lost"]
+        """Whoever takes it says it: the send thread, or the one that ends the program."""
         self._finalizer: weakref.finalize[[], object] | None = None
         self.thread = threading.Thread(target=self._run, name="fencepost-send", daemon=True)
 
@@ -74,6 +76,10 @@ class Remains:
 
     # --- the end of the process ---
 
+    def hurry(self) -> None:
+        """From now on nothing waits for more records to come."""
+        self._sender.finish_soon()
+
     def at_exit(self, begun: float) -> None:
         """Waits for `exit_timeout` from `begun`, which all producers have in common."""
         sender = self._sender
@@ -88,7 +94,11 @@ class Remains:
             self._warn()
 
     def _say(self, when: str) -> None:
-        lost = self._sender.left_over if self._is_orphan else self._sender.undelivered()
+        try:
+            self._unsaid.pop()
+        except IndexError:
+            return
+        lost = self._sender.left_over or self._sender.undelivered()
         if not lost:
             return
         last = self._sender.brokers.last_error
@@ -115,13 +125,21 @@ def _complain(line: str) -> None:
 
 
 def _at_exit() -> None:
+    """All producers have the same time, and what happens to one is no reason to leave out the others."""
     begun = time.monotonic()
+    error: Exception | None = None
+    for remains in list(_running):
+        remains.hurry()
     for remains in list(_running):
         _running.pop(remains, None)
         try:
             remains.at_exit(begun)
         except KeyboardInterrupt:
             begun = float("-inf")  # the user waits for nothing more; the others still say what they have lost
+        except Exception as its:  # noqa: BLE001 - a warning that the user has made an error
+            error = error or its
+    if error is not None:
+        raise error
 
 
 def _forget() -> None:
