@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from fencepost.client.channel import Channel
-from fencepost.client.settings import Address, parse_address
+from fencepost.client.routing import Routes
+from fencepost.client.settings import Address, ClientSettings, parse_address
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages
@@ -195,3 +196,29 @@ def test_many_threads_share_a_channel_and_each_gets_its_own_answer(fencepost_ser
             return bool(topic.name == f"unknown-{number}")
 
         assert all(pool.map(ask, range(200)))
+
+
+def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(fencepost_server: Server) -> None:
+    """Another one has answered, the routes are closed, and only then does the thread of the first one get its turn."""
+    slow = parse_address(fencepost_server.address)
+    fast = Address("localhost", slow.port)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def versions(channel: Channel) -> str:
+        if channel.address == slow:
+            begun.set()
+            assert go_on.wait(60)
+            channel.versions()
+            assert channel._socket is not None
+            ended.set()
+        return channel.address.host
+
+    routes = Routes(ClientSettings((slow, fast)))
+    assert routes.whoever(versions) == fast.host
+    assert begun.is_set()
+    (late,) = [thread for thread in threading.enumerate() if thread.name == "fencepost-ask"]
+    routes.close()
+    go_on.set()
+    late.join(60)
+    assert ended.is_set()
+    assert routes.channel(slow)._socket is None

@@ -62,8 +62,10 @@ class Routes(Closing):
         self._channels: dict[Address, Channel] = {}
         self._answered: tuple[Address, ...] = ()
         """Who answered last, if anybody: one that is silent is not asked first again and again."""
+        self._closes = 0
 
     def close(self) -> None:
+        self._closes += 1
         for channel in list(self._channels.values()):
             channel.close()
 
@@ -101,12 +103,16 @@ class Routes(Closing):
         if len(candidates) == 1:
             return call(self.channel(candidates[0]))
         outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
+        closes = self._closes
 
         def ask(address: Address) -> None:
+            channel = self.channel(address)
             try:
-                outcomes.put((address, call(self.channel(address))))
+                outcomes.put((address, call(channel)))
             except BaseException as error:  # noqa: BLE001 - raised, or passed over, by the thread that waits
                 outcomes.put((address, error))
+            if self._closes != closes:  # all was closed before this one had begun: nobody else gives its socket back
+                channel.close()
 
         hedge: Hedge[Address] = Hedge(time.monotonic())
         left = dict.fromkeys(candidates)
