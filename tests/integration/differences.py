@@ -112,4 +112,9 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.NONE,
         "the newer transaction protocol (KIP-890, part 2) is not offered: partitions are added by AddPartitionsToTxn",
     ),
+    "a fetch session on another connection": Difference(
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.NONE,
+        "a session ends with its connection; clients begin a new one when theirs breaks",
+    ),
 }

@@ -10,6 +10,7 @@ topic_name.py        server, client: which names a topic may have
 topic_pattern.py     server: regular expressions over topic names, which no pattern makes slow
 repeats.py           which of many log lines of the same kind are written
 offsets.py           server: the committed offsets of a group
+fetch_sessions.py    server: what a client reads and was told; which partitions an answer has
 ownership.py         server: own, as compare-and-set on a generation
 pid.py, inflight.py  client: who a producer is; order, retry and doubt of a partition's batches
 window.py            client: how much is under way to a broker

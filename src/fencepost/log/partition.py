@@ -65,6 +65,16 @@ class _Place(NamedTuple):
     position: int
 
 
+class _Wanted(NamedTuple):
+    """Of a read."""
+
+    offset: Offset
+    max_bytes: int
+    upto: Offset
+    block: bool
+    largest: int | None
+
+
 class PartitionLog:
     """See the module's text for who may call what."""
 
@@ -262,13 +272,16 @@ class PartitionLog:
         self._batches_since_snapshot += 1
         return offset
 
-    def read(self, offset: Offset, max_bytes: int, *, upto: Offset, block: bool) -> list[memoryview]:
+    def read(
+        self, offset: Offset, max_bytes: int, *, upto: Offset, block: bool, largest: int | None = None
+    ) -> list[memoryview]:
         """Whole batches, from the one that contains `offset`, together at most `max_bytes` (but always at least one),
         none that reaches beyond `upto`; empty if there is none. The first batch may begin before `offset`.
 
         With block=False (the loop) WouldBlock is raised where the disk would have to be waited for; with block=True any
-        other thread may call this."""
-        return self._with_segments(lambda segments: self._read(segments, offset, max_bytes, upto, block))
+        other thread may call this. If the first batch has more than `largest` bytes, LargeBatch is raised instead."""
+        wanted = _Wanted(offset, max_bytes, upto, block, largest)
+        return self._with_segments(lambda segments: self._read(segments, wanted))
 
     def synced(self, offset: Offset) -> None:
         """Everything below `offset` may be read: the high watermark moves there."""
@@ -521,9 +534,8 @@ class PartitionLog:
             except OSError as error:
                 raise StorageError(f"cannot read {self.directory}: {error}") from error
 
-    def _read(
-        self, segments: tuple[Segment, ...], offset: Offset, max_bytes: int, upto: Offset, block: bool
-    ) -> list[memoryview]:
+    def _read(self, segments: tuple[Segment, ...], wanted: _Wanted) -> list[memoryview]:
+        offset, upto = wanted.offset, wanted.upto
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not within {self.start_offset} to {self.end_offset}")
         if offset >= upto:
@@ -533,7 +545,7 @@ class PartitionLog:
             segment = segments[number]
             if segment.base_offset >= upto:
                 break
-            found = self._read_segment(segments, number, offset, max_bytes, upto, block)
+            found = self._read_segment(segments, number, wanted)
             if found is not None:
                 places = self._places
                 if len(places) >= _PLACES_KEPT:
@@ -542,15 +554,14 @@ class PartitionLog:
                 return [found.data]
         return []
 
-    def _read_segment(
-        self, segments: tuple[Segment, ...], number: int, offset: Offset, max_bytes: int, upto: Offset, block: bool
-    ) -> Found | None:
+    def _read_segment(self, segments: tuple[Segment, ...], number: int, wanted: _Wanted) -> Found | None:
         segment = segments[number]
         limit = segment.size  # read before `end_offset`; see the module's text
         end = segments[number + 1].base_offset if number + 1 < len(segments) else self.end_offset
+        offset, max_bytes, upto, block, largest = wanted
         place = self._places.pop(offset, None)
         position = place.position if place is not None and place.segment is segment else None
-        stretch = Stretch(offset, max_bytes, upto, limit, end if upto >= end else None)
+        stretch = Stretch(offset, max_bytes, upto, limit, end if upto >= end else None, largest)
         interval = self.config.index_interval_bytes
         return read_stretch(self.handles, segment, stretch, position=position, interval=interval, block=block)
 

@@ -23,6 +23,14 @@ from fencepost.types import Offset
 _EXTENT: Final = Struct(">qi11xi")
 
 
+class LargeBatch(Exception):
+    """The batch that was to be read is larger than the caller has room for."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the batch has {size} bytes")
+        self.size = size
+
+
 class Stretch(NamedTuple):
     """What to read of a segment."""
 
@@ -35,6 +43,8 @@ class Stretch(NamedTuple):
     """Position in the file behind which nothing is read."""
     limit_offset: Offset | None
     """If every batch before `limit` may be read: the offset that follows them. Otherwise None."""
+    largest: int | None = None
+    """If the first batch has more bytes, it is not read. None: it is read whatever its size."""
 
 
 class Found(NamedTuple):
@@ -47,7 +57,7 @@ def read_stretch(
     handles: Handles, segment: Segment, stretch: Stretch, *, position: int | None, interval: int, block: bool
 ) -> Found | None:
     """Whole batches; None if this segment has none to give. `position`: where the first batch begins, if that is known.
-    WouldBlock if not `block` and the disk would have to be waited for."""
+    WouldBlock if not `block` and the disk would have to be waited for. LargeBatch if the first is too large."""
     reader = _Reader(handles, segment, interval, block)
     if position is not None:
         found, right = reader.read(stretch, IndexEntry(stretch.offset, position), known=True)
@@ -112,6 +122,8 @@ class _Reader:
             at += header.size
         if header.last_offset >= stretch.upto:
             return None, True
+        if stretch.largest is not None and header.size > stretch.largest:
+            raise LargeBatch(header.size)
         if at + header.size > len(data):
             position += at
             data, at = self._bytes(position, min(limit - position, max(header.size, stretch.max_bytes))), 0

@@ -4,7 +4,9 @@
 in `api/`, the handlers ask the `broker`, which holds the catalogue of topics, the open partitions and the store.
 
     server.py, child.py, settings.py      in the foreground, in a thread or as a process; what it can be told
-    listener.py, connection.py, receiving.py, memory.py, allocator.py    clients, and what they may cost
+    listener.py, connection.py, receiving.py, allocator.py    clients
+    memory.py, answer_memory.py           what their requests and answers may take
+    fetching.py                           what one client reads, and reading it for an answer
     router.py, api/                       from an API key to its handler, a file each
     reporting.py                          lines on stderr, which nobody waits for
     turns.py                              long work in pieces, with other connections in between

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import random
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from fencepost.core.fetch_sessions import FetchSessions
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server import group_rows, owners, transactions
+from fencepost.server.answer_memory import AnswerMemory
 from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.datadir import DataDirectory
+from fencepost.server.fetching import Reader
 from fencepost.server.groups import Coordinator
 from fencepost.server.health import Chore, Health
 from fencepost.server.housekeeping import Housekeeping
@@ -27,7 +31,7 @@ from fencepost.server.space import Space, largest
 from fencepost.server.store import Store
 from fencepost.server.syncer import Syncer
 from fencepost.server.topics import Topic, Topics
-from fencepost.server.turns import Codecs
+from fencepost.server.turns import Codecs, SharedTurns
 from fencepost.server.validation import Validation
 
 if TYPE_CHECKING:
@@ -82,8 +86,14 @@ class Broker:
         self.groups = Coordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
-        self.unread_bytes = 0
-        """Bytes of answers that wait in connections whose clients do not read."""
+        self.answers = AnswerMemory(config.answer_memory)
+        self.reading_turns = SharedTurns()
+        self.fetch_sessions: FetchSessions[Reader] = FetchSessions(
+            config.max_fetch_sessions,
+            config.max_fetch_session_partitions,
+            new_id=lambda: random.getrandbits(31),
+            let_go=Reader.end,
+        )
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""
         self._leftovers: set[Path] = set()

@@ -48,6 +48,10 @@ _SECONDS_AT_A_STRETCH: Final = 0.002
 """The same, in time."""
 _UNREAD_SECONDS: Final = 60.0
 """So long may a client not read the answers that its next requests wait for, while others wait for their memory."""
+_COUNTED_AT_ONCE: Final = 16 * 1024
+"""An answer of more bytes is counted before the next one is made; others when this turn of the loop is over."""
+_MUCH_UNREAD_SECONDS: Final = 1.0
+"""So long may a client with more than its share of the memory for answers read nothing while others wait for it."""
 _LONGEST_CLIENT_ID: Final = 255
 """Characters of a client's name that are kept."""
 _MOST_WAITING: Final = 64
@@ -81,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._memory: RequestMemory = listener.memory
+        self._answers = listener.broker.answers
         self._codecs = listener.broker.codecs
         self._monotonic = listener.broker.clock.monotonic
         self._transport: asyncio.Transport | None = None
@@ -105,8 +110,16 @@ class Connection(asyncio.BufferedProtocol):
         """Whether that request only waits for something, and may be dropped when its client is gone."""
         self._write_paused = False
         self._write_paused_at = 0.0
+        self._in_line = 0
+        """Bytes of answers that are ready and wait for those before them."""
+        self._written = 0
+        """Bytes of answers, ever."""
         self._unread = 0
-        """Bytes of answers that this client has not taken yet, as counted by the broker."""
+        """Bytes of answers that this client has not taken yet, as counted in the memory for answers."""
+        self._taken, self._taken_at = 0, 0.0
+        """Bytes that it had taken when it was last seen to take some, and when that was."""
+        self._due, self._due_at = 0, 0.0
+        """Bytes that it has to have taken a minute after this time, if memory is short."""
         self._read_paused = False
         self._finishing = False
         self.closed = False
@@ -140,7 +153,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self._forget_unread()
+        self._in_line = 0
+        self._count_unread()
+        self._answers.forget(self)
+        self._listener.broker.fetch_sessions.ended(self)
         if self._task is not None:
             if self._waits:
                 self._task.cancel()
@@ -185,19 +201,39 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._write_paused_at = self._listener.broker.clock.monotonic()
-        if self._transport is not None:
-            self._unread = self._transport.get_write_buffer_size()
-            self._listener.broker.unread_bytes += self._unread
+        self._write_paused_at = self._monotonic()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._forget_unread()
+        self._answers.wrote(self)
         self._work()
 
-    def _forget_unread(self) -> None:
-        self._listener.broker.unread_bytes -= self._unread
-        self._unread = 0
+    def _count_unread(self) -> None:
+        """Tell the memory for answers what this connection holds of it."""
+        unread = self._in_line
+        if self._transport is not None and not self.closed:
+            unread += self._transport.get_write_buffer_size()
+        if unread:
+            now, taken = self._monotonic(), self._written - unread
+            if taken > self._taken or not self._unread:
+                self._taken, self._taken_at = taken, now
+            if taken >= self._due or not self._unread:
+                self._due, self._due_at = self._written, now
+        if unread != self._unread:
+            self._answers.hold(unread - self._unread)
+            self._unread = unread
+
+    def count_unread(self) -> int:
+        """Called by the memory for answers, to see how much the client has taken."""
+        self._count_unread()
+        if self._inbox:
+            self._work()
+        return self._unread
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the client has to read its answers before it is given further work."""
+        return self._write_paused or self._in_line > _WRITE_HIGH_WATER or (self._unread > 0 and self._answers.overdrawn)
 
     def _pause_reading(self) -> None:
         if not self._read_paused and self._transport is not None and not self._transport.is_closing():
@@ -279,14 +315,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def is_late(self, now: float, grace: float) -> bool:
         """Whether others wait for memory that it keeps for longer than it should: for whole requests, while it does not
-        read the answers to those before, or for a frame that does not come."""
-        if self._receiver.is_late(now, grace):
+        read the answers to those before, for a frame that does not come, or for answers that it does not read."""
+        if self._receiver.is_late(now, grace) or self._reads_late(now, grace):
             return True
         return (
             self._write_paused
             and now - self._write_paused_at > _UNREAD_SECONDS
             and any(self._memory.pool_for(len(received)).contended for received in self._inbox)
         )
+
+    def _reads_late(self, now: float, grace: float) -> bool:
+        """Whether others need the memory of answers of which it took nothing for `grace` seconds (a second, if it has
+        more than its share), or which it takes so slowly that they are not gone after a minute."""
+        if not self._unread or not self._answers.contended:
+            return False
+        self._count_unread()
+        if self._answers.is_much(self._unread):
+            grace = min(grace, _MUCH_UNREAD_SECONDS)
+        return self._unread > 0 and (now - self._taken_at > grace or now - self._due_at > _UNREAD_SECONDS)
 
     # -- working off requests ---------------------------------------------------------------------------------
 
@@ -299,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             self._inbox
             and not self._busy
             and not self._steps_back
-            and not self._write_paused
+            and not self._is_held
             and not self.closed
             and not self.severed
         ):
@@ -442,13 +488,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, pending: _Pending, answer: list[Buffer]) -> None:
         pending.answer = answer
+        size = sum(map(len, answer))
+        self._in_line += size
+        self._written += size
         ready: list[Buffer] = []
         freed: list[int] = []
         while self._line and (first := self._line[0].answer) is not None:
             ready += first
             freed.append(self._line.popleft().cost)
-        if ready and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(ready)
+        if ready:
+            self._in_line -= sum(map(len, ready))
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.writelines(ready)
+                self._answers.wrote(self)
+        if size > _COUNTED_AT_ONCE or (size and not ready):
+            self._count_unread()
         for cost in freed:
             self._memory.release(cost)
         if freed:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fencepost.core.dedup import Accept, Verdict
 from fencepost.errors import StorageError
@@ -53,18 +53,28 @@ class Disk:
         self.pids = pids
 
 
+class Watcher(Protocol):
+    """Who reads a partition and wants to know when there is news."""
+
+    def partition_changed(self) -> None:
+        """Called on the loop, in the middle of an append: note it, and do the work later."""
+
+
 class Partition:
     __slots__ = (
         "_disk",
         "_failed_at",
         "_opening",
         "_snapshotting",
+        "_soon_visible_bytes",
         "_sync_failed",
-        "_waiters",
+        "_watchers",
+        "appended_bytes",
         "directory",
         "index",
         "log",
         "topic",
+        "visible_bytes",
     )
 
     def __init__(self, topic: Topic, index: int, directory: Path, disk: Disk) -> None:
@@ -79,7 +89,13 @@ class Partition:
         self._sync_failed = False
         """The last log failed at a sync, and has not been opened again since."""
         self._snapshotting = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._watchers: set[Watcher] = set()
+        self.appended_bytes = 0
+        """Since the server has started. A reader compares them with `visible_bytes` of an earlier time: at most so much
+        may have come for it."""
+        self.visible_bytes = 0
+        """At least so many of them can be read: those appended before the high watermark moved the time before last."""
+        self._soon_visible_bytes = 0
 
     @property
     def name(self) -> TopicPartition:
@@ -158,6 +174,7 @@ class Partition:
         if space is not None and not space.admits(header.size):
             raise space.refusal()
         offset = log.append(batch, header, now)
+        self.appended_bytes += header.size
         if log.wants_snapshot():
             self._snapshot(log)
         return verdict, offset
@@ -166,12 +183,16 @@ class Partition:
         """Writes a transaction's marker, which nobody has to judge: it is the server's own."""
         if self.log is None:
             raise StorageError(f"{self.name} is not open")
-        return self.log.append(batch, header, now)
+        offset = self.log.append(batch, header, now)
+        self.appended_bytes += header.size
+        return offset
 
     def advance(self, offset: Offset) -> None:
         """Everything before `offset` may be read now."""
         if self.log is not None:
             self.log.synced(offset)
+        # Rounds of syncs come one after the other: this one covers all that was appended before the last one ended.
+        self.visible_bytes, self._soon_visible_bytes = self._soon_visible_bytes, self.appended_bytes
         self.wake()
 
     def _snapshot(self, log: PartitionLog) -> None:
@@ -203,18 +224,15 @@ class Partition:
         if not writing.cancelled() and (error := writing.exception()) is not None:
             logger.warning("no snapshot of %s: %s; a restart will replay more", self.name, error)
 
-    # -- waiting for records ----------------------------------------------------------------------------------
+    # -- readers ----------------------------------------------------------------------------------------------
 
-    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters.add(waiter)
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.add(watcher)
 
-    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters.discard(waiter)
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
 
     def wake(self) -> None:
         """Something changed for readers: new records, or the topic is gone."""
-        if self._waiters:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters.clear()
+        for watcher in self._watchers:
+            watcher.partition_changed()

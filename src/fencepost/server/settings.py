@@ -65,7 +65,16 @@ class ServerConfig:
     )
     answer_memory: int = setting(
         256 * 1024 * 1024,
-        "Bytes of answers that may wait for clients to read them, over all connections; beyond it answers get small.",
+        "Bytes of answers held until clients have read them, over all connections; answers get smaller as it fills up.",
+    )
+    max_fetch_sessions: int = setting(
+        1000,
+        "Most fetch sessions; further readers name their partitions in each request "
+        "(Kafka: max.incremental.fetch.session.cache.slots).",
+    )
+    max_fetch_session_partitions: int = setting(
+        200_000,
+        "Most partitions of all fetch sessions, and of wide fetches that wait, at some 500 bytes each.",
     )
     open_files: int = setting(400, "File handles kept open for segments; partitions beyond that reopen theirs.")
     connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Idle connections are closed after this time.")
@@ -181,6 +190,8 @@ class ServerKeywords(TypedDict, total=False):
     request_memory: int
     fetch_max_bytes: int
     answer_memory: int
+    max_fetch_sessions: int
+    max_fetch_session_partitions: int
     open_files: int
     connection_idle_ms: Milliseconds
     stalled_frame_ms: Milliseconds

@@ -8,6 +8,7 @@ the two. There is only one such thread, so that many large requests do not add u
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -23,6 +24,8 @@ _FEW: Final = 100
 """Elements of a list that are worked off at once."""
 _SECONDS: Final = 0.003
 """How long a piece of work takes before all others have a turn."""
+_AT_ONCE: Final = 16
+"""How many go on in a turn of the loop, of those that waited for it."""
 _ON_THE_LOOP_BYTES: Final = 16 * 1024
 """Requests up to this size are decoded on the loop: the worst of them take a few milliseconds."""
 _ON_THE_LOOP_ELEMENTS: Final = 1000
@@ -41,6 +44,52 @@ class Turns:
         if perf_counter() - self._began > _SECONDS:
             await asyncio.sleep(0)
             self._began = perf_counter()
+
+
+class SharedTurns:
+    """For work of which each piece is short, and which many connections may want at the same moment: together they have
+    so long in one turn of the loop, and the others wait in line for the next ones."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._ends = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._spent > _SECONDS or bool(self._line)
+
+    def spend(self, seconds: float) -> None:
+        """A piece of work took so long."""
+        self._spent += seconds
+        self._end_soon()
+
+    async def __call__(self) -> None:
+        """Wait for a turn in which there is time left."""
+        if not self.is_over:
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(mine)
+        self._end_soon()
+        await mine
+
+    def _end_soon(self) -> None:
+        if not self._ends:
+            self._ends = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """Some go on: all in line if they are quick, and else one. What they take counts for the turn after this."""
+        self._ends = False
+        count = 1 if self._spent > _SECONDS else _AT_ONCE
+        self._spent = 0.0
+        while self._line and count:
+            mine = self._line.popleft()
+            if not mine.done():
+                mine.set_result(None)
+                count -= 1
+        if self._line:
+            self._end_soon()
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:

@@ -12,6 +12,7 @@ from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles, WouldBlock
 from fencepost.log.index import SegmentIndex
 from fencepost.log.partition import OffsetOutOfRange
+from fencepost.log.reading import LargeBatch
 from fencepost.types import Offset
 from tests.support.logs import NOW, SMALL, LogBed, headers_in, read_all
 
@@ -41,6 +42,17 @@ def test_the_first_batch_comes_whole_even_if_it_is_larger_than_asked_for(bed: Lo
     bed.append(b"y")
     (part,) = bed.log.read(Offset(0), 10, upto=Offset(2), block=True)
     assert [header.base_offset for header in headers_in(part)] == [0]
+
+
+def test_a_batch_larger_than_the_caller_has_room_for_is_named_instead(bed: LogBed) -> None:
+    bed.append(b"y")
+    bed.append(b"x" * 5000)
+    (part,) = bed.log.read(Offset(0), 10, upto=Offset(2), block=True, largest=100)
+    assert [header.base_offset for header in headers_in(part)] == [0]
+    with pytest.raises(LargeBatch) as raised:
+        bed.log.read(Offset(1), 100, upto=Offset(2), block=True, largest=5000)
+    (part,) = bed.log.read(Offset(1), 100, upto=Offset(2), block=True, largest=raised.value.size)
+    assert len(part) == raised.value.size
 
 
 def test_no_batch_that_reaches_beyond_the_limit_is_read(bed: LogBed) -> None:

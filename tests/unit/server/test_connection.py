@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from fencepost.server.answer_memory import AnswerMemory
 from fencepost.server.connection import _AT_A_STRETCH, Connection
 from fencepost.server.memory import RequestMemory
-from fencepost.server.router import Answer, Api, Request
+from fencepost.server.router import Answer, Api, Deferred, Request
 from fencepost.server.turns import Codecs
 from fencepost.wire.frame import request_head
 
@@ -55,6 +56,7 @@ class Served:
         self.wire.socket = raw
         broker = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: 0.0),
+            answers=AnswerMemory(1 << 30),
             codecs=Codecs,
             config=SimpleNamespace(max_request_bytes=1 << 30),
             owners=SimpleNamespace(ended=lambda connection: None),
@@ -159,3 +161,125 @@ def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+# --- answers ---
+
+
+class SlowWire(Wire):
+    """The transport to a client that takes its answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffered = 0
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.buffered += sum(map(len, parts))
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+
+class Answering(Served):
+    """A connection whose requests are answered with `size` bytes, the first as soon as `first` is done."""
+
+    def __init__(self, limit: int, size: int) -> None:
+        self.now = 0.0
+        self.size = size
+        self.first: asyncio.Future[None] | None = None
+        super().__init__()
+        self.slow = SlowWire()
+        self.connection._transport = self.slow  # type: ignore[assignment]
+        self.answers = self.connection._answers = AnswerMemory(limit)
+        self.connection._monotonic = lambda: self.now
+
+    def _note(self, broker: object, request: Request) -> Answer:
+        super()._note(broker, request)
+        if self.first is not None and len(self.begun) == 1:
+            return Deferred(self.first, lambda: [bytes(self.size)])
+        return [bytes(self.size)]
+
+    def ask(self, number: int) -> None:
+        self.receive(number, 100)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_answers_are_counted_until_the_client_has_taken_them() -> None:
+    async def talk() -> None:
+        served = Answering(1 << 30, 1000)
+        served.ask(1)
+        served.ask(2)
+        await settle()
+        assert served.answers.used == served.slow.buffered > 2000
+        served.slow.buffered = 0
+        served.ask(3)
+        await settle()
+        assert 1000 < served.answers.used < 2000
+
+    asyncio.run(talk())
+
+
+def test_answers_that_wait_for_the_one_before_them_are_counted_and_bounded() -> None:
+    async def talk() -> None:
+        served = Answering(1 << 30, 400_000)
+        served.first = asyncio.get_running_loop().create_future()
+        for number in range(10):
+            served.ask(number)
+        assert served.begun == [0, 1, 2, 3]
+        assert 1_200_000 < served.answers.used < 1_300_000
+        served.first.set_result(None)
+        await settle()
+        assert served.begun == list(range(10))
+        assert 4_000_000 < served.answers.used == served.slow.buffered
+
+    asyncio.run(talk())
+
+
+def test_a_client_with_unread_answers_is_given_no_work_while_memory_is_short() -> None:
+    async def talk() -> None:
+        served = Answering(20_000, 30_000)
+        for number in range(3):
+            served.ask(number)
+        await settle()
+        assert served.begun == [0]
+        served.slow.buffered = 0
+        served.answers._look_at_all()
+        assert served.begun == [0, 1]
+
+    asyncio.run(talk())
+
+
+def test_a_client_that_reads_too_little_is_late_only_while_others_need_the_memory() -> None:
+    async def talk() -> None:
+        served = Answering(1_000_000, 30_000)
+        served.ask(0)
+        await settle()
+        assert not served.connection.is_late(1000.0, 10)
+        served.answers.hold(1_000_000)
+        assert not served.connection.is_late(9.0, 10)
+        assert served.connection.is_late(11.0, 10)
+        served.now = 11.0
+        served.slow.buffered -= 1
+        assert not served.connection.is_late(12.0, 10)
+        for second in range(12, 70, 5):  # a byte now and then is not enough
+            served.now = float(second)
+            served.slow.buffered -= 1
+            served.connection.count_unread()
+        assert served.connection.is_late(70.0, 10)
+
+    asyncio.run(talk())
+
+
+def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
+    async def talk() -> None:
+        served = Answering(100_000, 30_000)
+        served.ask(0)
+        served.answers.hold(100_000)
+        assert not served.connection.is_late(0.5, 10)
+        assert served.connection.is_late(1.5, 10)
+
+    asyncio.run(talk())

@@ -13,7 +13,7 @@ import pytest
 from fencepost.errors import Malformed
 from fencepost.server.api import APIS
 from fencepost.server.router import Request
-from fencepost.server.turns import Codecs, in_pieces, paced
+from fencepost.server.turns import Codecs, SharedTurns, in_pieces, paced
 
 pytestmark = pytest.mark.unit
 
@@ -65,6 +65,28 @@ def test_a_list_that_is_gone_through_keeps_its_order_and_lets_others_in() -> Non
         return turns
 
     assert asyncio.run(work()) > 10
+
+
+def test_many_who_want_the_same_turn_share_its_time() -> None:
+    async def work() -> list[int]:
+        turns, done = SharedTurns(), list[int]()
+
+        async def one(number: int) -> None:
+            await turns()
+            turns.spend(0.1)  # or so it says
+            done.append(number)
+
+        turns.spend(1)
+        tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
+        at_once = []
+        while not all(task.done() for task in tasks):
+            before = len(done)
+            await asyncio.sleep(0)
+            at_once.append(len(done) - before)
+        assert done == list(range(50))
+        return at_once
+
+    assert max(asyncio.run(work())) == 1
 
 
 @pytest.mark.parametrize(

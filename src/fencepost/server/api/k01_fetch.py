@@ -1,211 +1,294 @@
 """Fetch (1): record batches as they lie in the log, now or as soon as there are enough of them.
 
-Versions 4 to 18. v7 brought fetch sessions, which are declined (every answer has session 0, and clients then name
-their partitions each time), v12 is flexible, v13 names topics by id, v15 to v18 concern replicas.
+Versions 4 to 18. v7 brought fetch sessions (`core.fetch_sessions`), v12 is flexible, v13 names topics by id, v15 to v18
+concern replicas.
 
-Batches that are in the page cache are read on the loop; cold ones in a thread. `max_bytes` never keeps the first
-batch back, or a reader could not get past one larger than its buffer.
+Batches that are in the page cache are read on the loop; cold ones, and very large ones, in a thread. `max_bytes` never
+keeps the first batch back, or a reader could not get past one larger than its buffer; one that is larger than the
+memory for answers has room for waits in line for it. `min_bytes` is at most what an answer can have.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+from uuid import UUID
 
-from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.kernel.header import Buffer, read_header, split_batches
+from fencepost.core.fetch_sessions import Full
+from fencepost.errors import ErrorCode, FencepostError, Malformed
+from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
-from fencepost.log.partition import PartitionLog
+from fencepost.log.reading import LargeBatch
+from fencepost.server.answer_memory import Held
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_read
-from fencepost.server.partition import Partition
+from fencepost.server.fetching import Key, NotOpen, Reader, Reading, untouched
+from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Answer, Api, Request
-from fencepost.types import Offset
+from fencepost.server.turns import Turns
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     decode_fetch_request,
     encode_fetch_response,
 )
 
-LEADER_EPOCH: Final = 0
-_READ_COMMITTED: Final = 1
-_LEAST_BYTES: Final = 64 * 1024
-"""What one answer may have even while clients that do not read hold all the memory there is for answers."""
+_TOPIC_IDS: Final = 13
+_NARROW_BYTES: Final = 2 * 1024
+"""A request of at most so many bytes has a few dozen partitions: it is worked off at once, and may wait for free."""
+_NAP_SECONDS: Final = 0.5
+"""How long a wide request waits at most that there is no room for to wait properly."""
+_ENCODED_ON_THE_LOOP: Final = 1000
+"""Partitions of an answer."""
 
-
-class _Wanted(NamedTuple):
-    """A partition of the request, looked up."""
-
-    ask: FetchPartition
-    partition: Partition | None
-    error: ErrorCode
-
-
-class _View(NamedTuple):
-    """What of a log may be seen at one moment: taken on the loop, because a thread that reads must not ask the log."""
-
-    log: PartitionLog
-    high_watermark: Offset
-    last_stable_offset: Offset
-    start_offset: Offset
+_Found: TypeAlias = dict[Key, FetchedPartition]
 
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    if len(request.message) - request.body_at > _NARROW_BYTES:
+        return _handle_wide(broker, request)
     message = decode_fetch_request(request.version, request.message, request.body_at)
-    if message.session_id != 0:
-        refusal = FetchResponse([], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return encode_fetch_response(request.version, refusal)
-    wanted = [(topic, [_look_up(broker, topic, ask) for ask in topic.partitions]) for topic in message.topics]
-    if all(row.partition is None or row.partition.log is not None for _, rows in wanted for row in rows):
+    begun = _begin(broker, request, message)
+    if isinstance(begun, ErrorCode):
+        return _refusal(request, begun)
+    reader, full = begun
+    for key, ask in _asked(message):
+        reader.want(broker, key, ask)
+    _forget(reader, message)
+    if (code := _settle_session(broker, request, message, reader, full=full)) is not ErrorCode.NONE:
+        return _refusal(request, code)
+    reading = Reading(broker, request, message, reader, full=full)
+    try:
+        if broker.reading_turns.is_over or not reading.go_on():
+            return _serve(broker, request, message, reader, reading, full=full)
+    except (WouldBlock, NotOpen, LargeBatch):
+        return _serve(broker, request, message, reader, reading, full=full)
+    if (reading.is_enough or message.max_wait_ms <= 0 or not reader.rows) and len(
+        reading.found
+    ) <= _ENCODED_ON_THE_LOOP:
+        reading.tell()
+        return _encode(request.version, reader.id, reading.found)
+    return _serve(broker, request, message, reader, reading, full=full)
+
+
+async def _handle_wide(broker: Broker, request: Request) -> Answer:
+    """A request of many partitions, in pieces. If too many wait already, this one keeps nothing but the request itself
+    while it waits, and not for long."""
+    answer = await _try_wide(broker, request, may_wait=True)
+    if answer is None:
+        await asyncio.sleep(_NAP_SECONDS)
+        answer = await _try_wide(broker, request, may_wait=False)
+    return answer
+
+
+async def _try_wide(broker: Broker, request: Request, *, may_wait: bool) -> Answer:
+    """None if it would have to wait, and cannot."""
+    decode = partial(decode_fetch_request, request.version, request.message, request.body_at)
+    is_large = broker.codecs.is_large_request(len(request.message))
+    message = await broker.codecs.run(decode) if is_large else decode()
+    if not may_wait:
+        message = message._replace(max_wait_ms=0, session_id=0, session_epoch=-1)
+    _check_connection(request)
+    begun = _begin(broker, request, message)
+    if isinstance(begun, ErrorCode):
+        return _refusal(request, begun)
+    reader, full = begun
+    turns = Turns()
+    for key, ask in _asked(message):
+        reader.want(broker, key, ask)
+        await turns()
+    _forget(reader, message)
+    if (code := _settle_session(broker, request, message, reader, full=full)) is not ErrorCode.NONE:
+        return _refusal(request, code)
+    rows = len(reader.rows)
+    if reader.id or message.max_wait_ms <= 0:
+        return await _serve(broker, request, message, reader, None, full=full)
+    if broker.fetch_sessions.lend(rows):
         try:
-            topics, size, failed = _read_all(broker, message, _look(broker, request, wanted), block=False)
-        except WouldBlock:
-            return _wait(broker, request, message, wanted)
-        if size >= message.min_bytes or failed or message.max_wait_ms <= 0 or not message.topics:
-            return encode_fetch_response(request.version, FetchResponse(topics))
-    return _wait(broker, request, message, wanted)
+            return await _serve(broker, request, message, reader, None, full=full)
+        finally:
+            broker.fetch_sessions.give_back(rows)
+    reading = Reading(broker, request, message, reader, full=full)
+    with broker.answers.holding() as held:
+        await _read(broker, reading, held)
+        return await _answer(broker, request, reader, reading, full=full) if reading.is_enough else None
 
 
-async def _wait(
-    broker: Broker, request: Request, message: FetchRequest, wanted: list[tuple[FetchTopic, list[_Wanted]]]
+def _check_connection(request: Request) -> None:
+    if request.connection.closed:
+        raise Malformed("its client has left before the request was decoded")
+    refuse_severed(request.connection)
+
+
+def _begin(broker: Broker, request: Request, message: FetchRequest) -> tuple[Reader, bool] | ErrorCode:
+    """Whom the request reads for, and whether its answer names all partitions."""
+    by_id = request.version >= _TOPIC_IDS
+    judged = broker.fetch_sessions.judge(
+        message.session_id, message.session_epoch, request.connection, broker.clock.monotonic(), by_id=by_id
+    )
+    if isinstance(judged, ErrorCode):
+        return judged
+    full = isinstance(judged, Full)
+    reader = Reader(by_id=by_id) if isinstance(judged, Full) else judged
+    reader.isolate(message.isolation_level)
+    return reader, full
+
+
+def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
+    """What is named twice counts once, as it is named last."""
+    for topic in message.topics:
+        name = topic.name if topic.name is not None else topic.topic_id
+        for ask in topic.partitions:
+            yield (name, ask.index), ask
+
+
+def _forget(reader: Reader, message: FetchRequest) -> None:
+    for topic in message.forgotten:
+        name = topic.name if topic.name is not None else topic.topic_id
+        for index in topic.partitions:
+            reader.drop((name, index))
+
+
+def _settle_session(
+    broker: Broker, request: Request, message: FetchRequest, reader: Reader, *, full: bool
+) -> ErrorCode:
+    """Begin the session, if the request is for a new one, or see whether it may go on as it is now."""
+    sessions = broker.fetch_sessions
+    if full:
+        wants_session = message.session_epoch == 0
+        if wants_session and sessions.begin(reader, request.connection, broker.clock.monotonic()):
+            reader.watch()
+        return ErrorCode.NONE
+    if not (message.topics or message.forgotten) or sessions.resized(reader):
+        return ErrorCode.NONE
+    if reader.rows:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # it would be too large: the client begins anew, without one
+    reader.id = 0
+    return ErrorCode.NONE
+
+
+async def _serve(
+    broker: Broker, request: Request, message: FetchRequest, reader: Reader, reading: Reading | None, *, full: bool
 ) -> Answer:
-    """The long poll: reads again whenever one of the partitions has news, until there is enough or time is over."""
+    """Read, wait and read again, until there is enough or the time is over. `reading`: one that is begun."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + message.max_wait_ms / 1000
-    partitions = [row.partition for _, rows in wanted for row in rows if row.partition is not None]
-    for partition in partitions:
-        try:
-            await partition.open()
-        except (FencepostError, OSError):
-            continue  # the read below answers with the error
+    watched = reader.watches
+    size = -1
+    try:
+        while True:
+            reading = reading or Reading(broker, request, message, reader, full=full)
+            with broker.answers.holding() as held:
+                await _read(broker, reading, held)
+                left = deadline - loop.time()
+                # If the size is the same, although so much came, no more fits into an answer.
+                is_enough = reading.is_enough or 0 < reading.size == size
+                if is_enough or left <= 0 or reader.ended or not reader.rows:
+                    return await _answer(broker, request, reader, reading, full=full)
+            size, missing = reading.size, reading.missing_bytes
+            reading = None  # and what was read is let go
+            if not reader.watches:
+                reader.watch()
+            await reader.news(missing, left)
+    finally:
+        if not watched:
+            reader.unwatch()
+
+
+async def _read(broker: Broker, reading: Reading, held: Held) -> None:
+    """Carry a reading to its end."""
     while True:
-        news: asyncio.Future[None] = loop.create_future()
-        for partition in partitions:
-            partition.add_waiter(news)
+        large = 0
+        await broker.reading_turns()
         try:
-            views = _look(broker, request, wanted)
-            try:
-                topics, size, failed = _read_all(broker, message, views, block=False)
-            except WouldBlock:
-                topics, size, failed = await loop.run_in_executor(
-                    broker.threads, partial(_read_all, broker, message, views, block=True)
-                )
-            left = deadline - loop.time()
-            if size >= message.min_bytes or failed or left <= 0:
-                return encode_fetch_response(request.version, FetchResponse(topics))
-            await asyncio.wait((news,), timeout=left)
-        finally:
-            for partition in partitions:
-                partition.remove_waiter(news)
+            is_through = reading.go_on()
+            held.set(reading.size)
+            if is_through:
+                return
+            continue
+        except NotOpen:
+            await _open(reading)
+            continue
+        except WouldBlock:
+            pass
+        except LargeBatch as batch:
+            large = batch.size
+        await _read_in_thread(broker, reading, held, large)
 
 
-def _look_up(broker: Broker, wanted: FetchTopic, ask: FetchPartition) -> _Wanted:
-    if wanted.name is not None:
-        topic = broker.topics.get(wanted.name)
-        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        topic = broker.topics.by_id(wanted.topic_id) if wanted.topic_id is not None else None
-        missing = ErrorCode.UNKNOWN_TOPIC_ID
-    if topic is None:
-        return _Wanted(ask, None, missing)
-    partition = topic.partition(ask.index)
-    if partition is None:
-        return _Wanted(ask, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _Wanted(ask, partition, ErrorCode.NONE)
+async def _open(reading: Reading) -> None:
+    partition = reading.row.partition
+    if partition is not None:
+        with suppress(FencepostError, OSError):  # the reading answers with the error
+            await partition.open()
+    reading.was_opened()
 
 
-_Views: TypeAlias = list[tuple[FetchTopic, list[tuple[FetchPartition, _View | ErrorCode]]]]
+async def _read_in_thread(broker: Broker, reading: Reading, held: Held, large: int) -> None:
+    """The next row, which the disk has to be waited for, or memory for its first batch, of `large` bytes."""
+    row = reading.row
+    while True:
+        held.set(reading.size)
+        if large:
+            await held.reserve(large)
+            reading.has_room_for(large)
+        else:
+            held.set(reading.size + max(min(row.ask.max_bytes, reading.left), 0))
+        try:
+            seen = reading.look(row)
+        except NotOpen:
+            return  # it was closed meanwhile
+        if isinstance(seen, ErrorCode):
+            return  # the reading finds the same
+        log, state, upto = seen
+        read = partial(reading.read, row, log, upto, block=True)
+        try:
+            records = await asyncio.get_running_loop().run_in_executor(broker.threads, read)
+        except LargeBatch as batch:
+            large = batch.size
+            continue
+        except FencepostError as refusal:
+            reading.fail(row, state, refusal.code)
+        else:
+            reading.take(row, state, records)
+        held.set(reading.size)
+        return
 
 
-def _look(broker: Broker, request: Request, wanted: list[tuple[FetchTopic, list[_Wanted]]]) -> _Views:
-    return [(topic, [(row.ask, _view(broker, request, row)) for row in rows]) for topic, rows in wanted]
+async def _answer(broker: Broker, request: Request, reader: Reader, reading: Reading, *, full: bool) -> list[Buffer]:
+    reading.tell()
+    found = reading.found
+    if full and len(found) < len(reader.rows):
+        everything: _Found = {}
+        turns = Turns()
+        for key, row in reader.rows.items():
+            everything[key] = found.get(key) or untouched(row, reader.isolation_level)
+            await turns()
+        found = everything
+    session_id = 0 if reader.ended else reader.id
+    if len(found) <= _ENCODED_ON_THE_LOOP:
+        return _encode(request.version, session_id, found)
+    return await broker.codecs.run(partial(_encode, request.version, session_id, found))
 
 
-def _view(broker: Broker, request: Request, row: _Wanted) -> _View | ErrorCode:
-    if row.partition is None:
-        return row.error
-    if row.partition.topic.deleted:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    log = row.partition.log
-    if log is None:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    try:
-        check_read(broker, request.connection, row.partition.topic, row.ask.index)
-        _check_leader_epoch(row.ask.current_leader_epoch)
-    except ServerError as error:
-        return error.code
-    return _View(log, log.high_watermark, log.last_stable_offset, log.start_offset)
+def _encode(version: int, session_id: int, found: _Found) -> list[Buffer]:
+    topics: dict[str | UUID | None, list[FetchedPartition]] = {}
+    for (name, _), row in found.items():
+        topics.setdefault(name, []).append(row)
+    answer = [
+        FetchedTopic(name, None, rows) if isinstance(name, str) else FetchedTopic(None, name, rows)
+        for name, rows in topics.items()
+    ]
+    return encode_fetch_response(version, FetchResponse(answer, session_id=session_id))
 
 
-def _read_all(
-    broker: Broker, message: FetchRequest, views: _Views, *, block: bool
-) -> tuple[list[FetchedTopic], int, bool]:
-    """Answers for all partitions, the bytes of records in them, and whether one of them is an error."""
-    room = max(broker.config.answer_memory - broker.unread_bytes, _LEAST_BYTES)
-    left = min(message.max_bytes, broker.config.fetch_max_bytes, room)
-    size, failed = 0, False
-    topics: list[FetchedTopic] = []
-    for topic, rows in views:
-        answers: list[FetchedPartition] = []
-        for ask, view in rows:
-            if isinstance(view, ErrorCode):
-                answers.append(FetchedPartition(ask.index, view))
-                failed = True
-                continue
-            answer, taken = _read(ask, view, message, left, first=size == 0, block=block)
-            size += taken
-            left -= taken
-            failed = failed or bool(answer.error_code)
-            answers.append(answer)
-        topics.append(FetchedTopic(topic.name, topic.topic_id, answers))
-    return topics, size, failed
-
-
-def _read(
-    ask: FetchPartition, view: _View, message: FetchRequest, left: int, *, first: bool, block: bool
-) -> tuple[FetchedPartition, int]:
-    committed = message.isolation_level == _READ_COMMITTED
-    upto = view.last_stable_offset if committed else view.high_watermark
-    offset = Offset(ask.fetch_offset)
-    error, records, taken = ErrorCode.NONE, list[Buffer](), 0
-    try:
-        if left > 0 or first:
-            records = [*view.log.read(offset, min(ask.max_bytes, max(left, 0)), upto=upto, block=block)]
-            taken = sum(map(len, records))
-            if taken > left and not first:
-                records, taken = [], 0
-    except FencepostError as refusal:
-        error = refusal.code
-    aborted = _aborted(view, offset, records) if committed else None
-    return (
-        FetchedPartition(
-            ask.index, error, view.high_watermark, view.last_stable_offset, view.start_offset, aborted, records
-        ),
-        taken,
-    )
-
-
-def _aborted(view: _View, offset: Offset, records: list[Buffer]) -> list[tuple[int, int]]:
-    """(pid, first offset) of the aborted transactions that have records in what was read."""
-    known = view.log.producers.aborted
-    if not records or not len(known):
-        return []
-    *_, last = split_batches(records[-1])
-    end = read_header(last).next_offset
-    return [(entry.pid, entry.first_offset) for entry in known.between(offset, end)]
-
-
-def _check_leader_epoch(given: int) -> None:
-    """There has only ever been one leader; a client that knows of another comes from some other cluster."""
-    if given > LEADER_EPOCH:
-        raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+def _refusal(request: Request, code: ErrorCode) -> list[Buffer]:
+    return encode_fetch_response(request.version, FetchResponse([], error_code=code))
 
 
 API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, raw=True, waits=True)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
-from fencepost.server.api.k01_fetch import LEADER_EPOCH
 from fencepost.server.broker import Broker
+from fencepost.server.fetching import LEADER_EPOCH
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.turns import paced
 from fencepost.types import Milliseconds, Offset

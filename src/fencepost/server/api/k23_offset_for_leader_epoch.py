@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.server.api.k01_fetch import LEADER_EPOCH
 from fencepost.server.broker import Broker
+from fencepost.server.fetching import LEADER_EPOCH
 from fencepost.server.router import Api, Fields, Request
 from fencepost.server.turns import paced
 
