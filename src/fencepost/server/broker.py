@@ -92,7 +92,7 @@ class Broker:
             config.max_fetch_sessions,
             config.max_fetch_session_partitions,
             new_id=lambda: random.getrandbits(31),
-            let_go=Reader.end,
+            let_go=lambda reader: reader.end(self),
         )
         self.derived: dict[str, Any] = {}
         """Room for what handlers keep between requests and can make anew at any time."""

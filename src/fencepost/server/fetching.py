@@ -34,6 +34,8 @@ LEADER_EPOCH: Final = 0
 _READ_COMMITTED: Final = 1
 _SECONDS: Final = 0.003
 """How long a reading takes before all others have a turn."""
+_FEW: Final = 500
+"""Partitions that are left at once."""
 _ON_THE_LOOP: Final = 4 * 1024 * 1024
 """A batch of more bytes is read in a thread, unless the answer has room for it anyway."""
 
@@ -120,20 +122,32 @@ class Reader(Session[Key, Row]):
             self.all_changed()
 
     def watch(self) -> None:
+        """Partitions tell of news from now on. What came since they were looked at is news, too."""
         self.watches = True
-        for row in self.rows.values():
-            if row.partition is not None:
-                row.partition.watch(row)
+        for key, row in self.rows.items():
+            partition = row.partition
+            if partition is not None:
+                partition.watch(row)
+                if partition.log is None or self.visible_end(partition.log) != row.upto:
+                    self.changed(key)
 
-    def unwatch(self) -> None:
+    def unwatch(self, broker: Broker) -> None:
+        """Partitions tell no more; of many partitions at leisure."""
         self.watches = False
-        for row in self.rows.values():
+        if len(self.rows) > _FEW:
+            broker.spawn(self._unwatch(broker), "leave the partitions of a fetch")
+        else:
+            for row in self.rows.values():
+                row.unwatch()
+
+    async def _unwatch(self, broker: Broker) -> None:
+        async for row in broker.reading_turns.paced(list(self.rows.values())):
             row.unwatch()
 
-    def end(self) -> None:
+    def end(self, broker: Broker) -> None:
         """The session is over; a request of it that waits is answered now."""
         self.ended = True
-        self.unwatch()
+        self.unwatch(broker)
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
@@ -197,6 +211,8 @@ class Reading:
         self._is_cut = False
         """Something had no room."""
         self.failed = False
+        self._untold: list[tuple[Row, State, bool]] = []
+        """Of those that were found, what the client does not know yet, and whether there are records."""
         self.found: dict[Key, FetchedPartition] = {}
         """Rows with records, an error, or other news."""
 
@@ -318,14 +334,16 @@ class Reading:
         self._largest = None
         self.size += sum(map(len, records))
         if records or self._full or state != row.state:
+            if records or not self._full:
+                self._untold.append((row, state, bool(records)))
             aborted = None
             if reader.isolation_level == _READ_COMMITTED:
                 aborted = _aborted(row, records)
             self.found[row.key] = FetchedPartition(row.ask.index, code, *state, aborted, records)
-        if not records and self._is_idle(row, state):
+        if not records:
             if self._full:
                 row.state = state
-            if row.state == state:
+            if row.state == state and self._is_idle(row, state):
                 reader.is_idle(row.key)
 
     def _is_idle(self, row: Row, state: State) -> bool:
@@ -337,17 +355,12 @@ class Reading:
 
     def tell(self) -> None:
         """The answer is made of what was found: note what the client then knows."""
-        for key, found in self.found.items():
-            row = self._reader.rows.get(key)
-            if row is None or found.error_code:
-                continue
-            row.state = State(
-                Offset(found.high_watermark), Offset(found.last_stable_offset), Offset(found.log_start_offset)
-            )
-            if found.records:
-                self._reader.was_served(key)
-            elif self._is_idle(row, row.state):
-                self._reader.is_idle(key)
+        for row, state, has_records in self._untold:
+            row.state = state
+            if has_records:
+                self._reader.was_served(row.key)
+            elif self._is_idle(row, state):
+                self._reader.is_idle(row.key)
 
 
 def untouched(row: Row, isolation_level: int) -> FetchedPartition:

@@ -73,6 +73,18 @@ class SharedTurns:
         self._end_soon()
         await mine
 
+    async def paced(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """Go through `items`, of which there may be many, in this time."""
+        await self()
+        began = perf_counter()
+        for item in items:
+            yield item
+            if perf_counter() - began > _SECONDS:
+                self.spend(perf_counter() - began)
+                await self()
+                began = perf_counter()
+        self.spend(perf_counter() - began)
+
     def _end_soon(self) -> None:
         if not self._ends:
             self._ends = True

@@ -27,7 +27,6 @@ from fencepost.server.broker import Broker
 from fencepost.server.fetching import Key, NotOpen, Reader, Reading, untouched
 from fencepost.server.guards import refuse_severed
 from fencepost.server.router import Answer, Api, Request
-from fencepost.server.turns import Turns
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -98,10 +97,8 @@ async def _try_wide(broker: Broker, request: Request, *, may_wait: bool) -> Answ
     if isinstance(begun, ErrorCode):
         return _refusal(request, begun)
     reader, full = begun
-    turns = Turns()
-    for key, ask in _asked(message):
+    async for key, ask in broker.reading_turns.paced(_asked(message)):
         reader.want(broker, key, ask)
-        await turns()
     _forget(reader, message)
     if (code := _settle_session(broker, request, message, reader, full=full)) is not ErrorCode.NONE:
         return _refusal(request, code)
@@ -197,7 +194,7 @@ async def _serve(
             await reader.news(missing, left)
     finally:
         if not watched:
-            reader.unwatch()
+            reader.unwatch(broker)
 
 
 async def _read(broker: Broker, reading: Reading, held: Held) -> None:
@@ -265,10 +262,8 @@ async def _answer(broker: Broker, request: Request, reader: Reader, reading: Rea
     found = reading.found
     if full and len(found) < len(reader.rows):
         everything: _Found = {}
-        turns = Turns()
-        for key, row in reader.rows.items():
+        async for key, row in broker.reading_turns.paced(reader.rows.items()):
             everything[key] = found.get(key) or untouched(row, reader.isolation_level)
-            await turns()
         found = everything
     session_id = 0 if reader.ended else reader.id
     if len(found) <= _ENCODED_ON_THE_LOOP:
