@@ -49,6 +49,8 @@ LANES: Final = 8
 _CANDIDATES: Final = 64
 _PATIENCE_WITH_OTHERS: Final = 3.0
 _LOOK_AGAIN: Final = 0.01
+_PATIENCE_AT_END: Final = 3.0
+"""Seconds that closing waits for a commit in doubt. What is not given back by then is taken over by the next owner."""
 """Seconds for the question whether those ahead are alive: it is asked again and again."""
 WAITING_SESSION: Final = 10.0
 """Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
@@ -305,20 +307,20 @@ class KafkaProducerRoad:
             raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
         self._settle()
         self._catch_up()
-        self._leave_nothing_in_doubt()
+        self._leave_nothing_in_doubt(self._patience)
         self.owner.release(group, names)
 
-    def _leave_nothing_in_doubt(self) -> None:
+    def _leave_nothing_in_doubt(self, patience: float) -> None:
         """A record that has expired is settled, but its commit may still be on its way. Whoever claims what nobody owns
         has no write id to fence: the record would begin to count under the next owner."""
         lanes = self._sender.standing.lanes
         if lanes is None:
             return
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + patience
         while self._sender.errands.call(lambda: lanes.are_in_doubt):
             if time.monotonic() > deadline:
                 raise TimedOut(
-                    f"no answer to a commit within {self._patience:g} s, so what is owned is not given back: its next "
+                    f"no answer to a commit within {patience:g} s, so what is owned is not given back: its next "
                     f"owner takes over by a higher generation{self._sender.trouble()}"
                 )
             time.sleep(_LOOK_AGAIN)
@@ -330,7 +332,7 @@ class KafkaProducerRoad:
         """What it owned is free, so that the next one need not know the generation."""
         with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
             self._catch_up(while_closing=True)
-            self._leave_nothing_in_doubt()
+            self._leave_nothing_in_doubt(min(self._patience, _PATIENCE_AT_END))
             self.owner.release_all()
 
     def forget(self) -> None:

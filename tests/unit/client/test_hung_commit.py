@@ -104,11 +104,7 @@ def test_a_record_expires_as_unknown_and_the_lane_goes_on_when_the_coordinator_d
     assert expired.exception(0) is error, "settled once"
 
 
-def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would fence it: the record would begin to count under the next owner."""
-    case = Case()
-    released = threading.Event()
-
+def road_of(case: Case, released: threading.Event) -> KafkaProducerRoad:
     class Owner:
         identity = current = on_lost = None
 
@@ -117,8 +113,14 @@ def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(mo
 
         release_all = release
 
-    options = ProducerOptions(delivery_timeout=30.0)
-    road = KafkaProducerRoad(case.sender, cast("KafkaOwner", Owner()), options)
+    return KafkaProducerRoad(case.sender, cast("KafkaOwner", Owner()), ProducerOptions(delivery_timeout=PATIENCE))
+
+
+def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would fence it: the record would begin to count under the next owner."""
+    case = Case()
+    released = threading.Event()
+    road = road_of(case, released)
     case.producer.send("t", b"1")
     case.until_commit()
     case.advance(PATIENCE)
@@ -138,3 +140,18 @@ def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(mo
     case.steps.answer.set()
     case.turn_until(released.is_set)
     giving_back.join()
+
+
+def test_a_close_waits_a_moment_for_a_hung_commit_and_then_gives_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes next takes over, and fences."""
+    monkeypatch.setattr("fencepost.client.own_kafka._PATIENCE_AT_END", 0.05)
+    case, released = Case(), threading.Event()
+    road = road_of(case, released)
+    case.producer.send("t", b"1")
+    case.until_commit()
+    case.advance(PATIENCE)
+    closing = threading.Thread(target=road.close, daemon=True)
+    closing.start()
+    case.turn_until(lambda: not closing.is_alive())
+    assert not released.is_set()
+    case.steps.answer.set()
