@@ -17,7 +17,7 @@ from fencepost.errors import ErrorCode
 from tests.support.batches import batch
 from tests.support.mortal import MortalServer, Steps
 from tests.support.raw import ConnectionEnded
-from tests.support.transactions import TransactionalProducer, TransactionClient
+from tests.support.transactions import NOW, TransactionalProducer, TransactionClient
 
 pytestmark = pytest.mark.fault
 
@@ -72,7 +72,9 @@ def end(client: TransactionClient, steps: Steps, producer: TransactionalProducer
     """Ends the transaction; True if that was answered, and all that belongs to it was done."""
     if ending == "commit":
         # Written, but with `--sync always` neither synced nor answered when the end of the transaction arrives.
-        late = batch([b"late"], pid=producer.pid, epoch=producer.epoch, sequence=2, attributes=0x10)
+        late = batch(
+            [b"late"], pid=producer.pid, epoch=producer.epoch, sequence=2, attributes=0x10, timestamps=[NOW]
+        )  # to the byte what `check` repeats
         client.send_transactional("t", late, name=NAME)
     if ending in ("commit", "abort"):
         client.send_end(producer, commit=ending == "commit")

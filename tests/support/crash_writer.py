@@ -80,7 +80,8 @@ class Writer:
 
     def _write(self, client: RawClient, stop: Path) -> None:
         if self._pid < 0:
-            self._pid = client.new_pid()
+            # The writer begins near the wrap, which a pid that this server has issued may not.
+            self._pid = (1 << 40) + client.new_pid()
         sent: deque[int] = deque()
         in_flight = [0] * len(self._next)
         for partition, unsettled in enumerate(self._unsettled):

@@ -43,7 +43,7 @@ LATER: Final = frozenset(
 """Ask again."""
 
 _PATIENCE: Final = 60.0
-_NOW: Final = int(time.time() * 1000)
+NOW: Final = int(time.time() * 1000)
 """The time of all records: a repeated batch must have the same bytes, and retention must not take it away."""
 
 _PAUSE: Final = 0.005
@@ -267,7 +267,7 @@ class TransactionClient(RawClient):
             pid=producer.pid,
             epoch=producer.epoch,
             sequence=first,
-            timestamps=[_NOW] * len(values),
+            timestamps=[NOW] * len(values),
             attributes=TRANSACTIONAL if transactional else 0,
         )
 
