@@ -48,6 +48,8 @@ _SECONDS_AT_A_STRETCH: Final = 0.002
 """The same, in time."""
 _UNREAD_SECONDS: Final = 60.0
 """So long may a client not read the answers that its next requests wait for, while others wait for their memory."""
+_UNLOOKED: Final = 2 * 1024
+"""So many bytes may be written before it is looked at how much the client has taken: small answers are many."""
 _COUNTED_AT_ONCE: Final = 16 * 1024
 """An answer of more bytes is counted before the next one is made; others when this turn of the loop is over."""
 _MUCH_UNREAD_SECONDS: Final = 1.0
@@ -116,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of answers, ever."""
         self._unread = 0
         """Bytes of answers that this client has not taken yet, as counted in the memory for answers."""
+        self._unlooked = 0
+        """Bytes written since it was last looked at how much is left of them."""
         self._taken, self._taken_at = 0, 0.0
         """Bytes that it had taken when it was last seen to take some, and when that was."""
         self._due, self._due_at = 0, 0.0
@@ -500,7 +504,10 @@ class Connection(asyncio.BufferedProtocol):
             self._in_line -= sum(map(len, ready))
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.writelines(ready)
-                self._answers.wrote(self)
+                self._unlooked += size
+                if self._unlooked > _UNLOOKED:
+                    self._unlooked = 0
+                    self._answers.wrote(self)
         if size > _COUNTED_AT_ONCE or (size and not ready):
             self._count_unread()
         for cost in freed:

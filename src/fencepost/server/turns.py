@@ -24,6 +24,8 @@ _FEW: Final = 100
 """Elements of a list that are worked off at once."""
 _SECONDS: Final = 0.003
 """How long a piece of work takes before all others have a turn."""
+_LITTLE_SECONDS: Final = 0.001
+"""So little may be left over from earlier turns of the loop."""
 _AT_ONCE: Final = 16
 """How many go on in a turn of the loop, of those that waited for it."""
 _ON_THE_LOOP_BYTES: Final = 16 * 1024
@@ -62,7 +64,8 @@ class SharedTurns:
     def spend(self, seconds: float) -> None:
         """A piece of work took so long."""
         self._spent += seconds
-        self._end_soon()
+        if self._spent > _LITTLE_SECONDS:
+            self._end_soon()
 
     async def __call__(self) -> None:
         """Wait for a turn in which there is time left."""

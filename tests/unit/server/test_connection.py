@@ -210,15 +210,15 @@ async def settle() -> None:
 
 def test_answers_are_counted_until_the_client_has_taken_them() -> None:
     async def talk() -> None:
-        served = Answering(1 << 30, 1000)
+        served = Answering(1 << 30, 3000)
         served.ask(1)
         served.ask(2)
         await settle()
-        assert served.answers.used == served.slow.buffered > 2000
+        assert served.answers.used == served.slow.buffered > 6000
         served.slow.buffered = 0
         served.ask(3)
         await settle()
-        assert 1000 < served.answers.used < 2000
+        assert 3000 < served.answers.used < 4000
 
     asyncio.run(talk())
 
