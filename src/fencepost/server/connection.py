@@ -491,6 +491,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- answers, in order ------------------------------------------------------------------------------------
 
     def _settle(self, pending: _Pending, answer: list[Buffer]) -> None:
+        if self.closed:
+            return  # nobody will ever take it, and what its request had paid is given back
         pending.answer = answer
         size = sum(map(len, answer))
         self._in_line += size

@@ -283,3 +283,34 @@ def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
         assert served.connection.is_late(1.5, 10)
 
     asyncio.run(talk())
+
+
+def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
+    """A change that is half-way is carried to its end. Nobody would ever take its answer, and so many of them would
+    keep all other clients from theirs."""
+
+    class Leaving(Answering):
+        def _note(self, broker: object, request: Request) -> Any:
+            return self._answer_late()
+
+        async def _answer_late(self) -> Answer:
+            assert self.first is not None
+            await self.first
+            return [bytes(self.size)]
+
+    async def talk() -> None:
+        served = Leaving(1 << 30, 100_000)
+        served.first = asyncio.get_running_loop().create_future()
+        adopted: list[asyncio.Task[None]] = []
+        listener: Any = served.connection._listener
+        listener.adopt = adopted.append
+        listener.lost = lambda connection: None
+        listener.broker.fetch_sessions = SimpleNamespace(ended=lambda connection: None)
+        served.ask(1)
+        served.connection.connection_lost(None)
+        served.first.set_result(None)
+        await asyncio.wait_for(adopted[0], 10)
+        await settle()
+        assert (served.answers.used, served.slow.buffered) == (0, 0)
+
+    asyncio.run(talk())
