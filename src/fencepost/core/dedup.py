@@ -35,8 +35,8 @@ class RememberedBatch(NamedTuple):
     last_sequence: Sequence
     base_offset: Offset
     crc: int | None
-    """The sender's checksum; None where it is not known, because the batch was rewritten by the server (LogAppendTime)
-    and then read back from the log."""
+    """The sender's checksum; None where it is not known, because the batch was rewritten by the server (LogAppendTime,
+    compaction) and then read back from the log."""
     timestamp: Milliseconds
 
 

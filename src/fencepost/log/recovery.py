@@ -251,8 +251,10 @@ class _Recovery:
             aborted = is_abort(data, at)
             producers.end_transaction(header.pid, header.epoch, header.base_offset, self._now_ms, aborted=aborted)
             return
-        # A checksum that the server made itself (LogAppendTime) says nothing about what the client will send again.
-        crc = None if header.is_log_append_time else header.crc
+        # A checksum that the server made itself (LogAppendTime, or compaction, which may have been here) says nothing
+        # about what the client will send again.
+        is_ours = header.is_log_append_time or header.base_offset < self._gaps_before
+        crc = None if is_ours else header.crc
         batch = producer_batch(header, crc, header.max_timestamp)
         producers.apply(batch, header.base_offset, self._now_ms)
 

@@ -218,6 +218,21 @@ class TestProducers:
         bed.open()
         assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), NOW)
 
+    @pytest.mark.parametrize("emptied", [True, False])
+    def test_a_repeat_of_what_was_compacted_is_known_from_the_log_alone(self, bed: LogBed, emptied: bool) -> None:
+        """Its checksum in the log is the server's. Taken for other records with the same sequences, it would be
+        refused, and its client would write it a second time with a new epoch."""
+        sent = encode_batch([(b"a", b"1", NOW, ()), (b"b", b"1", NOW, ())], pid=7, epoch=0, base_sequence=0)
+        append(bed.log, bytearray(sent))
+        put(bed, (b"a", b"2"), *[(b"b", b"2")] * emptied)
+        seal(bed)
+        compact(bed.log)
+        bed.log.close(NOW)
+        for path in bed.directory.glob("*.snapshot"):
+            path.write_bytes(b"damaged")
+        bed.open()
+        assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), NOW)
+
     def test_an_empty_batch_goes_when_its_producer_has_written_again_or_was_forgotten(self, bed: LogBed) -> None:
         for pid in (7, 8):
             put(bed, (b"a", b"1"), pid=pid, epoch=0, base_sequence=0)
