@@ -15,7 +15,6 @@ from typing import Final
 
 from fencepost.client.owner_topic import Following, GroupOwners
 from fencepost.client.session import Liveness
-from fencepost.core.claim import Refused
 from fencepost.core.claim_line import in_the_way, is_hopeless, is_next, may_expire
 from fencepost.core.claim_steps import Owned, claim_in_line, leave_line, line_up
 from fencepost.core.owner_records import Claimant
@@ -38,9 +37,10 @@ def wait_in_line(
     identities: Sequence[Identity],
 ) -> Owned:
     """Returns when it was granted; TimedOut after `seconds`, Closed when `interrupted`, Refused if `after` cannot come
-    true any more: then the claim has left the line."""
+    true any more. Whatever it raises, the claim has left the line, if a server can be reached."""
     deadline = time.monotonic() + seconds
     names = [want.name for want in wanted]
+    may_be_in_line = False
     with group.follow() as following:
         try:
             while True:
@@ -52,6 +52,7 @@ def wait_in_line(
                     if owned is not None:
                         return owned
                 elif me.write_id not in records.line:  # not yet, or it was taken for gone
+                    may_be_in_line = True
                     group.carry_out(line_up(me, names, gone))
                     _see_itself(following, me.write_id)
                     continue
@@ -61,9 +62,10 @@ def wait_in_line(
                 if left <= 0:
                     raise TimedOut(f"group {me.group!r}: {', '.join(names)} did not become free within {seconds:g} s")
                 following.wait(min(left, LOOK_AGAIN))
-        except (TimedOut, Closed, Refused):
-            if me.write_id in following.records.line:
-                with suppress(FencepostError):  # its session ends in any case
+        except BaseException:
+            # Also Ctrl-C, and a server that is away: who owns something else lives on, and would be waited for.
+            if may_be_in_line or me.write_id in following.records.line:
+                with suppress(FencepostError):
                     group.carry_out(leave_line(me))
             raise
 
