@@ -61,10 +61,9 @@ def hold_on_kafka(settings: ClientSettings, demand: Demand) -> KafkaHold:
     routes = Routes(settings)
     owner = KafkaOwner(settings, routes, patience=settings.request_timeout)
     try:
-        session = demand.session or WAITING_SESSION
-        rows = owner.claim(demand._replace(session=session))
+        rows = owner.claim(demand._replace(session=demand.session or WAITING_SESSION))
     except BaseException:
         owner.close()
         routes.close()
         raise
-    return KafkaHold(routes, owner, demand.group, rows, session)
+    return KafkaHold(routes, owner, demand.group, rows, owner.session)

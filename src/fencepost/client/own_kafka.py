@@ -196,6 +196,11 @@ class KafkaOwner:
 
     # --- signs of life ---
 
+    @property
+    def session(self) -> float:
+        """Seconds, as the coordinator took it; 0: it gives no signs of life."""
+        return 0.0 if self._session is None else self._session.seconds
+
     def _keep_alive(self, seconds: float) -> None:
         """From here on, before anything is claimed: whoever reads that it owns finds it alive."""
         if not seconds or (self._session is not None and self._session.seconds <= seconds):
