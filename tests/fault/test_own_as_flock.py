@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,9 @@ import pytest
 
 import fencepost
 from fencepost.client.hold import hold
+from fencepost.client.settings import ClientSettings
 from tests.conftest import Engine
+from tests.support.crash import ServerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 
@@ -119,3 +122,13 @@ def test_the_server_logs_a_severed_owner_at_its_default_level(
         pass
     logged = capfd.readouterr().err
     assert re.search(r"severed the owner .*fencepost:.*takes over it in group jobs", logged), logged
+
+
+def test_a_holder_that_has_waited_for_its_claim_notices_a_server_that_hangs(tmp_path: Path) -> None:
+    """The time that it would have waited is the claim's alone: otherwise closing would wait as long for an answer."""
+    with ServerProcess(tmp_path) as server:
+        server.start("os")
+        server.await_ready()
+        settings = replace(ClientSettings.of(server.address), request_timeout=1.0)
+        with hold(settings, "jobs", ["it"], wait=3600) as held, server.paused():
+            assert held.lost.wait(20)

@@ -80,7 +80,7 @@ def test_a_silent_server_is_timed_out_and_not_waited_for_twice() -> None:
     with peer(lambda _: b"", answer) as address, closing(Channel(address, request_timeout=0.2)) as channel:
         with pytest.raises(TimedOut, match=r"did not answer ApiVersions within 0\.2 s; whether it took effect"):
             channel.versions()
-        channel._request_timeout = 10.0
+        channel.request_timeout = 10.0
         assert channel.offers(Key.DESCRIBE_CLUSTER)  # on a new connection
 
 

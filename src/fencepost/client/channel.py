@@ -61,7 +61,8 @@ class Channel:
         self.address = address
         self._client_id = client_id
         self._security = security
-        self._request_timeout = request_timeout
+        self.request_timeout = request_timeout
+        """Seconds until an answer is given up."""
         self._connect_timeout = connect_timeout
         # Guards everything below: one request is on its way at a time.
         self._lock = threading.Lock()
@@ -219,7 +220,7 @@ class Channel:
         except TimeoutError:
             self._disconnect()
             raise TimedOut(
-                f"{self.address} did not answer {name} within {self._request_timeout:g} s; "
+                f"{self.address} did not answer {name} within {self.request_timeout:g} s; "
                 "whether it took effect is not known"
             ) from None
         except Malformed as error:
@@ -240,8 +241,8 @@ class Channel:
         return memoryview(frame)[body_at:]
 
     def _send_and_receive(self, connected: socket.socket, request: bytes) -> bytes:
-        deadline = time.monotonic() + self._request_timeout
-        connected.settimeout(self._request_timeout)
+        deadline = time.monotonic() + self.request_timeout
+        connected.settimeout(self.request_timeout)
         connected.sendall(request)
         while True:
             remaining = deadline - time.monotonic()

@@ -155,6 +155,7 @@ def hold(
             channel.close()
             return hold_on_kafka(settings, wanted)
         rows = read_claim(wanted.group, channel.request(Key.OWN, wanted.fields()).message)
+        channel.request_timeout = settings.request_timeout  # from here on nothing is waited for but an answer
     except BaseException:
         channel.close()
         raise
