@@ -249,6 +249,36 @@ def test_every_record_comes_once_however_small_the_answers(client: RawClient, na
     assert read == written
 
 
+def test_a_new_beginning_of_a_log_is_told_although_there_is_nothing_to_read(ours: TestedServer, name: str) -> None:
+    with ours.connect() as client:
+        client.create_topic(name)
+        client.produce(name, batch([b"first"]))
+        consumer = Consumer(client, name)
+        assert consumer.fetch({0: 1})[0].log_start_offset == 0
+        assert consumer.fetch() == {}
+        topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": 1}]}]
+        assert client.call(21, 1, topics=topics, timeout=10_000).topics[0].partitions[0].error_code == NONE
+        assert consumer.fetch()[0].log_start_offset == 1
+        assert consumer.fetch() == {}
+
+
+def test_what_retention_takes_is_told_although_there_is_nothing_to_read() -> None:
+    with fencepost.Server(background_interval_ms=20) as server, RawClient(server.address) as client:
+        client.create_topic("t", configs={"segment.bytes": "1000"})
+        for _ in range(5):
+            client.produce("t", batch([b"x" * 900]))
+        consumer = Consumer(client, "t")
+        assert consumer.fetch({0: 5})[0].log_start_offset == 0
+        assert consumer.fetch() == {}
+        changed = [{"name": "retention.bytes", "config_operation": 0, "value": "2000"}]
+        topic = {"resource_type": 2, "resource_name": "t", "configs": changed}
+        assert client.call(44, 1, resources=[topic], validate_only=False).responses[0].error_code == NONE
+        answer: dict[int, Fetched] = {}
+        while not answer:  # the test's own timeout ends it if it is never told
+            answer = consumer.fetch(max_wait_ms=20)
+        assert answer[0].log_start_offset == 2
+
+
 def test_a_deleted_topic_ends_the_waiting_of_its_session(ours: TestedServer, name: str) -> None:
     with ours.connect() as client, ours.connect() as other:
         client.create_topic(name)

@@ -95,6 +95,7 @@ class Housekeeping:
     def _apply_retention(self, partition: Partition, log: PartitionLog) -> None:
         removed = log.apply_retention(self._broker.clock.now_ms())
         if removed:
+            partition.wake()
             logger.info(
                 "%s: %d segments have had their time; it starts at offset %d", partition.name, removed, log.start_offset
             )

@@ -136,6 +136,7 @@ class Partition:
             log.abandon()
         else:
             self.log = log
+            self.wake()  # more may be readable than before a failed sync
         return log
 
     def _opened(self, opening: asyncio.Future[PartitionLog]) -> None:
@@ -233,6 +234,6 @@ class Partition:
         self._watchers.discard(watcher)
 
     def wake(self) -> None:
-        """Something changed for readers: new records, or the topic is gone."""
+        """Something changed for readers: new records, another beginning, or the topic is gone."""
         for watcher in self._watchers:
             watcher.partition_changed()

@@ -91,3 +91,37 @@ def test_after_a_failed_sync_it_is_opened_as_one_that_failed_although_the_disk_c
 
     with ThreadPoolExecutor(1) as threads:
         asyncio.run(fail_and_come_back(threads))
+
+
+def test_readers_are_told_of_what_is_found_when_it_is_opened_again(tmp_path: Path, pids: PidAllocator) -> None:
+    """What was in doubt may be read then, and its writer may be gone: nobody else would tell them."""
+    files = FailingFiles(tmp_path)
+    clock = HandWoundClock()
+
+    class Reader:
+        def __init__(self, partition: Partition) -> None:
+            self.partition = partition
+            self.ends: list[int] = []
+
+        def partition_changed(self) -> None:
+            assert self.partition.log is not None
+            self.ends.append(self.partition.log.high_watermark)
+
+    async def fail_and_come_back(threads: ThreadPoolExecutor) -> None:
+        disk = Disk(files, Handles(files), threads, clock, pids)
+        topic = Topic("t", uuid.uuid4(), 1, {}, folder=tmp_path, disk=disk, producer_expiry_ms=1000)
+        partition = Partition(topic, 0, tmp_path / "t-0", disk)
+        log = await partition.open()
+        reader = Reader(partition)
+        partition.watch(reader)
+        append(log, make_batch(b"in doubt"))
+        files.fail_next("sync", errno.EIO)
+        with pytest.raises(StorageError):
+            log.sync()
+        clock.advance(REOPEN_AFTER_SECONDS)
+        assert not partition.usable()
+        (await partition.open()).abandon()
+        assert reader.ends == [1]
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(fail_and_come_back(threads))

@@ -43,6 +43,7 @@ async def _delete(broker: Broker, request: Request, topic: str, index: int, befo
         log.delete_records(offset)
         # Whole segments go at once, not in the next round; but nothing that the request does not name.
         log.apply_retention(broker.clock.now_ms(), only_deleted=True)
+        partition.wake()
         await partition.save_snapshot()
     except FencepostError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
