@@ -109,7 +109,8 @@ class KafkaOwner:
         self._interrupted.clear()
         self.group(demand.group)  # what cannot be a group is said before anything is begun
         try:
-            self._keep_alive(demand.session or (0.0 if demand.wait is None else WAITING_SESSION))
+            has_none_yet = demand.wait is not None and self._session is None
+            self._keep_alive(demand.session or (WAITING_SESSION if has_none_yet else 0.0))
             owned = self._claimed(demand)
         except BaseException:
             self._end_session()

@@ -1,4 +1,4 @@
-"""Holding something on Apache Kafka, as far as it goes without one: which session there is."""
+"""Sessions on Apache Kafka, as far as it goes without one: which one an owner has (OWN-8)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from fencepost.client import own_kafka
 from fencepost.client.hold_kafka import hold_on_kafka
+from fencepost.client.routing import Routes
 from fencepost.client.session import Session
 from fencepost.client.settings import ClientSettings
 from fencepost.core.claim import Held, demand
@@ -38,3 +39,31 @@ def test_a_holder_knows_the_session_that_the_broker_took(monkeypatch: pytest.Mon
     monkeypatch.setattr(own_kafka.KafkaOwner, "release_all", lambda _owner: None)
     with hold_on_kafka(ClientSettings.of("127.0.0.1:1"), demand("jobs", ["it"], generation=1, session=0.5)) as held:
         assert held.session == TAKEN_INSTEAD
+
+
+def test_a_waiting_claim_leaves_the_longer_session_of_an_owner_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked for 60 s may be silent for so long; and between two sessions it would be taken for gone (OWN-8)."""
+    sessions: list[Noted] = []
+
+    class Noted(Coordinated):
+        is_over = False
+
+        def begin(self) -> None:
+            sessions.append(self)
+
+        def close(self) -> None:
+            self.is_over = True
+
+    granted = iter("ab")
+
+    def claimed(*_: Any) -> Owned:
+        return Owned([Held(next(granted), Generation(1), 1)], (Identity(Pid(7), Epoch(0)),))
+
+    monkeypatch.setattr(own_kafka, "Session", Noted)
+    monkeypatch.setattr(own_kafka.KafkaOwner, "_claimed", claimed)
+    settings = ClientSettings.of("127.0.0.1:1")
+    with Routes(settings) as routes:
+        owner = own_kafka.KafkaOwner(settings, routes)
+        owner.claim(demand("jobs", ["a"], generation=1, session=60))
+        owner.claim(demand("jobs", ["b"], wait=5))
+    assert [(each.seconds, each.is_over) for each in sessions] == [(60, False)]
