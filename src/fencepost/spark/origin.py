@@ -32,8 +32,9 @@ _A_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _METADATA: Final = 1
 """The line of an entry that has its time and watermark; before it is the version, behind it a line per source."""
-_FILES: Final = re.compile(r'(\d+:)?\{"logOffset":\s*-?\d+\}')
-"""An offset of Spark's file source: it counts batches, and does not say which files one has."""
+_FILES: Final = re.compile(r'(\w+:)?\{"logOffset":\s*-?\d+\}')
+"""An offset of Spark's file source: it counts batches, and does not say which files one has. Before it may be the
+source's number, or the name that the user gave it (Spark 4.2)."""
 
 
 def query_of(df: DataFrame) -> str:
