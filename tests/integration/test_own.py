@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
+from fencepost.server.api import k00_produce
 from tests.support.batches import batch
 from tests.support.gated_files import GatedFiles
 from tests.support.raw import ConnectionEnded, RawClient
@@ -285,6 +288,37 @@ def newest_token(client: RawClient, name: str) -> int:
     """Asked by a claim that is refused whatever happens."""
     token: int = own(client, (name, 0, 2**60)).resources[0].token
     return token
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_the_next_owner_can_read_what_a_large_request_has_written_so_far(
+    tmp_path: Path, sync: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OWN-9: also if the claim has its turn between two pieces of the request, whatever the resource is called."""
+    written, go_on = threading.Event(), threading.Event()
+
+    async def paced(items: Iterable[Any]) -> AsyncIterator[Any]:
+        for item in items:
+            yield item
+            written.set()
+            while not go_on.is_set():
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(k00_produce, "paced", paced)
+    with (
+        fencepost.Server(tmp_path, sync=sync) as server,
+        RawClient(server.address) as old,
+        RawClient(server.address) as new,
+    ):
+        old.create_topic("t", partitions=100)
+        own(old, ("a job", 1))
+        old.send_produce_many({"t": {partition: batch([b"x"]) for partition in range(100)}})
+        assert written.wait(30)
+        assert generations(own(new, ("a job", 1))) == [2]
+        ends = [new.end_offset("t", partition=partition) for partition in (0, 1)]
+        go_on.set()
+        assert is_severed(old)
+        assert ends == [1, 0] == [new.end_offset("t", partition=partition) for partition in (0, 1)]
 
 
 def test_a_claimant_that_hangs_up_while_it_is_waited_for_a_sync_holds_up_nobody(gated: Gated) -> None:

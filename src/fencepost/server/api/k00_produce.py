@@ -12,6 +12,7 @@ With `--sync always` the answer waits for the shared sync, while the connection 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import partial
@@ -145,13 +146,14 @@ async def _in_pieces(outcomes: _Outcomes) -> Answer:
         rows = outcomes.begin(topic)
         async for index, records in paced(topic.partitions):
             outcomes.append(rows, index, records)
+            outcomes.publish()
     return outcomes.answer()
 
 
 class _Outcomes:
     """What becomes of a request, batch by batch."""
 
-    __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_touched", "message")
+    __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_synced", "_touched", "message")
 
     def __init__(self, broker: Broker, request: Request, message: ProduceRequest, looked: Looked) -> None:
         self._broker = broker
@@ -162,6 +164,9 @@ class _Outcomes:
         self._name: str | None = None
         self._rows: list[tuple[ProduceTopic, list[_Outcome]]] = []
         self._touched: list[Partition] = []
+        """Since it was last published."""
+        self._synced: asyncio.Future[None] | None = None
+        """The sync that covers all that was published, if answers wait for one."""
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
         """Go on with this topic; the outcomes of its batches go into what is returned."""
@@ -194,17 +199,25 @@ class _Outcomes:
             self._touched.append(outcome.partition)
         rows.append(outcome)
 
-    def answer(self) -> Answer:
-        finish = partial(_finish, self._request.version, self._rows)
-        if not self._touched:
-            return _last_word(self._request, self.message, self._rows, finish)
+    def publish(self) -> None:
+        """What was appended is on its way to the disk and to readers before others have a turn: a new owner that comes
+        between two pieces of a request waits for it (OWN-9)."""
+        touched, self._touched = self._touched, []
+        if not touched:
+            return
         if self._broker.config.sync == "always":
-            synced = self._broker.syncer.join(self._touched)
-            return None if self.message.acks == 0 else Deferred(synced, finish)
-        for partition in self._touched:
+            self._synced = self._broker.syncer.join(touched)
+            return
+        for partition in touched:
             if partition.log is not None:
                 partition.advance(partition.log.end_offset)
-        return _last_word(self._request, self.message, self._rows, finish)
+
+    def answer(self) -> Answer:
+        self.publish()
+        finish = partial(_finish, self._request.version, self._rows)
+        if self._synced is None:
+            return _last_word(self._request, self.message, self._rows, finish)
+        return None if self.message.acks == 0 else Deferred(self._synced, finish)
 
 
 def _last_word(
