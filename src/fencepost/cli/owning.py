@@ -70,16 +70,24 @@ def woken_when_lost() -> Iterator[OnLost]:
         yield lost.append  # the next record says it
         return
     before = signal.signal(signal.SIGUSR1, raise_it)
+    # Guards `is_over`: a signal that comes after the end would find no handler of ours, and end the process.
+    lock, is_over = threading.Lock(), False
 
     def wake(fenced: Fenced) -> None:
-        lost.append(fenced)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        with lock:
+            if not is_over:
+                lost.append(fenced)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     try:
         yield wake
     finally:
-        lost.clear()
-        signal.signal(signal.SIGUSR1, before)
+        try:
+            with lock:
+                is_over = True
+            lost.clear()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
 
 @contextmanager
