@@ -19,6 +19,7 @@ from fencepost.server import validation
 from tests.fuzz.hostile import Hostile
 from tests.support.batches import batch, record
 from tests.support.raw import RawClient
+from tests.support.transactions import TransactionalProducer, TransactionClient
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +121,49 @@ def test_requests_behind_one_that_is_looked_into_keep_their_order(client: RawCli
     for data in (large, batch([b"second"]), large, batch([b"fourth"])):
         client.send_produce("t", data)
     assert [client.receive_produced().base_offset for _ in range(4)] == [0, 50, 51, 101]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_batch_whose_transaction_ends_meanwhile_is_not_in_the_next_one(
+    server: fencepost.Server, client: RawClient, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Within one epoch nothing in a batch says to which transaction it belongs. Its client may have gone, or may use
+    another connection for what concerns transactions, as librdkafka does."""
+    looks, go_on, looked = threading.Event(), threading.Event(), threading.Event()
+    scan = validation._scan
+
+    def slow(data: memoryview, max_bytes: int) -> object:
+        found = scan(data, max_bytes)
+        if threading.current_thread().name.startswith("fencepost-inflate"):
+            looks.set()
+            go_on.wait(30)
+            looked.set()
+        return found
+
+    monkeypatch.setattr(validation, "_scan", slow)
+    with TransactionClient(server.address) as new, TransactionClient(server.address) as old:
+        producer = TransactionalProducer.start(new, "id")
+        assert new.add(producer, {"t": [0]}) == [ErrorCode.NONE]
+        rows = [(b"k", b"v" * 100_000, NOW, ())] * 50
+        late = encode_batch(
+            rows,
+            pid=producer.pid,
+            epoch=producer.epoch,
+            base_sequence=0,
+            codec=CODECS["gzip"],
+            transactional=True,
+        )
+        old.send_transactional("t", bytes(late), name="id")
+        assert looks.wait(30)
+        if leaves:
+            old.close()
+        assert new.end(producer, commit=False) is ErrorCode.NONE
+        assert new.add(producer, {"t": [0]}) == [ErrorCode.NONE]
+        go_on.set()
+        assert looked.wait(30)
+        assert leaves or old.is_closed_by_server()
+        assert new.end(producer, commit=True) is ErrorCode.NONE
+        assert new.fetch_committed("t").values == []
 
 
 def test_the_time_of_every_record_counts_not_only_the_headers(client: RawClient) -> None:

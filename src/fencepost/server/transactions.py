@@ -69,7 +69,9 @@ T = TypeVar("T")
 class Entry:
     """A transaction and what the server keeps beside it."""
 
-    __slots__ = ("adding", "connections", "doomed", "lock", "newest_connection", "overruled", "staged", "transaction")
+    __slots__ = (
+        "adding", "connections", "doomed", "ended", "lock", "newest_connection", "overruled", "staged", "transaction"
+    )  # fmt: skip
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
@@ -87,6 +89,8 @@ class Entry:
         None: whoever it was before the server was started again."""
         self.doomed = False
         """One of those who wrote it has lost what it wrote to: it will be aborted, whatever its producer asks for."""
+        self.ended = 0
+        """How many came to their end since the server was started."""
 
     def touches(self, rights: Rights) -> bool:
         """Does it write, or say how far was read, what these are the rights to?"""
@@ -101,6 +105,7 @@ class Entry:
         """Nothing is open any more: who was in it, and what they have lost since, does not concern the next one."""
         self.connections.clear()
         self.doomed = False
+        self.ended += 1
 
 
 class Transactions:
@@ -176,6 +181,10 @@ class Transactions:
 
     def __iter__(self) -> Iterator[Transaction]:
         return (entry.transaction for entry in self._by_name.values())
+
+    def ended(self, name: str | None) -> int:
+        """A number that changes when a transaction of this name comes to its end."""
+        return self._by_name[name].ended if name in self._by_name else -1
 
     def judge_write(
         self, name: str | None, who: Identity, partition: TopicPartition, connection: Connection

@@ -25,7 +25,7 @@ from fencepost.kernel import Scan
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_write
+from fencepost.server.guards import Delayed, check_write
 from fencepost.server.partition import Partition
 from fencepost.server.router import Answer, Api, Deferred, Request
 from fencepost.server.turns import paced
@@ -71,7 +71,8 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     closed, batches = _first_look(broker, message)
     looked = broker.validation.prepare(batches)
     if closed or not isinstance(looked, dict):
-        return _prepare(broker, request, message, closed, looked)
+        ended = broker.transactions.ended(message.transactional_id)
+        return _prepare(broker, request, message, closed, looked, ended)
     return _produce(broker, request, message, looked)
 
 
@@ -120,13 +121,18 @@ async def _prepare(
     message: ProduceRequest,
     closed: list[Partition],
     looked: Looked | Awaitable[Looked],
+    ended: int,
 ) -> Answer:
     for partition in closed:
         try:
             await partition.open()
         except (FencepostError, OSError) as error:
             logger.warning("%s stays closed: %s", partition.name, error)
-    answer = _produce(broker, request, message, looked if isinstance(looked, dict) else await looked)
+    found = looked if isinstance(looked, dict) else await looked
+    if broker.transactions.ended(message.transactional_id) != ended:
+        # Within an epoch nothing in a batch says to which transaction it belongs, and another may be open by now.
+        raise Delayed(f"the transaction of {message.transactional_id!r} was ended before this request had its turn")
+    answer = _produce(broker, request, message, found)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
