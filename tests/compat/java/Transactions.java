@@ -88,6 +88,8 @@ public class Transactions {
         try (var member = consumer(servers, group, "read_committed")) {
             member.subscribe(Set.of(topic));
             while (member.assignment().isEmpty()) member.poll(Duration.ofMillis(100));
+            // Its first question for committed offsets is answered: one that is still open would be `committed`'s answer.
+            partitions.forEach(member::position);
             ConsumerGroupMetadata metadata = member.groupMetadata();
             check(metadata.generationId() > 0, "no generation");
             first.beginTransaction();
