@@ -193,6 +193,7 @@ def test_rows_that_are_too_large_for_an_arrow_batch_are_frozen_again_as_spark_do
     spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-5: how large rows are is a guess from the micro-batch before."""
+    from fencepost.spark import tuning
     from fencepost.spark.sink import _DataFrameBatch
 
     create(ours, name)
@@ -200,6 +201,8 @@ def test_rows_that_are_too_large_for_an_arrow_batch_are_frozen_again_as_spark_do
     settings: list[dict[str, str]] = []
 
     def failing(work: _DataFrameBatch, *arguments: Any, **how: Any) -> Any:
+        if not settings:
+            work.sink.row_bytes = 8.0  # as a micro-batch of small rows before this one would leave it
         settings.append(dict(work._arrow_batches()))
         if len(settings) == 1:
             raise RuntimeError("org.apache.arrow.vector.util.OversizedAllocationException: unable to expand the buffer")
@@ -207,7 +210,7 @@ def test_rows_that_are_too_large_for_an_arrow_batch_are_frozen_again_as_spark_do
 
     monkeypatch.setattr(_DataFrameBatch, "_collected", failing)
     fencepost.spark.write(numbers(spark, 100), ours, topic=name, job=name)
-    assert [bool(each) for each in settings] == [True, False]
+    assert settings == [tuning.arrow_batches_of(8.0), tuning.arrow_batches_of(None)]
     assert Counter(map(int, committed_values(ours, name))) == Counter(range(100))
 
 

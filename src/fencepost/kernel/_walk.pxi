@@ -46,19 +46,19 @@ cdef Outcome tally_records(const uint8_t* at, const uint8_t* end, BatchFields* f
     cdef RawRecord record
     cdef int32_t i, last_delta = -1
     cdef int64_t time
-    tally.earliest, tally.latest, tally.keyless = INT64_MAX, -1, 0
+    cdef bint timed = False  # no time is free to stand for "none yet": a record may have any of them
+    tally.earliest, tally.latest, tally.keyless = -1, -1, 0
     for i in range(fields.count):
         at = next_record(at, end, fields, &last_delta, &record)
         if at == NULL:
             return MALFORMED
         time = time_of(fields, &record)
         tally.latest = max(tally.latest, time)
-        if time != -1:
-            tally.earliest = min(tally.earliest, time)
+        if time != -1 and (not timed or time < tally.earliest):
+            tally.earliest = time
+            timed = True
         if record.key.size < 0:
             tally.keyless += 1
-    if tally.earliest == INT64_MAX:
-        tally.earliest = -1
     return DONE if at == end else MALFORMED
 
 
