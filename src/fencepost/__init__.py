@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fencepost.client.standby import Standby, Term, standby
     from fencepost.client.stats import BrokerStats, PartitionStats, ProducerStats
     from fencepost.client.ticket import Delivered, Ticket
-    from fencepost.core.claim import Held, Refused
+    from fencepost.core.own.request import Held, Refused
     from fencepost.errors import (
         BufferFull,
         Closed,
@@ -56,7 +56,7 @@ _HOME = {
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
-    "Held": "fencepost.core.claim",
+    "Held": "fencepost.core.own.request",
     "Hold": "fencepost.client.hold",
     "NotOwned": "fencepost.errors",
     "PartitionStats": "fencepost.client.stats",
@@ -65,7 +65,7 @@ _HOME = {
     "ProducerStats": "fencepost.client.stats",
     "Reader": "fencepost.client.reader",
     "RecordTooLarge": "fencepost.errors",
-    "Refused": "fencepost.core.claim",
+    "Refused": "fencepost.core.own.request",
     "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
     "ServerError": "fencepost.errors",

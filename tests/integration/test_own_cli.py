@@ -12,7 +12,7 @@ import pytest
 
 import fencepost
 from fencepost.client.hold import hold
-from fencepost.core.claim import Refused
+from fencepost.core.own.request import Refused
 from fencepost.errors import Fenced, TimedOut
 from tests.conftest import Engine
 

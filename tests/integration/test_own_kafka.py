@@ -20,8 +20,8 @@ from fencepost.client.owner_topic import describe_owners
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import Transactional
-from fencepost.core.claim import Refused
-from fencepost.core.claim_steps import Step
+from fencepost.core.own.kafka_steps import Step
+from fencepost.core.own.request import Refused
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer

@@ -23,9 +23,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.core.claim import Held, Refused
-from fencepost.core.claim_line import Records, is_next
-from fencepost.core.claim_steps import (
+from fencepost.core.own.kafka_line import Records, is_next
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord, write_ids
+from fencepost.core.own.kafka_steps import (
     Ask,
     Commit,
     Enlist,
@@ -44,9 +44,9 @@ from fencepost.core.claim_steps import (
     line_up,
     release,
 )
-from fencepost.core.owner_records import Claimant, OwnerRecord, WaitingRecord, write_ids
-from fencepost.core.ownership import Wanted
-from fencepost.core.pid import Identity
+from fencepost.core.own.request import Held, Refused
+from fencepost.core.own.rule import Wanted
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Fenced
 from fencepost.types import Epoch, Generation, Pid
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.core.commit import (
+from fencepost.core.micro_batch import (
     Announce,
     CalledTwice,
     Commit,
@@ -37,7 +37,7 @@ from fencepost.core.commit import (
     StepFailed,
     Who,
 )
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.model

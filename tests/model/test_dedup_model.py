@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fencepost.core.dedup import (
+from fencepost.core.producers.dedup import (
     ACCEPT,
     REMEMBERED,
     UNKNOWN,

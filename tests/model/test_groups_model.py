@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fencepost.core.consumer_group_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState
-from fencepost.core.group_messages import GroupState, Leave
-from fencepost.core.groups import Group
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import GroupState, Leave
+from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState
 from fencepost.errors import ErrorCode
 from tests.support.consumer_group import Client, ConsumerGroupUnderTest, some_topics
 from tests.support.group import SESSION_MS, GroupUnderTest

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fencepost.core.dedup import Duplicate, Gap
+from fencepost.core.producers.dedup import Duplicate, Gap
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch
 from fencepost.log.config import LogConfig

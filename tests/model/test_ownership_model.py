@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fencepost.core.ownership import MAX_GENERATION, Granted, Judgement, Ownership, Wanted
+from fencepost.core.own.rule import MAX_GENERATION, Granted, Judgement, Ownership, Wanted
 from fencepost.types import Generation
 
 pytestmark = pytest.mark.model

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from fencepost.client.ticket import Ticket
-from fencepost.core.claim import demand
+from fencepost.core.own.request import demand
 from fencepost.errors import ErrorCode, Fenced
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, Late, Refused, Request, Script, ScriptedCluster

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.core.recollection import Known, Life, Recollection, Written
+from fencepost.core.producers.recollection import Known, Life, Recollection, Written
 from fencepost.core.sequence import MAX_SEQUENCE, advance
 from fencepost.types import Epoch, Offset, Pid, Sequence
 

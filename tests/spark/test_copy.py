@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from fencepost import Admin
 from fencepost.cli import main
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import Replaced, SinkNameInUse
+from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
 from fencepost.spark.copy import Copy, Round, _name_of, _task
 from fencepost.spark.fetch import DataLost, Range

@@ -13,7 +13,7 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import Poisoned, Replaced, SinkNameInUse
+from fencepost.core.micro_batch import Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.spark.publish import PartitionWriter, Transaction

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from fencepost.core.assignors import Partitions
-from fencepost.core.consumer_group import ConsumerGroup
-from fencepost.core.consumer_group_messages import (
+from fencepost.core.groups.assignors import Partitions
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Changes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from fencepost.core.group_messages import (
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import (
     Answer,
     Effect,
     GroupSettings,
@@ -16,7 +17,6 @@ from fencepost.core.group_messages import (
     Sync,
     SyncResult,
 )
-from fencepost.core.groups import Group
 from fencepost.errors import ErrorCode
 
 SESSION_MS = 10_000

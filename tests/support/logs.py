@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from fencepost.core.dedup import Accept
+from fencepost.core.producers.dedup import Accept
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
 from fencepost.kernel.header import BatchHeader
 from fencepost.log.config import LogConfig

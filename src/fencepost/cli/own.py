@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fencepost.client.hold import Hold
     from fencepost.client.results import LastOwner, OwnerDescription
     from fencepost.client.settings import ClientSettings
-    from fencepost.core.claim import Refused, Resources
+    from fencepost.core.own.request import Refused, Resources
 
 _SECONDS_TO_ASK: Final = 5.0
 BUSY: Final = 69
@@ -95,7 +95,7 @@ def own(
         raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
     from fencepost.client.hold import hold
-    from fencepost.core.claim import LONGEST_WAIT, Refused, demand
+    from fencepost.core.own.request import LONGEST_WAIT, Refused, demand
 
     patience = 0.0 if no_wait else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
     at_once = None if generations else _AT_ONCE

@@ -13,7 +13,7 @@ from fencepost.errors import ErrorCode, ServerError
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
     from fencepost.client.settings import ClientSettings
-    from fencepost.core.commit import Progress
+    from fencepost.core.micro_batch import Progress
 
 
 @click.group()

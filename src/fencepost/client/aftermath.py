@@ -17,8 +17,8 @@ from fencepost.client.brokers import Brokers
 from fencepost.client.connection import Connection
 from fencepost.client.lookback import LookBack
 from fencepost.client.partition_queue import Batch, PartitionQueue
-from fencepost.core.claim import Held
-from fencepost.core.inflight import Sent, Stamp
+from fencepost.core.own.request import Held
+from fencepost.core.producers.inflight import Sent, Stamp
 from fencepost.errors import FencepostError, Persisted
 from fencepost.types import Offset
 from fencepost.wire.apis import Key

@@ -24,7 +24,7 @@ from fencepost.client.stats import ProducerStats
 from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction
 from fencepost.client.transactional import NO_MEMBER, Member
-from fencepost.core.claim import Resources
+from fencepost.core.own.request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition

@@ -17,7 +17,7 @@ from fencepost.client.opening import SOFTWARE_NAME, Steps, Welcome, introduce, r
 from fencepost.client.security import OPEN, Security
 from fencepost.client.settings import Address
 from fencepost.core.broker_choice import Load
-from fencepost.core.window import LITTLE, Window
+from fencepost.core.producers.window import LITTLE, Window
 from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages

@@ -24,8 +24,8 @@ from fencepost.client.metadata import NO_LEADER, Metadata, question
 from fencepost.client.network import Network
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.tenure import Tenure
-from fencepost.core.claim import Held
-from fencepost.core.committed import CommittedOnly
+from fencepost.core.own.request import Held
+from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import (
     LEADER_IN_DOUBT,
     CorruptBatch,

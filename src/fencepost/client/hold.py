@@ -24,7 +24,7 @@ from fencepost.client.closing import Closing
 from fencepost.client.forking import tell_after_fork
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
-from fencepost.core.claim import Held, Resources, demand, own_fields, read_claim
+from fencepost.core.own.request import Held, Resources, demand, own_fields, read_claim
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key

@@ -16,7 +16,7 @@ from fencepost.client.hold import Hold
 from fencepost.client.own_kafka import WAITING_SESSION, KafkaOwner
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.core.claim import Demand, Held
+from fencepost.core.own.request import Demand, Held
 from fencepost.errors import FencepostError
 
 

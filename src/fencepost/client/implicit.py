@@ -33,9 +33,9 @@ from fencepost.client.errands import Errands
 from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.client.ticket import UNKNOWN_OFFSET
 from fencepost.client.transactional import Steps, abort_open
-from fencepost.core.enlist import Enlisted
-from fencepost.core.inflight import Flight
-from fencepost.core.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.inflight import Flight
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ErrorCode, FencepostError, Persisted, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 

@@ -1,7 +1,7 @@
 """Waiting in line on Apache Kafka, where nobody grants anything: each claimant finds out by itself when it is its turn.
 
 It follows the group's records, asks the group coordinators about those that are ahead of it, and claims when
-`core/claim_line.py` says that it is next. The claim is judged once more by what the records say then, so it does no
+`core/own/kafka_line.py` says that it is next. The claim is judged once more by what the records say then, so it does no
 harm to have looked too early.
 """
 
@@ -15,11 +15,11 @@ from typing import Final
 
 from fencepost.client.owner_topic import Following, GroupOwners
 from fencepost.client.session import Liveness
-from fencepost.core.claim_line import in_the_way, is_hopeless, is_next, may_expire
-from fencepost.core.claim_steps import Owned, claim_in_line, leave_line, line_up
-from fencepost.core.owner_records import Claimant
-from fencepost.core.ownership import Wanted
-from fencepost.core.pid import Identity
+from fencepost.core.own.kafka_line import in_the_way, is_hopeless, is_next, may_expire
+from fencepost.core.own.kafka_records import Claimant
+from fencepost.core.own.kafka_steps import Owned, claim_in_line, leave_line, line_up
+from fencepost.core.own.rule import Wanted
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, TimedOut
 
 LOOK_AGAIN: Final = 0.2

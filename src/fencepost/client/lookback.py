@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fencepost.client.connection import Connection
-from fencepost.core.inflight import Stamp
+from fencepost.core.producers.inflight import Stamp
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
 from fencepost.types import Offset, Pid

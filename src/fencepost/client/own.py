@@ -18,7 +18,7 @@ from typing import Protocol, Self, TypeAlias, TypedDict
 
 from fencepost.client.brokers import Brokers
 from fencepost.client.routing import Routes
-from fencepost.core.claim import Demand, Held
+from fencepost.core.own.request import Demand, Held
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key

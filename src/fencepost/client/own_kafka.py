@@ -35,10 +35,10 @@ from fencepost.client.session import Liveness, Session, impatient
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional, abort_open
-from fencepost.core.claim import Demand, Held
-from fencepost.core.claim_steps import Owned, claim, release
-from fencepost.core.owner_records import Claimant, write_ids
-from fencepost.core.pid import NAME_TAKEN, Identity
+from fencepost.core.own.kafka_records import Claimant, write_ids
+from fencepost.core.own.kafka_steps import Owned, claim, release
+from fencepost.core.own.request import Demand, Held
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fencepost.client.own import Road
 from fencepost.client.queue import Queues
-from fencepost.core.claim import Demand, Held
+from fencepost.core.own.request import Demand, Held
 from fencepost.types import partition_named
 
 

@@ -2,7 +2,7 @@
 
 `__fencepost_own.GROUP` has one partition, a record per resource, and one per claim that waits; it is written only in
 transactions of the group's claim id. What is done in which order, and what it means, is decided in
-`core/claim_steps.py`.
+`core/own/kafka_steps.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from fencepost.client.results import LastOwner, OwnerDescription, Owners, Waitin
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.transactional import Transactional
-from fencepost.core.claim_line import Records
-from fencepost.core.claim_steps import (
+from fencepost.core.own.kafka_line import Records
+from fencepost.core.own.kafka_records import OwnerRecord, WaitingRecord
+from fencepost.core.own.kafka_steps import (
     Ask,
     Commit,
     Enlist,
@@ -39,8 +40,7 @@ from fencepost.core.claim_steps import (
     Steps,
     Write,
 )
-from fencepost.core.owner_records import OwnerRecord, WaitingRecord
-from fencepost.core.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Row, encode_batch
 from fencepost.types import Milliseconds, Offset, TopicPartition

@@ -15,7 +15,7 @@ from fencepost.client.shared_channel import SharedRoutes
 from fencepost.client.tenure import Asked
 from fencepost.client.transaction import wait_for_identity
 from fencepost.client.transactional import Transactional
-from fencepost.core.claim import Demand, Held
+from fencepost.core.own.request import Demand, Held
 from fencepost.errors import FencepostError, TimedOut
 
 

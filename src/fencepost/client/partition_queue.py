@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.ticket import Delivered, Settlement, Ticket, Unplaced
-from fencepost.core.inflight import Flight
+from fencepost.core.producers.inflight import Flight
 from fencepost.errors import FencepostError, NotOwned
 from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Slot
 from fencepost.types import Milliseconds, TopicPartition

@@ -31,7 +31,7 @@ from fencepost.client.ticket import Ticket
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member, Transactional
 from fencepost.client.unclosed import Remains
-from fencepost.core.claim import Resources, demand
+from fencepost.core.own.request import Resources, demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.setting import settings_doc

@@ -23,7 +23,7 @@ from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
 from fencepost.client.owning import ReaderRoad
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings, Servers
-from fencepost.core.claim import Resources, demand
+from fencepost.core.own.request import Resources, demand
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition

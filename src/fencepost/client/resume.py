@@ -10,7 +10,7 @@ Per partition, when the first record for it comes:
              are what this producer's earlier lives have sent since the save, in order.
     skip     The first records that are sent are those again. They are compared, answered for, and not sent.
 
-`core/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took from the log,
+`core/producers/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took from the log,
 and the log for what the server has forgotten.
 """
 
@@ -29,10 +29,10 @@ from fencepost.client.sending.common import Common
 from fencepost.client.sending.naming import Naming
 from fencepost.client.sending.settling import Settling
 from fencepost.client.transactional import Steps
-from fencepost.core.enlist import Enlisted
-from fencepost.core.inflight import Flight, Stamp
-from fencepost.core.pid import Identity, State
-from fencepost.core.recollection import NOWHERE, Known, Life, Recollection, Written
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.inflight import Flight, Stamp
+from fencepost.core.producers.pid import Identity, State
+from fencepost.core.producers.recollection import NOWHERE, Known, Life, Recollection, Written
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import BatchHeader, Record, decode_batch
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition

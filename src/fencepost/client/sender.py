@@ -12,7 +12,7 @@ A turn, in the order of the source document's event loop, and who does it (in `c
                  answers settle their batches                                              `settling.py`
     deadlines    answers and connections that are overdue
 
-Everything a partition's batches go through is decided in `core/inflight.py`. Apart from `Queues`, nothing here is
+Everything a partition's batches go through is decided in `core/producers/inflight.py`. Apart from `Queues`, nothing here is
 shared with other threads: what they want of it they have it do, by `errands`.
 """
 
@@ -51,9 +51,9 @@ from fencepost.client.settings import Address, ClientSettings
 from fencepost.client.stats import ProducerStats
 from fencepost.client.tenure import Tenure
 from fencepost.client.transactional import Steps, Transactional
-from fencepost.core.claim import Held
-from fencepost.core.inflight import Sent
-from fencepost.core.pid import Identity, ProducerIdentity
+from fencepost.core.own.request import Held
+from fencepost.core.producers.inflight import Sent
+from fencepost.core.producers.pid import Identity, ProducerIdentity
 from fencepost.errors import Closed, Fenced, FencepostError, Persisted, SendFailed
 from fencepost.types import Offset, TopicPartition
 

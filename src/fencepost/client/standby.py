@@ -30,7 +30,7 @@ from typing import Final, TypeVar, Unpack
 from fencepost.client.own import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.settings import ClientSettings, Servers
-from fencepost.core.claim import demand
+from fencepost.core.own.request import demand
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
 from fencepost.types import Generation
 

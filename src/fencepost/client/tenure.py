@@ -26,7 +26,7 @@ from fencepost.client.brokers import Brokers
 from fencepost.client.clock import Clock
 from fencepost.client.connection import Connection
 from fencepost.client.metadata import Metadata, question
-from fencepost.core.claim import Demand, Held, own_fields, read_claim
+from fencepost.core.own.request import Demand, Held, own_fields, read_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.types import partition_named
 from fencepost.wire.apis import Key

@@ -20,7 +20,7 @@ from typing import Self
 
 from fencepost.client.sender import Sender
 from fencepost.client.transactional import NO_MEMBER, Member, Steps
-from fencepost.core.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from fencepost.client.channel import Channel, raise_for
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Offset, Pid, TopicPartition
 from fencepost.wire.apis import Key

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
 

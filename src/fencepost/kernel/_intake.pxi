@@ -21,7 +21,7 @@ cdef extern from *:
 
 cdef enum:
     RECORD_OVERHEAD = 36
-    RESERVE = 8  # core/sharing.py
+    RESERVE = 8  # core/producers/sharing.py
 
 
 cdef class Place:
@@ -111,7 +111,7 @@ cdef class Lane:
         self.hold(size, target)
 
     def has_room_for(self, Py_ssize_t size, Slot slot=None):
-        """By `core/sharing.py`; without a slot the lane alone is asked."""
+        """By `core/producers/sharing.py`; without a slot the lane alone is asked."""
         return self.admits(size, slot)
 
     cdef inline void take(self, Py_ssize_t size, Slot slot) noexcept:

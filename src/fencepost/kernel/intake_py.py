@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fencepost.core.sharing import partition_has_room, topic_has_room
+from fencepost.core.producers.sharing import partition_has_room, topic_has_room
 from fencepost.kernel.batch_py import BatchBuilder
 from fencepost.kernel.record import Headers, Payload
 
@@ -103,7 +103,7 @@ class Lane:
         self.active += slot.held != 0
 
     def has_room_for(self, size: int, slot: Slot | None = None) -> bool:
-        """By `core/sharing.py`; without a slot the lane alone is asked."""
+        """By `core/producers/sharing.py`; without a slot the lane alone is asked."""
         limit, held = self.budget.limit, self.budget.held
         if slot is None or len(self.slots) == 1:
             return topic_has_room(size, limit=limit, held=held, topic=self.held)

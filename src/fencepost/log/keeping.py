@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from fencepost.core.aborted import AbortedTransaction
+from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log.rewriting import assemble, delete_horizon, rebuild, split

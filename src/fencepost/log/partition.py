@@ -27,7 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from fencepost.core import dedup
+from fencepost.core.producers import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset

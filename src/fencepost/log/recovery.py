@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.dedup import Batch, IssuedPids, ProducerTable
+from fencepost.core.producers.dedup import Batch, IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import cleaned, swap

@@ -36,8 +36,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from fencepost.core import sequence
-from fencepost.core.aborted import AbortedTransaction
-from fencepost.core.dedup import ProducerEntry, ProducerTable, RememberedBatch
+from fencepost.core.producers.aborted import AbortedTransaction
+from fencepost.core.producers.dedup import ProducerEntry, ProducerTable, RememberedBatch
 from fencepost.log.files import Buffer, Files, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.core.consumer_group import ConsumerGroup
-from fencepost.core.consumer_group_messages import Heartbeat
-from fencepost.core.group_messages import Join, Sync
-from fencepost.core.groups import Group
-from fencepost.core.offsets import Committed, OffsetTable
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import Join, Sync
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import Heartbeat
+from fencepost.core.groups.offsets import Committed, OffsetTable
 from fencepost.server import group_rows
 from fencepost.types import Milliseconds, TopicPartition
 

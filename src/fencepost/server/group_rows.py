@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from fencepost.core.assignors import PartitionId, Partitions
-from fencepost.core.consumer_group_messages import (
+from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord
+from fencepost.core.groups.kip848_messages import (
     Changes,
     ConsumerGroupRecord,
     ConsumerMemberRecord,
     MemberState,
     TopicInfo,
 )
-from fencepost.core.group_messages import GroupRecord, MemberRecord
-from fencepost.core.offsets import Committed
+from fencepost.core.groups.offsets import Committed
 from fencepost.server.store import Statement, Store
 from fencepost.types import Milliseconds, Offset, TopicPartition
 

@@ -1,4 +1,4 @@
-"""The group coordinator: `core.groups`, `core.consumer_group` and `core.offsets` on the loop, the store and the clock.
+"""The group coordinator: `core.groups.classic`, `core.groups.kip848` and `core.groups.offsets` on the loop, the store and the clock.
 
 Handlers call in; parked requests are futures; one timer serves all groups. Two rules carry the rest:
 
@@ -23,17 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fencepost.core.consumer_group import ConsumerGroup
-from fencepost.core.consumer_group_messages import (
-    JOIN_EPOCH,
-    ConsumerGroupSettings,
-    Heartbeat,
-    HeartbeatResult,
-    TopicInfo,
-    Topics,
-    check_form,
-)
-from fencepost.core.group_messages import (
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import (
     Answer,
     Effect,
     GroupRecord,
@@ -46,8 +37,17 @@ from fencepost.core.group_messages import (
     Sync,
     SyncResult,
 )
-from fencepost.core.groups import Group
-from fencepost.core.offsets import Committed, OffsetTable
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import (
+    JOIN_EPOCH,
+    ConsumerGroupSettings,
+    Heartbeat,
+    HeartbeatResult,
+    TopicInfo,
+    Topics,
+    check_form,
+)
+from fencepost.core.groups.offsets import Committed, OffsetTable
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server import group_rows
 from fencepost.server.group_memory import (

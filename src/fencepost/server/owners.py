@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.ownership import Granted, Judgement, Ownership, Wanted
+from fencepost.core.own.rule import Granted, Judgement, Ownership, Wanted
 from fencepost.errors import FencepostError, StorageError
 from fencepost.server.health import Chore
 from fencepost.server.store import Statement

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fencepost.core.dedup import Accept, Verdict
+from fencepost.core.producers.dedup import Accept, Verdict
 from fencepost.errors import StorageError
 from fencepost.kernel.header import BatchHeader
 from fencepost.log.files import Files

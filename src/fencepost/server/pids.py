@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from fencepost.core.dedup import IssuedPids
+from fencepost.core.producers.dedup import IssuedPids
 from fencepost.server.store import Statement, Store
 from fencepost.types import Pid
 

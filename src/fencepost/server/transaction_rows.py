@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fencepost.core.offsets import Committed
-from fencepost.core.pid import Identity
+from fencepost.core.groups.offsets import Committed
+from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import State, Transaction
 from fencepost.server.store import Statement, Store
 from fencepost.types import Epoch, Offset, Pid, TopicPartition

@@ -31,8 +31,8 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fencepost.core.offsets import Committed
-from fencepost.core.pid import Identity
+from fencepost.core.groups.offsets import Committed
+from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server import group_rows, transaction_rows

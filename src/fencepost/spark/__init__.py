@@ -4,7 +4,7 @@
     sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
     fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
 
-Theory of operation. Everything that decides stands in `core/commit.py` and is tested there without a JVM. Here is what
+Theory of operation. Everything that decides stands in `core/micro_batch.py` and is tested there without a JVM. Here is what
 carries it out, one question per file:
 
     sink.py      the sink of foreachBatch                    source.py    Spark's data source
@@ -30,7 +30,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.core.commit import CalledTwice, Poisoned, Replaced, SinkNameInUse
+    from fencepost.core.micro_batch import CalledTwice, Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
     from fencepost.spark.readiness import check
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
-    "CalledTwice": "fencepost.core.commit",
+    "CalledTwice": "fencepost.core.micro_batch",
     "Copy": "fencepost.spark.copy",
-    "Poisoned": "fencepost.core.commit",
-    "Replaced": "fencepost.core.commit",
+    "Poisoned": "fencepost.core.micro_batch",
+    "Replaced": "fencepost.core.micro_batch",
     "Sink": "fencepost.spark.sink",
-    "SinkNameInUse": "fencepost.core.commit",
+    "SinkNameInUse": "fencepost.core.micro_batch",
     "check": "fencepost.spark.readiness",
     "register": "fencepost.spark.source",
     "write": "fencepost.spark.jobs",

@@ -26,7 +26,7 @@ from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import SinkNameInUse
+from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
 from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
 from fencepost.kernel.header import DELETE_HORIZON

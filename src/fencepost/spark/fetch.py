@@ -19,7 +19,7 @@ from fencepost.client.link import Link
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address, ClientSettings
-from fencepost.core.committed import CommittedOnly
+from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, check_batch, read_header, split_batches
 from fencepost.kernel.control import is_abort

@@ -16,7 +16,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.commit import Origin
+from fencepost.core.micro_batch import Origin
 from fencepost.errors import ConfigError
 
 if TYPE_CHECKING:

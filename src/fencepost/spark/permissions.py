@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fencepost.client.routing import Routes
 from fencepost.client.transactional import Transactional
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition

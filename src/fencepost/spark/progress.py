@@ -13,7 +13,7 @@ from typing import Final
 from fencepost.client.admin import Admin
 from fencepost.client.lasting import create_lasting_topic
 from fencepost.client.routing import Routes
-from fencepost.core.commit import Progress
+from fencepost.core.micro_batch import Progress
 from fencepost.errors import ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_batch, encode_batch
 from fencepost.spark.fetch import Range, fetch

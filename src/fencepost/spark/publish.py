@@ -21,7 +21,7 @@ from fencepost.client.link import Link
 from fencepost.client.opening import keeps_us_out
 from fencepost.client.routing import Routes
 from fencepost.client.settings import Address
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import TopicPartition

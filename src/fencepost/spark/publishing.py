@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import Poisoned
+from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark import tuning
 from fencepost.spark.freeze import Entry, Manifest, compare

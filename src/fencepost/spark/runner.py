@@ -1,4 +1,4 @@
-"""Carries out what `core/commit.py` decides: the steps of a micro-batch, from fence to commit, against a cluster.
+"""Carries out what `core/micro_batch.py` decides: the steps of a micro-batch, from fence to commit, against a cluster.
 
 No Spark in here. What a micro-batch contains, and who publishes it, its subclasses know: rows of a DataFrame
 (`sink.py`) or ranges of a source topic (`copy.py`).
@@ -22,7 +22,7 @@ from fencepost.client.patience import PATIENCE, patiently
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transactional import Transactional
-from fencepost.core.commit import (
+from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
     Commit,
@@ -40,7 +40,7 @@ from fencepost.core.commit import (
     StepFailed,
     Who,
 )
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX, ProgressTopic, check_name, record_batch
 from fencepost.spark.publish import ABSENT_PATIENCE, Links, PartitionWriter, Transaction, replicated_sequences

@@ -1,6 +1,6 @@
 """The exactly-once sink: `df.writeStream.foreachBatch(Sink(servers, topic="b", name="enrich"))`.
 
-One transaction per micro-batch, shared by all tasks. What is to be done next is decided in `core/commit.py`; here it is
+One transaction per micro-batch, shared by all tasks. What is to be done next is decided in `core/micro_batch.py`; here it is
 done: fence, look, freeze, publish, commit. The transaction is open only while publishing.
 
 Small micro-batches come back to the driver with their manifest and are published from there: a second Spark job would
@@ -22,7 +22,7 @@ from zlib import crc32
 from fencepost.client.options import Compression
 from fencepost.client.patience import PATIENCE
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import UNKNOWN, Origin, Outcome
+from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publishing, tuning

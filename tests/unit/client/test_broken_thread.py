@@ -9,8 +9,8 @@ import pytest
 
 from fencepost.client.errands import Errands
 from fencepost.client.implicit import NO_NODE, WriteId
-from fencepost.core.inflight import Flight
-from fencepost.core.pid import Identity
+from fencepost.core.producers.inflight import Flight
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, SendFailed
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster

@@ -11,9 +11,9 @@ from fencepost.client.hold_kafka import hold_on_kafka
 from fencepost.client.routing import Routes
 from fencepost.client.session import Session
 from fencepost.client.settings import ClientSettings
-from fencepost.core.claim import Held, demand
-from fencepost.core.claim_steps import Owned
-from fencepost.core.pid import Identity
+from fencepost.core.own.kafka_steps import Owned
+from fencepost.core.own.request import Held, demand
+from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Generation, Pid
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ import pytest
 from fencepost.client.implicit import NO_NODE, WriteId
 from fencepost.client.options import ProducerOptions
 from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Expired, FencepostError, TimedOut
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster

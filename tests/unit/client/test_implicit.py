@@ -10,7 +10,7 @@ import pytest
 from fencepost.client.errands import Errands
 from fencepost.client.implicit import LONGEST, NO_NODE, Acknowledged, WriteId, WriteLane, WriteLanes
 from fencepost.client.partition_queue import Batch, PartitionQueue
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Persisted, SendFailed, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.window import BATCHES
+from fencepost.core.producers.window import BATCHES
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Request, ScriptedCluster
 from tests.support.stepped import SteppedProducer

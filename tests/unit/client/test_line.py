@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from fencepost.client.line import wait_in_line
-from fencepost.core.claim_line import Records, is_next
-from fencepost.core.claim_steps import Ask, FenceClaims, FenceWriters, Look, Write
-from fencepost.core.owner_records import Claimant, OwnerRecord, WaitingRecord
-from fencepost.core.ownership import Wanted
-from fencepost.core.pid import Identity
+from fencepost.core.own.kafka_line import Records, is_next
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord
+from fencepost.core.own.kafka_steps import Ask, FenceClaims, FenceWriters, Look, Write
+from fencepost.core.own.rule import Wanted
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Unreachable
 from fencepost.types import Epoch, Generation, Pid
 

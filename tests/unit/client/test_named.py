@@ -14,7 +14,7 @@ from fencepost.client.sender import Sender
 from fencepost.client.settings import ClientSettings
 from fencepost.client.transaction import Transaction, wait_for_identity
 from fencepost.client.transactional import NO_MEMBER, Member
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
 from fencepost.testing.clock import HandWoundClock

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from fencepost.client.own import Claim, claim_by
-from fencepost.core.claim import Demand, Held, demand
+from fencepost.core.own.request import Demand, Held, demand
 from fencepost.errors import Fenced
 from fencepost.types import Generation
 

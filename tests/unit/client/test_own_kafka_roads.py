@@ -12,8 +12,8 @@ from fencepost.client.implicit import WriteId
 from fencepost.client.options import ProducerOptions
 from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
 from fencepost.client.settings import ClientSettings
-from fencepost.core.claim import Demand, Held, demand
-from fencepost.core.pid import Identity
+from fencepost.core.own.request import Demand, Held, demand
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, TimedOut
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster

@@ -7,7 +7,7 @@ import pytest
 
 from fencepost.client.tenure import Asked
 from fencepost.client.ticket import Ticket
-from fencepost.core.claim import Refused, demand
+from fencepost.core.own.request import Refused, demand
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, Request, ScriptedCluster

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.settings import ClientSettings
-from fencepost.core.claim import demand
+from fencepost.core.own.request import demand
 from fencepost.errors import Fenced, TimedOut, Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, ScriptedCluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.client.transactional import Transactional
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, ServerError
 from fencepost.types import Epoch, Pid, TopicPartition
 from fencepost.wire.apis import Key

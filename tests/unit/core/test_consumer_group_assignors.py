@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.assignors import ASSIGNORS, PartitionId, Partitions, Reader, assign_range, assign_uniform
+from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Reader, assign_range, assign_uniform
 
 pytestmark = pytest.mark.unit
 

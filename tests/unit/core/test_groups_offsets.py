@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.offsets import Committed, OffsetTable
+from fencepost.core.groups.offsets import Committed, OffsetTable
 from fencepost.types import Offset, Pid, TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.dedup import Duplicate, Fenced
+from fencepost.core.producers.dedup import Duplicate, Fenced
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType

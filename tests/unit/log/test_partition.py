@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.core.dedup import Conflict, Duplicate, Gap
+from fencepost.core.producers.dedup import Conflict, Duplicate, Gap
 from fencepost.kernel import check_batch, decode_batch, read_header
 from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.core.dedup import ProducerEntry, RememberedBatch
+from fencepost.core.producers.dedup import ProducerEntry, RememberedBatch
 from fencepost.log import snapshot as snapshots
 from fencepost.log.index import IndexMark
 from fencepost.log.snapshot import SegmentMark, Snapshot

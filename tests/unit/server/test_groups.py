@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fencepost.core.consumer_group import ConsumerGroup
-from fencepost.core.consumer_group_messages import Heartbeat, HeartbeatResult
-from fencepost.core.group_messages import GroupState, Join, Leave, Sync
-from fencepost.core.groups import Group
-from fencepost.core.offsets import Committed
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import GroupState, Join, Leave, Sync
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import Heartbeat, HeartbeatResult
+from fencepost.core.groups.offsets import Committed
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker

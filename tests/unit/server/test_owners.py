@@ -12,9 +12,9 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
-from fencepost.core.offsets import Committed
-from fencepost.core.ownership import RESET, Granted, Wanted
-from fencepost.core.pid import Identity
+from fencepost.core.groups.offsets import Committed
+from fencepost.core.own.rule import RESET, Granted, Wanted
+from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY, State, Transaction
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel import read_header

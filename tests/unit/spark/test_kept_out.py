@@ -10,8 +10,8 @@ import pytest
 
 from fencepost.client.routing import Routes
 from fencepost.client.settings import ClientSettings
-from fencepost.core.commit import StepFailed
-from fencepost.core.pid import Identity
+from fencepost.core.micro_batch import StepFailed
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.kernel import BatchBuilder
 from fencepost.spark.fetch import Range, fetch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import TimedOut
 from fencepost.spark.publish import replicated_sequences
 from fencepost.types import Epoch, Pid

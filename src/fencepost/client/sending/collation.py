@@ -1,7 +1,7 @@
 """What is sent next: one batch of each partition into one request per leader (PROD-9), round after round while there is
 room in flight.
 
-What may be sent of a partition, again or for the first time, is decided in `core/inflight.py`; here it is asked, for
+What may be sent of a partition, again or for the first time, is decided in `core/producers/inflight.py`; here it is asked, for
 every queue that has something, with the topics taking turns (PROD-6).
 """
 
@@ -21,9 +21,9 @@ from fencepost.client.sending.enlisting import Enlisting
 from fencepost.client.sending.expiry import Expiry
 from fencepost.client.sending.produce import Aboard, Produce
 from fencepost.client.sending.settling import Settling
-from fencepost.core.inflight import Flight, Sent, Step
-from fencepost.core.pid import Identity
-from fencepost.core.window import LITTLE
+from fencepost.core.producers.inflight import Flight, Sent, Step
+from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.window import LITTLE
 from fencepost.errors import SendFailed
 from fencepost.kernel import read_header, stamp_producer
 

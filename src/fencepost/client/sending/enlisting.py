@@ -8,9 +8,9 @@ from fencepost.client.partition_queue import PartitionQueue
 from fencepost.client.resume import Resumption
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
-from fencepost.core.enlist import Enlisted
-from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.core.pid import State as PidState
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import State as PidState
 from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import TopicPartition
 

@@ -8,7 +8,7 @@ from fencepost.client.failures import where
 from fencepost.client.partition_queue import Batch, PartitionQueue, TopicQueues
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
-from fencepost.core.inflight import Flight
+from fencepost.core.producers.inflight import Flight
 from fencepost.errors import Expired, Persisted
 
 TO_ASK: Final = 0.25

@@ -9,10 +9,10 @@ from fencepost.client.opening import keeps_us_out
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
 from fencepost.client.transactional import Steps, abort_open
-from fencepost.core.dedup import REMEMBERED
-from fencepost.core.inflight import KAFKA_LIMIT
-from fencepost.core.pid import NAME_TAKEN, Identity
-from fencepost.core.pid import State as PidState
+from fencepost.core.producers.dedup import REMEMBERED
+from fencepost.core.producers.inflight import KAFKA_LIMIT
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import State as PidState
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import NO_PID, Epoch, Pid
 from fencepost.wire.apis import Key

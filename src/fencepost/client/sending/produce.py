@@ -1,6 +1,6 @@
 """A Produce request and what its answer means; where no answer comes, the log is asked.
 
-What becomes of a batch that was refused or lost is decided in `core/inflight.py`. This module carries it out.
+What becomes of a batch that was refused or lost is decided in `core/producers/inflight.py`. This module carries it out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.client.sending.common import Common
 from fencepost.client.sending.settling import Settling
 from fencepost.client.ticket import UNKNOWN_OFFSET
-from fencepost.core.inflight import Flight, Sent, Verdict
+from fencepost.core.producers.inflight import Flight, Sent, Verdict
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
 from fencepost.types import Offset
 from fencepost.wire import hot

@@ -15,10 +15,10 @@ from fencepost.client.partition_queue import Batch, PartitionQueue
 from fencepost.client.sending.common import Common
 from fencepost.client.settings import Address
 from fencepost.client.ticket import Settlement
-from fencepost.core.enlist import Enlisted
-from fencepost.core.inflight import Flight, Sent
-from fencepost.core.pid import NAME_TAKEN
-from fencepost.core.pid import State as PidState
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.inflight import Flight, Sent
+from fencepost.core.producers.pid import NAME_TAKEN
+from fencepost.core.producers.pid import State as PidState
 from fencepost.errors import ErrorCode, Fenced, FencepostError, Persisted, SendFailed
 
 log = logging.getLogger("fencepost.producer")

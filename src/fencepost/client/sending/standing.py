@@ -7,9 +7,9 @@ import threading
 from fencepost.client.implicit import WriteLane, WriteLanes
 from fencepost.client.partition_queue import PartitionQueue
 from fencepost.client.transactional import Steps
-from fencepost.core.enlist import Enlisted
-from fencepost.core.inflight import KAFKA_LIMIT
-from fencepost.core.pid import Identity, ProducerIdentity, State
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.inflight import KAFKA_LIMIT
+from fencepost.core.producers.pid import Identity, ProducerIdentity, State
 
 
 class Standing:

@@ -18,8 +18,8 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from fencepost.core.dedup import Accept, Conflict, Duplicate, Fenced, Forgotten, Unknown, Verdict
-from fencepost.core.pid import Identity
+from fencepost.core.producers.dedup import Accept, Conflict, Duplicate, Fenced, Forgotten, Unknown, Verdict
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Scan
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch

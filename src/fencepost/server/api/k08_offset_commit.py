@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
-from fencepost.core.offsets import NO_LEADER_EPOCH, Committed
+from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_read, refuse_severed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Any, Final, NamedTuple
 
-from fencepost.core.offsets import NO_LEADER_EPOCH, OffsetTable
+from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

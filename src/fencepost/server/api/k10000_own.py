@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from fencepost.core.claim import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
-from fencepost.core.ownership import Granted, Wanted
+from fencepost.core.own.request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
+from fencepost.core.own.rule import Granted, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

@@ -4,14 +4,14 @@ Versions 0 to 9. v1 adds the rebalance timeout, v4 wants new members to come bac
 v5 adds static members, v6 is flexible, v7 tells the protocol's type, v8 takes a reason (which nobody reads), v9 can
 tell a returning static leader to skip the assignment.
 
-The rules are in `core.groups`.
+The rules are in `core.groups.classic`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from fencepost.core.group_messages import Join
+from fencepost.core.groups.classic_messages import Join
 from fencepost.server.broker import Broker
 from fencepost.server.connection import Connection
 from fencepost.server.router import Api, Fields, Request

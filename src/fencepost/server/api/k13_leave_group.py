@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from fencepost.core.group_messages import Leave
+from fencepost.core.groups.classic_messages import Leave
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

@@ -5,7 +5,7 @@ Versions 0 to 5. v3 adds static members, v4 is flexible, v5 lets the member say 
 
 from __future__ import annotations
 
-from fencepost.core.group_messages import Sync
+from fencepost.core.groups.classic_messages import Sync
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from fencepost.core.group_messages import GroupState
-from fencepost.core.groups import Group
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import GroupState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

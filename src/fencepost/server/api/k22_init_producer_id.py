@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker

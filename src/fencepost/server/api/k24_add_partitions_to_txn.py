@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.core.group_messages import CONSUMER
-from fencepost.core.groups import Group
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import CONSUMER
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.guards import check_read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.core.dedup import ProducerEntry
+from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.router import Api, Fields, Request

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from fencepost.core.topic_pattern import BadPattern, topic_pattern
+from fencepost.core.groups.patterns import BadPattern, topic_pattern
 from fencepost.core.transactions import State, Transaction
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker

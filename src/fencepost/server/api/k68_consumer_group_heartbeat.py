@@ -1,10 +1,10 @@
 """ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
 
 Versions 0 and 1. With v0 a member may leave its id to the server; v1 adds subscriptions by regular expression, matched
-against whole topic names. Expressions are RE2's in Kafka, and most of that here (`core.topic_pattern`): what is left
+against whole topic names. Expressions are RE2's in Kafka, and most of that here (`core.groups.patterns`): what is left
 out, such as [[:alpha:]], \\pN and \\b, is INVALID_REGULAR_EXPRESSION.
 
-The rules are in `core.consumer_group`.
+The rules are in `core.groups.kip848`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from fencepost.core.assignors import PartitionId, Partitions
-from fencepost.core.consumer_group_messages import JOIN_EPOCH, Heartbeat
+from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.kip848_messages import JOIN_EPOCH, Heartbeat
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k11_join_group import client_host
 from fencepost.server.broker import Broker

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from fencepost.core.assignors import Partitions
-from fencepost.core.consumer_group import ConsumerGroup
-from fencepost.core.consumer_group_messages import ConsumerMember
+from fencepost.core.groups.assignors import Partitions
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import ConsumerMember
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker

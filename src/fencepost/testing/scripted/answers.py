@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fencepost.core.claim import DEFAULT_GROUP
-from fencepost.core.ownership import Granted, Wanted
+from fencepost.core.own.request import DEFAULT_GROUP
+from fencepost.core.own.rule import Granted, Wanted
 from fencepost.errors import ErrorCode
 from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Api, Refused, Request, Script

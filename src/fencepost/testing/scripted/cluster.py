@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fencepost.core.ownership import Granted, Wanted
+from fencepost.core.own.rule import Granted, Wanted
 from fencepost.kernel import decode_batch
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted.answers import Brokers, decode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.core.dedup import Accept, Batch, Conflict, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.core.producers.dedup import Accept, Batch, Conflict, Duplicate, Fenced, Forgotten, ProducerTable
 from fencepost.errors import ErrorCode
 from fencepost.kernel import BatchHeader, Buffer, check_batch, stamp_offset
 from fencepost.types import Offset

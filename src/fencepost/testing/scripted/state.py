@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from fencepost.client.settings import Address
-from fencepost.core.ownership import Ownership
+from fencepost.core.own.rule import Ownership
 from fencepost.errors import FencepostError
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted.fates import Api

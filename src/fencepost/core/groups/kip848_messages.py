@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from fencepost.core.assignors import ASSIGNORS, Partitions
-from fencepost.core.topic_pattern import BadPattern, matching, topic_pattern
+from fencepost.core.groups.assignors import ASSIGNORS, Partitions
+from fencepost.core.groups.patterns import BadPattern, matching, topic_pattern
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 

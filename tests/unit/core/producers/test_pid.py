@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.pid import LAST_EPOCH, Identity, ProducerIdentity, State
+from fencepost.core.producers.pid import LAST_EPOCH, Identity, ProducerIdentity, State
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Pid
 

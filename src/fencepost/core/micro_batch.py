@@ -35,7 +35,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, Fenced, FencepostError
 from fencepost.types import Milliseconds
 

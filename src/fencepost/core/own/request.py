@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fencepost.core.ownership import MAX_GENERATION, Wanted
+from fencepost.core.own.rule import MAX_GENERATION, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut
 from fencepost.types import Generation, Milliseconds
 
@@ -73,7 +73,7 @@ class Demand(NamedTuple):
         )
 
     def wanted(self) -> list[Wanted]:
-        """Each resource, as `core/ownership.py` judges it."""
+        """Each resource, as `core/own/rule.py` judges it."""
         asked = self.generations or {}
         return [Wanted(name, Generation(asked.get(name, 0)), self.after.get(name)) for name in self.resources]
 

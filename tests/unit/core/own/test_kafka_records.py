@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fencepost.core.claim import Held, Refused
-from fencepost.core.owner_records import (
+from fencepost.core.own.kafka_records import (
     Claimant,
     OwnerRecord,
     Table,
@@ -17,7 +16,8 @@ from fencepost.core.owner_records import (
     judge,
     judge_release,
 )
-from fencepost.core.ownership import Wanted
+from fencepost.core.own.request import Held, Refused
+from fencepost.core.own.rule import Wanted
 from fencepost.errors import Fenced
 from fencepost.types import Generation
 

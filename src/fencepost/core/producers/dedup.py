@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
-from fencepost.core.aborted import AbortedTransaction, AbortedTransactions
+from fencepost.core.producers.aborted import AbortedTransaction, AbortedTransactions
 from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence
 
 REMEMBERED: Final = 16

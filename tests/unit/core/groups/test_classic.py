@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.group_messages import GroupState, Leave, topics_of_subscription
-from fencepost.core.groups import Group
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import GroupState, Leave, topics_of_subscription
 from fencepost.errors import ErrorCode
 from tests.support.group import REBALANCE_MS, SESSION_MS, GroupUnderTest
 

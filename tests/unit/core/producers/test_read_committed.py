@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.committed import CommittedOnly
+from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.types import Offset, Pid
 
 pytestmark = pytest.mark.unit

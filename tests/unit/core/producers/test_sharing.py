@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.sharing import RESERVE, partition_has_room, topic_has_room
+from fencepost.core.producers.sharing import RESERVE, partition_has_room, topic_has_room
 from tests.unit.kernel.implementations import COMPILED, TWIN
 
 pytestmark = pytest.mark.unit

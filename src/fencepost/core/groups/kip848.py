@@ -29,8 +29,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencepost.core.assignors import ASSIGNORS, PartitionId, Partitions, Reader
-from fencepost.core.consumer_group_messages import (
+from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Reader
+from fencepost.core.groups.kip848_messages import (
     DEFAULT_ASSIGNOR,
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -50,7 +50,7 @@ from fencepost.core.consumer_group_messages import (
     _check_regex,
     check_form,
 )
-from fencepost.core.topic_pattern import matching
+from fencepost.core.groups.patterns import matching
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 

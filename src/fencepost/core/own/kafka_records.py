@@ -13,7 +13,7 @@ fences them first: the list never grows beyond the owners that one claim replace
 
 A resource that is given back keeps its record, without an owner, and with its newest token: `after=` asks for that one,
 and the highest token of all records is where the next one comes from. A tombstone would lose both. The rule itself is
-`core/ownership.py`, the same as on fencepost's server.
+`core/own/rule.py`, the same as on fencepost's server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from fencepost.core.claim import Held, Refused
-from fencepost.core.ownership import NO_TOKEN, Granted, Ownership, Wanted
+from fencepost.core.own.request import Held, Refused
+from fencepost.core.own.rule import NO_TOKEN, Granted, Ownership, Wanted
 from fencepost.errors import ErrorCode, Fenced, FencepostError
 from fencepost.types import Generation, Milliseconds
 
@@ -143,7 +143,7 @@ class Plan(NamedTuple):
     fence_then: tuple[str, ...]
     """Replaced by the records that hold now. The claimant is told when they are fenced, not before."""
     line: Mapping[str, WaitingRecord | None] = NO_LINE
-    """To be written with `records`: changes of the waiting claims' line (`core/claim_line.py`); None takes one out."""
+    """To be written with `records`: changes of the waiting claims' line (`core/own/kafka_line.py`); None takes one out."""
 
 
 def judge(table: Table, me: Claimant, wanted: Sequence[Wanted], gone: Collection[str] = ()) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.ownership import MAX_GENERATION, Granted, Judgement, Ownership, Refused, Wanted
+from fencepost.core.own.rule import MAX_GENERATION, Granted, Judgement, Ownership, Refused, Wanted
 from fencepost.types import Generation
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.aborted import AbortedTransaction, AbortedTransactions
+from fencepost.core.producers.aborted import AbortedTransaction, AbortedTransactions
 from fencepost.types import Offset, Pid
 
 pytestmark = pytest.mark.unit

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.group_messages import (
+from fencepost.core.groups.classic_messages import (
     CONSUMER,
     Answer,
     Effect,

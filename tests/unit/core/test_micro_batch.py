@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.commit import (
+from fencepost.core.micro_batch import (
     NOTHING_YET,
     Announce,
     CalledTwice,
@@ -30,7 +30,7 @@ from fencepost.core.commit import (
     UnknownProgress,
     Who,
 )
-from fencepost.core.pid import Identity
+from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.unit

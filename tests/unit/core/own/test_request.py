@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.claim import DEFAULT_GROUP, LONGEST_WAIT, demand
+from fencepost.core.own.request import DEFAULT_GROUP, LONGEST_WAIT, demand
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ all of it). Up to the commit nothing has happened; from the commit on the record
 and whoever comes next does what is left. It returns only after step 3, so of those that have returned at most one is
 not fenced.
 
-An owner has several write ids, one per lane (`core/owner_records.py:write_ids`). All of them are initialised in step 1,
+An owner has several write ids, one per lane (`core/own/kafka_records.py:write_ids`). All of them are initialised in step 1,
 before a record names them, and from then on their owner asks for a next epoch only by naming the one it has. So a
 successor fences all of them by fencing each, in any order, before it returns.
 
@@ -36,11 +36,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fencepost.core.claim import Held
-from fencepost.core.claim_line import Records, judge_in_line, judge_leave, judge_line_up
-from fencepost.core.owner_records import Claimant, OwnerRecord, Plan, WaitingRecord, judge, judge_release
-from fencepost.core.ownership import Wanted
-from fencepost.core.pid import Identity
+from fencepost.core.own.kafka_line import Records, judge_in_line, judge_leave, judge_line_up
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, Plan, WaitingRecord, judge, judge_release
+from fencepost.core.own.request import Held
+from fencepost.core.own.rule import Wanted
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, Fenced
 
 

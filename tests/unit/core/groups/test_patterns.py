@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from fencepost.core import topic_pattern as module
-from fencepost.core.topic_pattern import BadPattern, TopicPattern, matching
+from fencepost.core.groups.classic import patterns as module
+from fencepost.core.groups.patterns import BadPattern, TopicPattern, matching
 
 pytestmark = pytest.mark.unit
 

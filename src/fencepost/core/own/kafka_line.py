@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fencepost.core.owner_records import Claimant, Plan, Table, WaitingRecord, judge
-from fencepost.core.ownership import NO_TOKEN, Wanted
+from fencepost.core.own.kafka_records import Claimant, Plan, Table, WaitingRecord, judge
+from fencepost.core.own.rule import NO_TOKEN, Wanted
 
 Line: TypeAlias = Mapping[str, WaitingRecord]
 """The claims in line, by write id."""

@@ -2,7 +2,7 @@
 
 A `ProducerIdentity` is one producer's: which (pid, epoch) a partition that starts now begins with, and whether the
 server must be asked. It holds no partition's state: every partition keeps the (pid, epoch) it was stamped with until it
-has to change (`core/inflight.py`), so that a bump for one partition never touches another's batch in flight.
+has to change (`core/producers/inflight.py`), so that a bump for one partition never touches another's batch in flight.
 
     NONE ──ask──▶ ASKING ──given──▶ READY ──exhausted──▶ NONE
                     │ refused, retriable: back to NONE, not before a moment

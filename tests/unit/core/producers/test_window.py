@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from fencepost.core.window import BATCHES, STANDING, Window
+from fencepost.core.producers.window import BATCHES, STANDING, Window
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.assignors import PartitionId, Partitions
-from fencepost.core.consumer_group_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState, Heartbeat, MemberState
+from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState, Heartbeat, MemberState
 from fencepost.errors import ErrorCode
 from tests.support.consumer_group import (
     REBALANCE_MS,

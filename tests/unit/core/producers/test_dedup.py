@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.dedup import (
+from fencepost.core.producers.dedup import (
     ACCEPT,
     REMEMBERED,
     UNKNOWN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.enlist import Enlisted
+from fencepost.core.producers.enlist import Enlisted
 from fencepost.errors import FencepostError
 from fencepost.types import TopicPartition
 

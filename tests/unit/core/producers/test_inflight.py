@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.core import sequence
-from fencepost.core.dedup import Accept, Batch, Duplicate, ProducerTable
-from fencepost.core.dedup import Fenced as JudgedFenced
-from fencepost.core.inflight import NO_STAMP, PROOF_LASTS, Flight, Sent, Stamp, Step, Verdict
-from fencepost.core.pid import Identity
+from fencepost.core.producers.dedup import Accept, Batch, Duplicate, ProducerTable
+from fencepost.core.producers.dedup import Fenced as JudgedFenced
+from fencepost.core.producers.inflight import NO_STAMP, PROOF_LASTS, Flight, Sent, Stamp, Step, Verdict
+from fencepost.core.producers.pid import Identity
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Offset, Pid, Sequence

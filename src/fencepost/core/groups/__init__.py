@@ -1,0 +1,1 @@
+"""The rules of consumer groups: the classic protocol, the one of KIP-848, assignors and committed offsets."""

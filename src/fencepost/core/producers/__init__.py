@@ -1,0 +1,1 @@
+"""The rules of one producer and partition: sequences, duplicates, batches in flight, aborted transactions."""
