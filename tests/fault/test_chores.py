@@ -14,7 +14,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from fencepost.log.compaction import CompactionJob
+from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.partition import PartitionLog
 from fencepost.server import groups, housekeeping, listener, owners, transaction_rows, transactions
 from fencepost.server.broker import Broker

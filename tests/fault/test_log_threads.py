@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
-from fencepost.log.compaction import CompactionJob
+from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles, WouldBlock
 from fencepost.log.handles import Handles

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
-from fencepost.log.compaction import CompactionJob
+from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, LogBed, append, headers_in

@@ -17,8 +17,8 @@ from typing import Final
 from fencepost.core.producers.dedup import Batch, IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
+from fencepost.log.compaction.job import cleaned, swap
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
 from fencepost.log.handles import Handles

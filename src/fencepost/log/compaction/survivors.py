@@ -21,7 +21,7 @@ from typing import Final
 from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.log.rewriting import assemble, delete_horizon, rebuild, split
+from fencepost.log.compaction.rewriting import assemble, delete_horizon, rebuild, split
 from fencepost.types import Milliseconds, Offset, Pid
 
 _NEVER: Final[Milliseconds] = 2**63 - 1

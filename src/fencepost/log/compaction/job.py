@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Final
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
-from fencepost.log import cleaned, swap
 from fencepost.log import snapshot as snapshots
-from fencepost.log.cleaned import Cleaned
+from fencepost.log.compaction.cleaned import Cleaned
+from fencepost.log.compaction.job import cleaned, swap
+from fencepost.log.compaction.survivors import AbortedRanges, BatchFilter
 from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.keeping import AbortedRanges, BatchFilter
 from fencepost.log.segment import Segment, walk_batches
 from fencepost.types import Milliseconds, Offset
 

@@ -14,9 +14,9 @@ from fencepost.core.producers.dedup import Duplicate, Fenced
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
+from fencepost.log.compaction.rewriting import delete_horizon
 from fencepost.log.config import LogConfig
 from fencepost.log.partition import PartitionLog
-from fencepost.log.rewriting import delete_horizon
 from fencepost.types import Epoch, Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, headers_in
 

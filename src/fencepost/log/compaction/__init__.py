@@ -1,0 +1,1 @@
+"""Compaction: copy the segments of a log and keep the last record of each key."""
