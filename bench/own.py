@@ -42,7 +42,7 @@ from bench import jobs, machine, topics
 from bench.brokers import OS, Fencepost
 from bench.jobs import Produce
 from bench.results import Results
-from fencepost.server.guards import check_write
+from fencepost.server.coordinators.guards import check_write
 
 TAKE_OVER: Final = "own: claim to first accepted write"
 GRANTED: Final = "own: claim to grant"

@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from fencepost.server.api import APIS
-from fencepost.server.router import Api
+from fencepost.server.net.router import Api
 from fencepost.wire.messages import API_NAMES
 from tools.section import ROOT, Section
 

@@ -1,6 +1,6 @@
 """Real clients with 10,000 partitions: what they send stays well below the limits of the server, and works.
 
-The largest request of each API is printed: the limits in `server/router.py` and `wire/messages.py` come from here. With
+The largest request of each API is printed: the limits in `server/net/router.py` and `wire/messages.py` come from here. With
 all 10,000 partitions, kafka-python's Fetch has 330 kB and ListOffsets 170 kB; librdkafka's SyncGroup has 40 kB.
 """
 
@@ -14,7 +14,7 @@ import confluent_kafka.admin
 import pytest
 
 import fencepost
-from fencepost.server.receiving import FrameReceiver
+from fencepost.server.net.receiving import FrameReceiver
 from fencepost.wire.apis import API_NAMES, Key
 from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
 

@@ -16,14 +16,16 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.partition import PartitionLog
-from fencepost.server import groups, housekeeping, listener, owners, transaction_rows, transactions
 from fencepost.server.broker import Broker
+from fencepost.server.coordinators import groups, owners, transaction_rows, transactions
+from fencepost.server.coordinators.markers import Markers
 from fencepost.server.health import MAX_TROUBLES, Chore, Health, Trouble
-from fencepost.server.housekeeping import Housekeeping
-from fencepost.server.markers import Markers
-from fencepost.server.partition import Partition
+from fencepost.server.net import listener
 from fencepost.server.settings import ServerConfig
-from fencepost.server.space import Space
+from fencepost.server.storage import housekeeping
+from fencepost.server.storage.housekeeping import Housekeeping
+from fencepost.server.storage.partition import Partition
+from fencepost.server.storage.space import Space
 from fencepost.testing.clock import HandWoundClock
 from tests.support.batches import batch, record
 from tests.support.logs import append

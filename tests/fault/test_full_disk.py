@@ -19,8 +19,8 @@ import fencepost
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.log.config import LogConfig
 from fencepost.server.health import Chore
-from fencepost.server.space import NAME, Space
-from fencepost.server.store import Store
+from fencepost.server.storage.space import NAME, Space
+from fencepost.server.storage.store import Store
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Pid

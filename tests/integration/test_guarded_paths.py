@@ -25,7 +25,7 @@ ADMINISTER: Final = {19, 33, 37, 44}
 """They make topics, partitions and guards. Who may take a guard off is not held up by it."""
 END_TRANSACTIONS: Final = {22, 25, 26}
 """By transactional id, whose epoch is the fence. The partitions and offsets in it were judged when they were added, and
-are judged again when their owner changes (`server/transactions.py`)."""
+are judged again when their owner changes (`server/coordinators/transactions.py`)."""
 MEMBERSHIP: Final = {11, 12, 13, 14, 68}
 """Who is in a consumer group; what they read and commit is asked above."""
 TELL: Final = {2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 35, 43, 46, 48, 50, 60, 61, 65, 66, 69, 74, 75, 10_001}

@@ -15,7 +15,7 @@ from fencepost.kernel import encode_batch
 from fencepost.kernel.batch_py import varint
 from fencepost.kernel.codecs import CODECS, compress
 from fencepost.kernel.header import HEADER_SIZE, checksum
-from fencepost.server import validation
+from fencepost.server.storage import validation
 from tests.fuzz.hostile import Hostile
 from tests.support.batches import batch, record
 from tests.support.raw import RawClient

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from unittest import mock
 
 import fencepost
-from fencepost.server import store
+from fencepost.server.storage import store
 from fencepost.testing.files import FailingFiles, Stopped
 
 _SLOW_SYNC = 0.02

@@ -15,24 +15,24 @@ from fencepost.core.fetch_sessions import FetchSessions
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
-from fencepost.server import group_rows, owners, transactions
-from fencepost.server.answer_memory import AnswerMemory
 from fencepost.server.clock import Clock, SystemClock
-from fencepost.server.datadir import DataDirectory
-from fencepost.server.fetching import Reader
-from fencepost.server.groups import Coordinator
+from fencepost.server.coordinators import group_rows, owners, transactions
+from fencepost.server.coordinators.groups import Coordinator
+from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.health import Chore, Health
-from fencepost.server.housekeeping import Housekeeping
-from fencepost.server.partition import Disk, Partition
-from fencepost.server.pids import PidAllocator
-from fencepost.server.producer_limit import ProducerLimit
+from fencepost.server.net.answer_memory import AnswerMemory
+from fencepost.server.net.turns import Codecs, SharedTurns
 from fencepost.server.settings import ServerConfig
-from fencepost.server.space import Space, largest
-from fencepost.server.store import Store
-from fencepost.server.syncer import Syncer
-from fencepost.server.topics import Topic, Topics
-from fencepost.server.turns import Codecs, SharedTurns
-from fencepost.server.validation import Validation
+from fencepost.server.storage.datadir import DataDirectory
+from fencepost.server.storage.fetching import Reader
+from fencepost.server.storage.housekeeping import Housekeeping
+from fencepost.server.storage.partition import Disk, Partition
+from fencepost.server.storage.producer_limit import ProducerLimit
+from fencepost.server.storage.space import Space, largest
+from fencepost.server.storage.store import Store
+from fencepost.server.storage.syncer import Syncer
+from fencepost.server.storage.topics import Topic, Topics
+from fencepost.server.storage.validation import Validation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -21,11 +21,11 @@ from typing import IO, Any, Self, Unpack
 
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
-from fencepost.server.allocator import keep_freed_memory
 from fencepost.server.broker import Broker
 from fencepost.server.clock import Clock
 from fencepost.server.health import Health, Trouble
-from fencepost.server.listener import Listener
+from fencepost.server.net.allocator import keep_freed_memory
+from fencepost.server.net.listener import Listener
 from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.setting import settings_doc
 

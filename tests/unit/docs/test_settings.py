@@ -11,7 +11,7 @@ import pytest
 from fencepost.client.options import ProducerOptions
 from fencepost.client.reader import Reader
 from fencepost.server.settings import ServerConfig
-from fencepost.server.topic_config import KNOWN
+from fencepost.server.storage.topic_config import KNOWN
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.unit

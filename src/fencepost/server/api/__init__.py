@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from fencepost.server.router import Api
+from fencepost.server.net.router import Api
 
 
 def _load() -> dict[int, Api]:

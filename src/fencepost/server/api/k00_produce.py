@@ -5,7 +5,7 @@ Versions 0 to 2 are advertised but not served, exactly as Kafka 4 does it: librd
 them.
 
 The batch is not taken apart: its header, size and checksum are verified, the records are looked through without making
-objects of them (`server/validation.py`), the partition judges (pid, epoch, sequence) and stamps the offset.
+objects of them (`server/storage/validation.py`), the partition judges (pid, epoch, sequence) and stamps the offset.
 
 With `--sync always` the answer waits for the shared sync, while the connection goes on with its next request.
 """
@@ -25,11 +25,11 @@ from fencepost.kernel import Scan
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
-from fencepost.server.guards import Delayed, check_write
-from fencepost.server.partition import Partition
-from fencepost.server.router import Answer, Api, Deferred, Request
-from fencepost.server.turns import paced
-from fencepost.server.validation import Looked
+from fencepost.server.coordinators.guards import Delayed, check_write
+from fencepost.server.net.router import Answer, Api, Deferred, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.partition import Partition
+from fencepost.server.storage.validation import Looked
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
     ProducedPartition,

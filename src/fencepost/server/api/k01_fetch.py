@@ -22,11 +22,11 @@ from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
 from fencepost.log.reading import LargeBatch
-from fencepost.server.answer_memory import Held
 from fencepost.server.broker import Broker
-from fencepost.server.fetching import Key, NotOpen, Reader, Reading, untouched
-from fencepost.server.guards import refuse_severed
-from fencepost.server.router import Answer, Api, Request
+from fencepost.server.coordinators.guards import refuse_severed
+from fencepost.server.net.answer_memory import Held
+from fencepost.server.net.router import Answer, Api, Request
+from fencepost.server.storage.fetching import Key, NotOpen, Reader, Reading, untouched
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,

@@ -15,9 +15,9 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
-from fencepost.server.fetching import LEADER_EPOCH
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.fetching import LEADER_EPOCH
 from fencepost.types import Milliseconds, Offset
 
 LATEST: Final = -1

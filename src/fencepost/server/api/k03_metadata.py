@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel.header import Buffer
 from fencepost.server.broker import Broker
-from fencepost.server.connection import Connection
-from fencepost.server.router import Answer, Api, Fields, Request
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.router import Answer, Api, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.server.settings import parse_address
-from fencepost.server.topics import Topic, check_topic_name
-from fencepost.server.turns import paced
+from fencepost.server.storage.topics import Topic, check_topic_name
 from fencepost.wire import messages
 
 _UNKNOWN_OPERATIONS: Final = -(2**31)

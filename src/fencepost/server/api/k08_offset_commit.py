@@ -18,9 +18,9 @@ from typing import Any, Final
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_read, refuse_severed
-from fencepost.server.router import Answer, Api, Deferred, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_read, refuse_severed
+from fencepost.server.net.router import Answer, Api, Deferred, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.types import TopicPartition
 from fencepost.wire import messages
 

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.types import TopicPartition
 
 _FIRST_VERSION_WITH_GROUPS: Final = 8

@@ -15,7 +15,7 @@ from fencepost.core.own.request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURC
 from fencepost.core.own.rule import Granted, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 from fencepost.types import Generation
 
 _NO_TOKEN: Final = -1

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

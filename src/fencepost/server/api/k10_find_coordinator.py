@@ -12,8 +12,8 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1

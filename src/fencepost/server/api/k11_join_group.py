@@ -13,8 +13,8 @@ from typing import Final
 
 from fencepost.core.groups.classic_messages import Join
 from fencepost.server.broker import Broker
-from fencepost.server.connection import Connection
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.router import Api, Fields, Request
 from fencepost.wire import messages
 
 _FIRST_VERSION_WITH_KNOWN_IDS: Final = 4

@@ -6,7 +6,7 @@ Versions 0 to 4. v3 adds static members, v4 is flexible.
 from __future__ import annotations
 
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 
 def handle(broker: Broker, request: Request) -> Fields:

@@ -12,8 +12,8 @@ from typing import Final
 from fencepost.core.groups.classic_messages import Leave
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 
 _FIRST_VERSION_WITH_SEVERAL: Final = 3
 _AT_ONCE: Final = 1000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fencepost.core.groups.classic_messages import Sync
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

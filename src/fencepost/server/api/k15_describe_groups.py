@@ -14,8 +14,8 @@ from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import GroupState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.group_memory import GroupEntry
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.coordinators.group_memory import GroupEntry
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 
 def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:

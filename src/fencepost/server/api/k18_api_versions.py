@@ -13,7 +13,7 @@ from typing import Final
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 _KEY: Final = 18
 _FIRST_VERSION_WITH_NAME: Final = 3

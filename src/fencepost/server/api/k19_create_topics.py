@@ -13,9 +13,9 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topic_config import KNOWN
-from fencepost.server.topics import check_topic_name
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.storage.topic_config import KNOWN
+from fencepost.server.storage.topics import check_topic_name
 
 _TOPIC_CONFIG = 1
 _DEFAULT_CONFIG = 5

@@ -10,10 +10,10 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_whole
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topics import Topic
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_whole
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topics import Topic
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

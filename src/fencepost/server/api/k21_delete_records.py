@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_write
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_write
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.types import Offset
 
 _ALL = -1

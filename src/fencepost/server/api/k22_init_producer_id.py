@@ -15,7 +15,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
 from fencepost.wire.messages import ms
 

@@ -12,9 +12,9 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_write
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_write
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.types import Epoch, Pid, TopicPartition
 
 _FIRST_VERSION_WITH_FENCED: Final = 2

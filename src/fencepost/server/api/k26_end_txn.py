@@ -12,7 +12,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 from fencepost.types import Epoch, Pid
 
 _FIRST_VERSION_WITH_FENCED: Final = 2

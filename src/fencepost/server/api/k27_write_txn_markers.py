@@ -12,10 +12,10 @@ from typing import Any
 from fencepost.core.transactions import DECIDED, State
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_write, refuse_severed
-from fencepost.server.partition import Partition
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_write, refuse_severed
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.partition import Partition
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topic_config import KNOWN
-from fencepost.server.topics import check_topic_name
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
+from fencepost.server.storage.topic_config import KNOWN
+from fencepost.server.storage.topics import check_topic_name
 
 TOPIC: Final = 2
 BROKER: Final = 4

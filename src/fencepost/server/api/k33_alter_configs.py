@@ -12,11 +12,11 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k32_describe_configs import TOPIC
 from fencepost.server.broker import Broker
-from fencepost.server.guards import refuse_severed
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topic_config import check_config, check_guards
-from fencepost.server.topics import Topic
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import refuse_severed
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topic_config import check_config, check_guards
+from fencepost.server.storage.topics import Topic
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

@@ -14,10 +14,10 @@ from typing import Any
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.partition import Partition
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topics import Topic
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.partition import Partition
+from fencepost.server.storage.topics import Topic
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

@@ -10,10 +10,10 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import refuse_severed
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topics import MAX_PARTITIONS, Topic
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import refuse_severed
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topics import MAX_PARTITIONS, Topic
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

@@ -12,8 +12,8 @@ from typing import Final
 
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_read
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.coordinators.guards import check_read
+from fencepost.server.net.router import Api, Fields, Request
 
 _AT_ONCE: Final = 500
 

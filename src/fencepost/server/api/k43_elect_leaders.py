@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 
 
 async def handle(broker: Broker, request: Request) -> Fields:

@@ -11,9 +11,9 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.api.k33_alter_configs import alter
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topic_config import KNOWN, check_config
-from fencepost.server.topics import Topic
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.storage.topic_config import KNOWN, check_config
+from fencepost.server.storage.topics import Topic
 
 _SET: Final = 0
 _DELETE: Final = 1

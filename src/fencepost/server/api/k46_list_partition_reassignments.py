@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 
 def handle(broker: Broker, request: Request) -> Fields:

@@ -13,10 +13,10 @@ from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import CONSUMER
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
-from fencepost.server.guards import check_read
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.topics import Topic
-from fencepost.server.turns import paced
+from fencepost.server.coordinators.guards import check_read
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topics import Topic
 from fencepost.types import TopicPartition
 
 

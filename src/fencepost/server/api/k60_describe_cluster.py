@@ -8,7 +8,7 @@ from __future__ import annotations
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 _BROKERS = 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import paced
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import paced
 from fencepost.types import Pid
 
 

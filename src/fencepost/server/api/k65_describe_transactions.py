@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from fencepost.core.transactions import State
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 
 def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:

@@ -13,8 +13,8 @@ from fencepost.core.groups.patterns import BadPattern, topic_pattern
 from fencepost.core.transactions import State, Transaction
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 """Kafka has these states, too: asking for them is no mistake."""

@@ -18,7 +18,7 @@ from fencepost.core.groups.kip848_messages import JOIN_EPOCH, Heartbeat
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k11_join_group import client_host
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 from fencepost.wire import messages
 
 

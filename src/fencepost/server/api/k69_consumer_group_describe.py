@@ -15,8 +15,8 @@ from fencepost.core.groups.kip848_messages import ConsumerMember
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
-from fencepost.server.turns import in_pieces
+from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.turns import in_pieces
 
 _CONSUMER_MEMBER: Final = 1
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from fencepost.server.api.k03_metadata import describe_topic, missing_topic
 from fencepost.server.broker import Broker
-from fencepost.server.router import Api, Fields, Request
+from fencepost.server.net.router import Api, Fields, Request
 
 _MOST_PARTITIONS: Final = 2000
 

@@ -1,0 +1,571 @@
+"""The group coordinator: `core.groups.classic`, `core.groups.kip848` and `core.groups.offsets` on the loop, the store and the clock.
+
+Handlers call in; parked requests are futures; one timer serves all groups. Two rules carry the rest:
+
+- *Memory follows the store.* What a client is told about offsets and assignments has been committed before. Changes are
+  handed to the store in order and it reports them done in that order, so memory sees the same history as the disk.
+- *A deadline that only moves back needs no care.* Heartbeats push deadlines back all the time; the timer may then find
+  nothing to do, asks the group for its next deadline, and sleeps again.
+
+A group is of the classic protocol or of the new one (KIP-848). An empty group of either kind becomes one of the other
+kind when such a member comes; one with members does not: JoinGroup is answered INCONSISTENT_GROUP_PROTOCOL there, and
+ConsumerGroupHeartbeat GROUP_ID_NOT_FOUND. Kafka's online migration between the two is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fencepost.core.groups.classic import Group
+from fencepost.core.groups.classic_messages import (
+    Answer,
+    Effect,
+    GroupRecord,
+    GroupSettings,
+    GroupState,
+    Join,
+    JoinResult,
+    Leave,
+    Save,
+    Sync,
+    SyncResult,
+)
+from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848_messages import (
+    JOIN_EPOCH,
+    ConsumerGroupSettings,
+    Heartbeat,
+    HeartbeatResult,
+    TopicInfo,
+    Topics,
+    check_form,
+)
+from fencepost.core.groups.offsets import Committed, OffsetTable
+from fencepost.errors import ErrorCode, StorageError
+from fencepost.server.coordinators import group_rows
+from fencepost.server.coordinators.group_memory import (
+    GroupEntry,
+    GroupMemory,
+    size_of_heartbeat,
+    size_of_join,
+    size_of_members,
+    size_of_offsets,
+    size_of_sync,
+)
+from fencepost.server.health import Chore
+from fencepost.server.storage.store import Statement
+from fencepost.types import Milliseconds, Pid, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+SCHEMA: Final = group_rows.SCHEMA
+
+_EXPIRY_CHECK_SECONDS: Final = 600
+"""Kafka: offsets.retention.check.interval.ms"""
+
+_AFTER_A_FAILURE_MS: Final = 1000
+"""A deadline that could not be carried out is tried again after this time."""
+
+_STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
+"""Those of a classic group that a restart brings back."""
+
+
+class Coordinator:
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config
+        self._broker = broker
+        self._store = broker.store
+        self._settings = GroupSettings(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            max_size=config.group_max_size,
+        )
+        self.consumer_settings = ConsumerGroupSettings(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            max_size=config.group_max_size,
+        )
+        self._groups: dict[str, GroupEntry] = {}
+        self._memory = GroupMemory(config.group_memory)
+        self._topics = Topics(-1, {})
+        self._timers: list[tuple[Milliseconds, int, GroupEntry]] = []
+        self._numbers = itertools.count()
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_at: Milliseconds = 0
+        self._closed = False
+        self._orphans: list[str] = []
+        """Topics with stored offsets that do not exist any more."""
+        self._load()
+
+    def _load(self) -> None:
+        now = self._now()
+        for stored in group_rows.load_groups(self._store):
+            entry = GroupEntry(stored.group_id, self._restore(stored, now))
+            entry.empty_since_ms = stored.empty_since_ms
+            self._groups[stored.group_id] = entry
+            self._weigh(entry)
+        for group_id, offsets in group_rows.load_offsets(self._store).items():
+            entry = self._groups.get(group_id) or self._create(group_id)
+            entry.offsets.put({partition: of for partition, of in offsets.items() if self._exists(partition.topic)})
+            self._weigh(entry)
+            # A crash came between the deletion of a topic and that of its offsets.
+            self._orphans += [partition.topic for partition in offsets if not self._exists(partition.topic)]
+
+    def _restore(self, stored: group_rows.StoredGroup, now: Milliseconds) -> Group | ConsumerGroup:
+        if isinstance(stored.record, GroupRecord):
+            return Group.restore(stored.group_id, self._settings, _random_id, stored.record, now)
+        head, members = stored.record
+        return ConsumerGroup.restore(stored.group_id, self.consumer_settings, head, members, now)
+
+    async def start(self) -> None:
+        for topic in set(self._orphans):
+            await self._store.execute(group_rows.drop_topic(topic))
+        for entry in self._groups.values():
+            self._arm(entry)
+        self._broker.spawn(self._expire_now_and_then(), "expire committed offsets")
+
+    async def close(self) -> None:
+        """Whoever is parked is told to look for the coordinator anew. May be called twice."""
+        self._closed = True
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        for entry in self._groups.values():
+            if isinstance(entry.group, Group):
+                _deliver([effect for effect in entry.group.close() if isinstance(effect, Answer)], None)
+
+    # ------------------------------------------------------------------------------------------ classic groups
+
+    async def join(self, group_id: str, request: Join) -> JoinResult:
+        if not group_id:
+            return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        entry = self._groups.get(group_id)
+        if not self._memory.has_room(size_of_join(request, entry.group if entry is not None else None)):
+            return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
+        if entry is None:
+            if request.member_id:
+                return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            if len(self._groups) >= self._broker.config.max_groups:
+                return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            entry = self._create(group_id)
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+            entry.group = group = Group(group_id, self._settings, _random_id, generation=group.epoch)
+        answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        self._perform(entry, group.join(self._now(), request, answer))
+        self._arm(entry)
+        if group.is_unused and not entry.has_offsets:
+            self._remove(group_id)
+        return await answer
+
+    async def sync(self, group_id: str, request: Sync) -> SyncResult:
+        if not group_id:
+            return SyncResult(ErrorCode.INVALID_GROUP_ID)
+        entry = self._groups.get(group_id)
+        if entry is None or not isinstance(entry.group, Group):
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        if not self._memory.has_room(size_of_sync(request, entry.group)):
+            return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, where a group is too large to be stored
+        answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        self._perform(entry, entry.group.sync(self._now(), request, answer))
+        self._arm(entry)
+        return await answer
+
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        entry = self._groups.get(group_id)
+        if entry is None or not isinstance(entry.group, Group):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return entry.group.heartbeat(self._now(), member_id, generation, instance_id)
+
+    def leave(self, group_id: str, leaving: Sequence[Leave]) -> ErrorCode | list[ErrorCode]:
+        """One code for the whole request, or one for each member of it."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        entry = self._groups.get(group_id)
+        if entry is None or not isinstance(entry.group, Group):
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        errors, effects = entry.group.leave(self._now(), leaving)
+        self._perform(entry, effects)
+        self._arm(entry)
+        return errors
+
+    # ------------------------------------------------------------------------------------------ consumer groups
+
+    async def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatResult:
+        if not group_id:
+            return HeartbeatResult(ErrorCode.INVALID_REQUEST, "GroupId can't be empty")
+        if (refused := check_form(request)) is not None:
+            return refused
+        entry = self._groups.get(group_id)
+        if not self._memory.has_room(size_of_heartbeat(request, entry.group if entry is not None else None)):
+            return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together have reached group_memory")
+        joins = request.member_epoch == JOIN_EPOCH
+        if entry is None:
+            if not joins:
+                return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
+            if len(self._groups) >= self._broker.config.max_groups:
+                return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "there are max_groups groups already")
+            entry = GroupEntry(group_id, ConsumerGroup(group_id, self.consumer_settings))
+        group = entry.group
+        if isinstance(group, Group):
+            if not joins or not group.is_empty:
+                return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id} is not a group of this protocol")
+            # Its epochs go on where the generations stopped, so that no number is ever used twice.
+            group = ConsumerGroup(group_id, self.consumer_settings, group.generation, group.generation)
+        result = group.heartbeat(self._now(), request, self._current_topics())
+        if group.is_empty and entry.group is not group:
+            return result  # refused: the group stays what it is
+        entry.group = group
+        self._groups[group_id] = entry
+        if self._save_consumer(entry, group):
+            self._arm(entry)
+        refusals = entry.refusals
+        if entry.saving is not None and not entry.saving.done():
+            # Also where this heartbeat has changed nothing: its answer tells what an earlier one has.
+            await asyncio.wait([entry.saving])
+        if entry.refusals > refusals:
+            # Whichever it was: the answer builds on all of them, and each stores only what is new in it.
+            return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's state could not be stored")
+        return result
+
+    def _save_consumer(self, entry: GroupEntry, group: ConsumerGroup) -> bool:
+        """Hands what has changed to the store; False if nothing has."""
+        changes = group.take_changes()
+        if changes is None:
+            return False
+        entry.empty_since_ms = self._broker.clock.now_ms() if group.is_empty else None
+        entry.saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
+
+        def settled(saved: asyncio.Future[None]) -> None:
+            if _has_failed(saved):
+                entry.refusals += 1
+                group.put_back(changes)
+
+        entry.saving.add_done_callback(settled)
+        return True
+
+    def _current_topics(self) -> Topics:
+        topics = self._broker.topics
+        if self._topics.version != topics.version:
+            known = {topic.name: TopicInfo(topic.topic_id, topic.partition_count) for topic in topics}
+            self._topics = Topics(topics.version, known)
+        return self._topics
+
+    # ------------------------------------------------------------------------------------------ offsets
+
+    def check_commit(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
+    ) -> ErrorCode:
+        """May this sender commit? GROUP_ID_NOT_FOUND if it claims to be a member of a group that does not exist."""
+        entry = self._groups.get(group_id)
+        if entry is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+        if isinstance(entry.group, ConsumerGroup):
+            return entry.group.check_commit(member_id, generation)
+        now = self._now()
+        return entry.group.check_commit(now, member_id, generation, instance_id, transactional=transactional)
+
+    def check_room(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> ErrorCode:
+        """Whether there may be such a group, and whether it may have so many offsets and texts with them."""
+        entry = self._groups.get(group_id)
+        if entry is None and len(self._groups) >= self._broker.config.max_groups:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        growth = size_of_offsets(offsets, entry.offsets if entry is not None else OffsetTable())
+        return ErrorCode.NONE if self._memory.has_room(growth) else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
+        """Stores offsets that `check_commit` allowed; readers see them when this is done."""
+        entry = self._groups.get(group_id) or self._create(group_id)
+        stored = self._overrule(entry, offsets.keys(), offsets)
+
+        def arrived(_: asyncio.Future[None]) -> None:
+            entry.committing -= 1
+            self._weigh(entry)
+
+        entry.committing += 1
+        stored.add_done_callback(arrived)
+        return stored
+
+    def _overrule(
+        self,
+        entry: GroupEntry,
+        partitions: Collection[TopicPartition],
+        offsets: Mapping[TopicPartition, Committed],
+    ) -> asyncio.Future[None]:
+        """Stores offsets, after which nothing counts that transactions have staged for these partitions until now."""
+        rows = group_rows.put_offsets(entry.group_id, offsets)
+        staged = entry.offsets.staged_for(partitions)
+        if not staged:
+            return self._when_stored(rows, partial(entry.offsets.put, offsets))
+        transactions = self._broker.transactions
+
+        def overrule() -> None:
+            entry.offsets.put(offsets)
+            entry.offsets.overrule(staged)
+            for pid, overruled in staged.items():
+                transactions.overrule(pid, entry.group_id, overruled)
+
+        for pid, overruled in staged.items():
+            rows += transactions.rows_to_overrule(pid, entry.group_id, overruled)
+        stored = self._when_stored(rows, overrule)
+        entry.overruling.add(stored)
+        stored.add_done_callback(entry.overruling.discard)
+        return stored
+
+    async def overruling_settled(self, group_ids: Collection[str]) -> None:
+        """A commit on its way overrules what is staged if it is stored, and not if it is refused. A transaction waits
+        for that before it stages more or ends: what it does next depends on what still counts."""
+        while on_their_way := [
+            commit for group_id in group_ids if (entry := self.get(group_id)) for commit in entry.overruling
+        ]:
+            await asyncio.wait(on_their_way)
+
+    def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
+        """Offsets of an open transaction, which `server.coordinators.transactions` stores: undecided until it says otherwise."""
+        entry = self._groups.get(group_id) or self._create(group_id)
+        entry.offsets.stage(pid, offsets)
+
+    def decide(self, group_id: str, pid: Pid, *, commit: bool) -> None:
+        entry = self._groups.get(group_id)
+        if entry is not None:
+            entry.offsets.decide(pid, commit=commit)
+            self._weigh(entry)
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        entry = self._groups.get(group_id)
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            return entry.group.check_fetch(member_id, member_epoch)
+        return ErrorCode.NONE
+
+    def offsets(self, group_id: str) -> OffsetTable | None:
+        entry = self._groups.get(group_id)
+        return entry.offsets if entry is not None else None
+
+    def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> asyncio.Future[None]:
+        entry = self._groups[group_id]
+
+        def forget() -> None:
+            for partition in partitions:
+                entry.offsets.remove(partition)
+            self._weigh(entry)
+
+        return self._when_stored(group_rows.drop_offsets(group_id, partitions, None), forget)
+
+    def topic_deleted(self, topic: str) -> None:
+        """The offsets of a deleted topic go with it, and those that a transaction has staged do not count any more."""
+
+        def forget() -> None:
+            for entry in self._groups.values():
+                if gone := [known for known in entry.offsets if known.topic == topic]:
+                    for partition in gone:
+                        entry.offsets.remove(partition)
+                    self._weigh(entry)
+
+        self._when_stored(group_rows.drop_topic(topic), forget)
+        for entry in self._groups.values():
+            if staged := entry.offsets.staged_of(topic):
+                self._overrule(entry, staged, {})
+
+    async def expire_offsets(self) -> None:
+        """Forgets offsets beyond their retention, and groups that have neither members nor offsets."""
+        for entry in list(self._groups.values()):
+            with self._broker.health.watch(Chore.OFFSETS, entry.group_id):
+                await self._expire_offsets(entry)
+        for chore in (Chore.OFFSETS, Chore.GROUPS):
+            self._broker.health.keep_only(chore, self._groups)
+
+    async def _expire_offsets(self, entry: GroupEntry) -> None:
+        expired = entry.offsets.expired(
+            self._broker.clock.now_ms(),
+            self._broker.config.offsets_retention_ms,
+            empty_since_ms=entry.empty_since_ms,
+            is_read=entry.reads,
+        )
+        if expired:
+            # Only what is as old as it looks: a newer commit may be on its way to the store.
+            newest = max(committed.committed_ms for committed in expired.values())
+            await self._when_stored(
+                group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
+            )
+            self._weigh(entry)
+        abandoned = entry.group.is_empty and not (isinstance(entry.group, Group) and entry.group.pending)
+        if abandoned and not entry.has_offsets and self._groups.get(entry.group_id) is entry:
+            await self.delete(entry.group_id)
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
+            await self.expire_offsets()
+
+    # ------------------------------------------------------------------------------------------ administration
+
+    def __iter__(self) -> Iterator[GroupEntry]:
+        return iter(self._groups.values())
+
+    def get(self, group_id: str) -> GroupEntry | None:
+        return self._groups.get(group_id)
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        entry = self._groups.get(group_id)
+        if entry is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        # Offsets of an open transaction would go without a word, and its commit be confirmed all the same.
+        if not entry.group.is_empty or entry.offsets.has_undecided:
+            return ErrorCode.NON_EMPTY_GROUP
+        # Gone for everyone from now on; whoever comes next makes a new group, which the store sees after this.
+        self._remove(group_id)
+        if isinstance(entry.group, Group):
+            entry.group.state = GroupState.DEAD
+        try:
+            await self._store.execute(group_rows.drop_group(group_id))
+        except StorageError:
+            if isinstance(entry.group, Group):
+                entry.group.state = GroupState.EMPTY
+            self._weigh(self._groups.setdefault(group_id, entry))
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------------------------------------ effects
+
+    def _create(self, group_id: str) -> GroupEntry:
+        entry = self._groups[group_id] = GroupEntry(group_id, Group(group_id, self._settings, _random_id))
+        return entry
+
+    def _remove(self, group_id: str) -> None:
+        del self._groups[group_id]
+        self._memory.forget(group_id)
+
+    def _weigh(self, entry: GroupEntry) -> None:
+        if self._groups.get(entry.group_id) is entry:
+            self._memory.put(entry.group_id, entry.size)
+
+    def _exists(self, topic: str) -> bool:
+        return self._broker.topics.get(topic) is not None
+
+    def _perform(self, entry: GroupEntry, effects: Iterable[Effect]) -> None:
+        """Answers those who wait, after whatever must be stored before that."""
+        assert isinstance(entry.group, Group)
+        answers: list[Answer] = []
+        # What the store has refused is tried again before anything is told that builds on it. In the middle of a
+        # rebalance nothing does, and its end is stored anyway.
+        save = entry.group.state in _STORED_STATES and _has_failed(entry.saving)
+        for effect in effects:
+            if isinstance(effect, Save):
+                save = True
+            else:
+                answers.append(effect)
+        if save:
+            entry.empty_since_ms = self._broker.clock.now_ms() if entry.group.is_empty else None
+            entry.saving = self._store.execute(
+                group_rows.put_classic(entry.group_id, entry.group.record(), entry.empty_since_ms)
+            )
+        if entry.saving is None or entry.saving.done():
+            _deliver(answers, None)
+        else:
+            entry.saving.add_done_callback(partial(_deliver, answers))
+
+    def _when_stored(self, statements: Sequence[Statement], apply: Callable[[], None]) -> asyncio.Future[None]:
+        stored = self._store.execute(statements)
+
+        def settled(done: asyncio.Future[None]) -> None:
+            # Asking for the exception also tells asyncio that somebody has looked at it.
+            if not done.cancelled() and done.exception() is None:
+                apply()
+
+        stored.add_done_callback(settled)
+        return stored
+
+    # ------------------------------------------------------------------------------------------ time
+
+    def _now(self) -> Milliseconds:
+        return int(self._broker.clock.monotonic() * 1000)
+
+    def _arm(self, entry: GroupEntry) -> None:
+        """Sees to it that the timer goes off at the group's next deadline, or before; something has changed."""
+        entry.members_size = size_of_members(entry.group)
+        self._weigh(entry)
+        at = entry.group.next_deadline()
+        if at is None or self._closed or (entry.armed is not None and entry.armed <= at):
+            return
+        self._arm_at(entry, at)
+
+    def _arm_at(self, entry: GroupEntry, at: Milliseconds) -> None:
+        entry.armed = at
+        heapq.heappush(self._timers, (at, next(self._numbers), entry))
+        self._sleep_until(at)
+
+    def _sleep_until(self, at: Milliseconds) -> None:
+        if self._wake is not None:
+            if self._wake_at <= at:
+                return
+            self._wake.cancel()
+        self._wake_at = at
+        delay = max(at - self._now(), 0) / 1000
+        self._wake = asyncio.get_running_loop().call_later(delay, self.run_due)
+
+    def run_due(self) -> None:
+        """Does what time has brought about; called by the timer, and by tests that wind the clock themselves."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        now = self._now()
+        while self._timers and self._timers[0][0] <= now:
+            at, _, entry = heapq.heappop(self._timers)
+            if entry.armed != at or self._groups.get(entry.group_id) is not entry:
+                continue  # an earlier deadline has taken its place, or the group is gone
+            entry.armed = None
+            failed = True
+            with self._broker.health.watch(Chore.GROUPS, entry.group_id):
+                self._tick(entry, now)
+                failed = False
+            if failed:
+                self._arm_at(entry, now + _AFTER_A_FAILURE_MS)
+            else:
+                self._arm(entry)
+        if self._timers:
+            self._sleep_until(self._timers[0][0])
+
+    def _tick(self, entry: GroupEntry, now: Milliseconds) -> None:
+        if isinstance(entry.group, Group):
+            self._perform(entry, entry.group.tick(now))
+        else:
+            for member_id in entry.group.tick(now):
+                logger.info("member %s of group %s is removed: its time was over", member_id, entry.group_id)
+            self._save_consumer(entry, entry.group)
+
+
+def _random_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _forget(offsets: OffsetTable, expired: Mapping[TopicPartition, Committed]) -> None:
+    for partition, committed in expired.items():
+        offsets.remove(partition, committed)
+
+
+def _has_failed(saved: asyncio.Future[None] | None) -> bool:
+    return saved is not None and saved.done() and not saved.cancelled() and saved.exception() is not None
+
+
+def _deliver(answers: Iterable[Answer], saved: asyncio.Future[None] | None) -> None:
+    """Settles parked requests, with an error if what they wait for could not be stored."""
+    failed = _has_failed(saved)
+    for future, result in answers:
+        assert isinstance(future, asyncio.Future)
+        if not future.done():  # its connection may be gone
+            future.set_result(result._replace(error=ErrorCode.COORDINATOR_NOT_AVAILABLE) if failed else result)

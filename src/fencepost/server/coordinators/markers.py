@@ -1,0 +1,108 @@
+"""A transaction in the logs: its records made durable before it is decided, and its markers written afterwards."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencepost.core.transactions import State, Transaction
+from fencepost.errors import StorageError
+from fencepost.kernel.control import MarkerType, encode_marker
+from fencepost.kernel.header import read_header
+from fencepost.log.partition import PartitionLog
+from fencepost.server.storage.partition import Partition
+from fencepost.types import Epoch, Offset, Pid, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class _Marker(NamedTuple):
+    """A marker that was written; it is durable and readable when the log's high watermark has reached `needs`."""
+
+    partition: Partition
+    log: PartitionLog
+    needs: Offset
+
+
+class Markers:
+    """Lives on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def sync_records(self, transaction: Transaction) -> None:
+        """What cannot be made durable cannot be committed."""
+        if self._broker.config.sync != "always":
+            return
+        partitions = (self._partition(name) for name in transaction.partitions)
+        logs = [partition.log for partition in partitions if partition is not None and partition.log is not None]
+        ends = [log.end_offset for log in logs]
+        await self._broker.syncer.barrier()
+        for log, end in zip(logs, ends, strict=True):
+            if log.failed is not None or log.high_watermark < end:
+                raise StorageError(f"records of transaction {transaction.name} in {log.directory} are not on the disk")
+
+    def _partition(self, name: TopicPartition) -> Partition | None:
+        """None: deleted meanwhile."""
+        topic = self._broker.topics.get(name.topic)
+        return topic.partition(name.partition) if topic is not None else None
+
+    async def write_all(self, transaction: Transaction, *, again: bool) -> bool:
+        """Into all partitions of a transaction that is decided; True when they are durable. `again`: some may be there
+        already."""
+        written: list[_Marker] = []
+        missing = False
+        for partition in sorted(transaction.partitions):
+            try:
+                marker = await self._mark(transaction, partition, again=again)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other partitions get theirs
+                logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
+                missing = True
+                continue
+            if marker is not None:
+                written.append(marker)
+        await self._make_durable([marker.partition for marker in written])
+        return not missing and all(marker.log.high_watermark >= marker.needs for marker in written)
+
+    async def _mark(self, transaction: Transaction, name: TopicPartition, *, again: bool) -> _Marker | None:
+        partition = self._partition(name)
+        if partition is None:
+            return None
+        partition.usable()  # lets go of a log that has failed, so that it is opened anew
+        log = await partition.open()
+        if again:
+            known = log.producers.get(transaction.pid)
+            if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
+                if log.failed is not None:
+                    raise StorageError("the marker may not be on the disk") from log.failed
+                return None  # there already
+        commit = transaction.state is State.PREPARE_COMMIT
+        return self._append(partition, transaction.pid, transaction.marker_epoch, commit=commit)
+
+    async def write(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
+        """Ends a hanging transaction in one partition, for an administrator."""
+        await partition.open()
+        marker = self._append(partition, pid, epoch, commit=commit)
+        await self._make_durable([partition])
+        if marker.log.high_watermark < marker.needs:
+            raise StorageError(f"the marker is not on the disk: {marker.log.failed}")
+
+    def _append(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> _Marker:
+        now = self._broker.clock.now_ms()
+        batch = encode_marker(MarkerType.COMMIT if commit else MarkerType.ABORT, pid, epoch, now)
+        offset = partition.append_marker(memoryview(batch), read_header(batch), now)
+        assert partition.log is not None
+        return _Marker(partition, partition.log, Offset(offset + 1))
+
+    async def _make_durable(self, touched: list[Partition]) -> None:
+        if not touched:
+            return
+        if self._broker.config.sync == "always":
+            await self._broker.syncer.join(touched)
+        else:
+            for partition in touched:
+                if partition.log is not None:
+                    partition.advance(partition.log.end_offset)

@@ -1,0 +1,207 @@
+"""Own on the server: connections as owners, tokens in the store, severing that is exact (OWN-9).
+
+A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing
+it has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any
+more. The *answer* to the claimant waits for three things: its tokens are committed; all that the old owner had been
+granted an append for is synced and readable; and what was left open on the resources is aborted. What the new owner
+reads after that answer is thus all there will ever be of the old one. If one of the three cannot be had, the claim
+fails, and nobody owns what it named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.core.own.rule import Granted, Judgement, Ownership, Wanted
+from fencepost.errors import FencepostError, StorageError
+from fencepost.server.health import Chore
+from fencepost.server.storage.store import Statement
+from fencepost.types import Milliseconds, partition_named
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.net.connection import Connection
+    from fencepost.server.storage.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS own_tokens (
+        own_group TEXT NOT NULL, resource TEXT NOT NULL, token INTEGER NOT NULL, PRIMARY KEY (own_group, resource)
+    ) WITHOUT ROWID""",
+)
+_SAVE_TOKEN: Final = "INSERT OR REPLACE INTO own_tokens (own_group, resource, token) VALUES (?, ?, ?)"  # noqa: S105
+
+_PATROL_SECONDS: Final = 0.05
+
+
+class Owners:
+    """Lives on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        newest = {
+            (group, name): token
+            for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
+        }
+        # Rows are replaced by newer ones and never removed, so the newest of them is the newest of all.
+        self.table: Ownership[Connection] = Ownership(max(newest.values(), default=0), newest)
+        self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
+        """Of the claims in line."""
+        self._sessions: dict[Connection, Milliseconds] = {}
+        self._patrolling = False
+        self.since: dict[tuple[str, str], Milliseconds] = {}
+        """When each resource was last taken, for people who ask."""
+        self.last: dict[tuple[str, str], tuple[str, str]] = {}
+        """And by whom: address and client id."""
+
+    # -- claiming ---------------------------------------------------------------------------------------------
+
+    async def claim(self, connection: Connection, group: str, wanted: Sequence[Wanted]) -> Judgement[Connection]:
+        judged = self.table.claim(connection, group, wanted)
+        return await self._carry_out(connection, group, judged)
+
+    async def wait(
+        self, connection: Connection, group: str, wanted: Sequence[Wanted], wait_ms: Milliseconds
+    ) -> Judgement[Connection] | None:
+        """As `claim`, once all is free; None when the time is over."""
+        waiting = self.table.wait(connection, group, wanted)
+        answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()
+        self._answers[waiting] = answer
+        self._serve_line()
+        try:
+            # Not `wait_for`: granted in the very turn in which the time is over is granted, as the table has it.
+            await asyncio.wait((answer,), timeout=wait_ms / 1000)
+        finally:
+            self.table.give_up(waiting)
+            self._answers.pop(waiting, None)
+        if not answer.done():
+            return None
+        judged = answer.result()
+        if connection.severed:
+            return judged  # by somebody who claimed between the grant and this turn: nobody is there to be told
+        return await self._carry_out(connection, group, judged)
+
+    async def _carry_out(
+        self, connection: Connection, group: str, judged: Judgement[Connection]
+    ) -> Judgement[Connection]:
+        if not isinstance(judged, Granted):
+            return judged
+        claimed = {(group, row.name) for row in judged.fresh}
+        for owner in judged.severed:
+            names = ", ".join(row.name for row in judged.fresh)
+            logger.warning(
+                "severed the owner %s (%s): %s (%s) takes over %.200s in group %s",
+                owner.peer, owner.client_id, connection.peer, connection.client_id, names, group,
+            )  # fmt: skip
+            self._broker.transactions.leave(owner, claimed)
+            owner.sever()
+        now = self._broker.clock.now_ms()
+        for row in judged.fresh:
+            self.since[group, row.name] = now
+            self.last[group, row.name] = (connection.peer, connection.client_id)
+        durable: list[Awaitable[Any]] = []
+        if judged.fresh:
+            durable += self._broker.transactions.make_way(connection, claimed)
+            # Also where nobody was severed: the owner before may have hung up a moment ago.
+            durable.append(self._broker.syncer.barrier())
+            durable += [self._bring_to_light(partition) for partition in self._unread(judged)]
+            durable.append(self._broker.store.execute(self._token_rows(group, judged)))
+        try:
+            # Shielded: others wait for the same sync, and a claimant that hangs up must not cancel it for them.
+            await asyncio.gather(*(asyncio.shield(each) for each in durable))
+        except FencepostError:
+            # Nobody was told of the new owner, and it shall not own what it was not told of.
+            self.release(connection, group, [row.name for row in judged.fresh])
+            raise
+        return judged
+
+    def _unread(self, judged: Granted[Connection]) -> list[Partition]:
+        """Partitions that are granted and hold what cannot be read yet. A closed one hides nothing: whoever reads it
+        opens it first, and sees all there is."""
+        named = (partition_named(row.name) for row in judged.fresh)
+        topics = ((name, self._broker.topics.get(name.topic)) for name in named if name is not None)
+        found = (topic.partition(name.partition) for name, topic in topics if topic is not None)
+        return [
+            partition
+            for partition in found
+            if partition is not None and (log := partition.log) is not None and log.high_watermark < log.end_offset
+        ]
+
+    async def _bring_to_light(self, partition: Partition) -> None:
+        """Done when all that was appended to the partition until now can be read. A barrier does not say that: it also
+        ends when a sync has failed, and what that leaves behind appears when the log is opened anew."""
+        log = partition.log
+        if log is not None and log.failed is None:
+            await self._broker.syncer.join([partition])
+        if partition.topic.deleted or (log is not None and log is partition.log and log.failed is None):
+            return
+        partition.usable()  # lets go of a log that has failed, so that it is opened anew
+        try:
+            log = await partition.open()
+        except OSError as error:
+            raise StorageError(f"{partition.name} cannot be opened: {error}") from error
+        if log.failed is not None:
+            raise StorageError(f"it is not known what a failed sync has left in {partition.name}") from log.failed
+
+    def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
+        return [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
+
+    def _serve_line(self) -> None:
+        for waiting, judged in self.table.runnable():
+            answer = self._answers.get(waiting)
+            if answer is not None and not answer.done():
+                answer.set_result(judged)
+            elif isinstance(judged, Granted):  # it gave up in this very moment
+                self.table.release(waiting.owner, waiting.group, [row.name for row in judged.fresh])
+
+    # -- letting go -------------------------------------------------------------------------------------------
+
+    def release(self, connection: Connection, group: str, names: Sequence[str]) -> list[str]:
+        given = self.table.release(connection, group, names)
+        if not self.table.held_by(connection):
+            self._sessions.pop(connection, None)
+        if given:
+            self._broker.transactions.leave(connection, {(group, name) for name in given})
+            self._serve_line()
+        return given
+
+    def ended(self, connection: Connection) -> None:
+        """The connection is closed, dead or severed: it owns nothing any more."""
+        self._sessions.pop(connection, None)
+        held = self.table.ended(connection)
+        if held:
+            # What it sent and is still being worked on takes no effect either: somebody else may own this at once.
+            connection.severed = True
+            self._broker.transactions.leave(connection, set(held))
+        self._serve_line()
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def set_session(self, connection: Connection, session_ms: Milliseconds) -> None:
+        """From now on this connection is severed when it is silent for longer."""
+        connection.last_progress = self._broker.clock.monotonic()
+        self._sessions[connection] = session_ms
+        if not self._patrolling:
+            self._patrolling = True
+            self._broker.spawn(self._patrol(), "sever silent owners")
+
+    async def _patrol(self) -> None:
+        try:
+            while self._sessions:
+                await asyncio.sleep(_PATROL_SECONDS)
+                self._broker.health.each(Chore.OWNERS, list(self._sessions), self._sever_if_silent)
+        finally:
+            self._patrolling = False
+
+    def _sever_if_silent(self, connection: Connection) -> None:
+        session_ms = self._sessions.get(connection)
+        if session_ms is not None and (self._broker.clock.monotonic() - connection.last_progress) * 1000 > session_ms:
+            logger.warning(
+                "severed the owner %s (%s): silent for more than its session of %d ms",
+                connection.peer, connection.client_id, session_ms,
+            )  # fmt: skip
+            connection.sever()

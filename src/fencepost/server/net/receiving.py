@@ -1,0 +1,199 @@
+"""Cuts what one client sends into frames, and pays for them as their bytes arrive.
+
+A frame that is large enough to matter is read by the socket right into its own buffer, which the log later writes from.
+That buffer grows with what has arrived: at once to the whole frame for the common sizes, in steps for larger ones. A
+very large frame is mapped whole, and the system gives it memory page by page as it is written to: to clear and to copy
+so much in one piece would hold up all other connections.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Final, TypeAlias
+
+from fencepost.errors import Malformed
+from fencepost.server.net.request_memory import SMALL, Pool, RequestMemory, Waiter
+from fencepost.server.net.router import Api
+
+_LENGTH: Final = Struct(">i")
+_HEAD: Final = Struct(">ih")
+"""A frame's length, and the key of the API that it is for."""
+_LEAST_FRAME: Final = 8
+_RECEIVE_BYTES: Final = 256 * 1024
+_SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
+"""Shared by all connections: on Linux and macOS the loop asks for the buffer, fills it and hands it over in one go."""
+_DIRECT: Final = 64 * 1024
+"""Room that a frame's own buffer must have for the socket to read into it."""
+_NEVER_WAITS: Final = 16 * 1024
+"""A frame of at most so many bytes gets its memory in any case, if it is the first in its connection's line."""
+_MAPPED: Final = 4 * 1024 * 1024
+"""A frame of more bytes is mapped. Smaller ones are not: their memory is used again, which is faster."""
+_AT_ONE_READ: Final = 1024 * 1024
+_FRAME_SECONDS: Final = 60.0
+"""While others wait for memory, a frame has to come at a pace that has it whole within this time: else a client that
+sends a byte now and then could keep the memory of its frame, which may be all there is. A minute is generous: a line
+that takes longer for a request of 1 MiB carries less than 18 kB in a second."""
+_OVERDRAWN_SECONDS: Final = 1.0
+"""So long may a frame that overdraws its pool make no progress while others wait for their turn to do so."""
+
+
+Frame: TypeAlias = bytearray | memoryview
+
+
+class FrameReceiver:
+    def __init__(
+        self,
+        memory: RequestMemory,
+        apis: Mapping[int, Api],
+        most_bytes: int,
+        inbox: deque[Frame],
+        *,
+        waiter: Waiter,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._memory = memory
+        self._apis = apis
+        self._most_bytes = most_bytes
+        self._inbox = inbox
+        """Whole frames go here, each paid for."""
+        self._waiter = waiter
+        self._monotonic = monotonic
+        self._small = memoryview(bytearray(_RECEIVE_BYTES)) if sys.platform == "win32" else _SHARED_RECEIVE_BUFFER
+        self._head = b""
+        """The first bytes of a frame whose length and key came in pieces."""
+        self._frame: Frame | None = None
+        """The frame being received."""
+        self._size = 0
+        self._paid = 0
+        """Bytes of it that there is memory for."""
+        self._received = 0
+        self._pool: Pool = memory.small
+        self._overdraws = False
+        self._direct = False
+        """The socket reads into the frame's own buffer."""
+        self._unparsed: bytes = b""
+        """What had been read when the frame had to wait for memory."""
+        self.waits = False
+        """For memory."""
+        now = monotonic()
+        self.last_progress = now
+        self._began = now
+        """When the frame got its first memory: from then on its bytes are read."""
+
+    def get_buffer(self) -> memoryview:
+        frame = self._frame
+        if frame is not None:
+            room = self._paid - self._received
+            if room and (room >= _DIRECT or self._paid == self._size):
+                self._direct = True
+                return memoryview(frame)[self._received : min(self._paid, self._received + _AT_ONE_READ)]
+        self._direct = False
+        return self._small
+
+    def received(self, nbytes: int) -> None:
+        """Take what the socket has put into the buffer; Malformed if no such frame is served."""
+        self.last_progress = self._monotonic()
+        if self._direct:
+            self._received += nbytes
+            if self._received == self._size:
+                self._complete()
+        else:
+            self._cut(self._small[:nbytes])
+
+    def resume(self) -> None:
+        """Go on with what had been read: there may be memory now."""
+        self.waits = False
+        data, self._unparsed = self._unparsed, b""
+        self._began = self.last_progress = self._monotonic()
+        self._cut(memoryview(data))
+
+    def discard(self) -> None:
+        """Drop the frame that is half there, and give back its memory."""
+        self._memory.forget(self._waiter)
+        self._unparsed = b""
+        if self._frame is not None:
+            self._frame = None
+            self._pool.release(self._paid)
+
+    def is_late(self, now: float, grace: float) -> bool:
+        """Whether others wait for the memory of a frame of which not a byte came for `grace` seconds, or, so long after
+        it began, less than it takes."""
+        if self._frame is None or self.waits or not self._pool.contended:
+            return False
+        silent = now - max(self.last_progress, self._began)
+        if self._overdraws:
+            grace = min(grace, _OVERDRAWN_SECONDS)
+        return silent > grace or self._received < self._size * (now - self._began - grace) / _FRAME_SECONDS
+
+    def _cut(self, data: memoryview) -> None:
+        if self._head:
+            data, self._head = memoryview(self._head + data), b""
+        at, end = 0, len(data)
+        while at < end:
+            if self._frame is None:
+                if end - at < _HEAD.size:
+                    self._head = bytes(data[at:])
+                    if end - at >= _LENGTH.size:
+                        self._check_size(_LENGTH.unpack_from(data, at)[0])
+                    return
+                self._begin(*_HEAD.unpack_from(data, at))
+                at += _LENGTH.size
+            assert self._frame is not None
+            take = min(end - at, self._size - self._received)
+            if self._received + take > self._paid and not self._grow(self._received + take):
+                self._unparsed = bytes(data[at:])
+                self.waits = True
+                return
+            self._frame[self._received : self._received + take] = data[at : at + take]
+            self._received += take
+            at += take
+            if self._received == self._size:
+                self._complete()
+
+    def _begin(self, size: int, key: int) -> None:
+        self._check_size(size)
+        api = self._apis.get(key)
+        if api is None:
+            raise Malformed(f"API {key} is not served")
+        if size > api.most_bytes:
+            raise Malformed(f"a request of {size} bytes is too large for {api.name}, which takes {api.most_bytes}")
+        self._frame = memoryview(mmap.mmap(-1, size)) if size > _MAPPED else bytearray()
+        self._size = size
+        self._paid = self._received = 0
+        self._pool = self._memory.pool_for(size)
+        self._overdraws = False
+        self._began = self.last_progress
+
+    def _check_size(self, size: int) -> None:
+        if not _LEAST_FRAME <= size <= self._most_bytes:
+            raise Malformed(f"a frame of {size} bytes is not served")
+
+    def _grow(self, arrived: int) -> bool:
+        """Make room for the bytes that have arrived and for some more to come; False if there is no memory."""
+        assert self._frame is not None
+        paid, size = self._paid, self._size
+        room = min(size, max(4 * arrived, min(SMALL, 64 * arrived)))
+        if size <= _NEVER_WAITS and not self._inbox:
+            self._pool.take(room - paid)
+        else:
+            taken = self._pool.reserve(room - paid, size - paid, self._waiter)
+            if not taken:
+                return False
+            room = paid + taken
+            self._overdraws = self._pool.overdrawn
+        self._paid = room
+        if isinstance(self._frame, bytearray):
+            grown = bytearray(room)
+            if self._received:
+                grown[: self._received] = memoryview(self._frame)[: self._received]
+            self._frame = grown
+        return True
+
+    def _complete(self) -> None:
+        assert self._frame is not None
+        self._inbox.append(self._frame)
+        self._frame = None

@@ -1,0 +1,1 @@
+"""Topics and partitions on the disk, and the chores that keep them in shape."""

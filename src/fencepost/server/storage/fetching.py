@@ -1,0 +1,389 @@
+"""What one client reads, and reading it for one answer: in pieces, with all that is read counted.
+
+A `Reader` has a `Row` for each partition that its client wants. It lives as long as the request, or as long as the
+fetch session (`core.fetch_sessions`). A `Reading` goes through the rows that are due and gathers what they have. It
+stops when its turn is over, and where the disk, the opening of a log or memory has to be waited for; whoever drives it
+waits, and has it go on.
+
+While a poll waits it holds nothing of what was read; it keeps count of how much has come since, and reads again when
+that is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from fencepost.core.fetch_sessions import Session
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel.header import Buffer, read_header, split_batches
+from fencepost.log.partition import PartitionLog
+from fencepost.log.reading import LargeBatch
+from fencepost.server.coordinators.guards import check_read
+from fencepost.types import Offset
+from fencepost.wire.hot import FetchedPartition, FetchPartition, FetchRequest
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.net.router import Request
+    from fencepost.server.storage.partition import Partition
+
+LEADER_EPOCH: Final = 0
+_READ_COMMITTED: Final = 1
+_SECONDS: Final = 0.003
+"""How long a reading takes before all others have a turn."""
+_FEW: Final = 500
+"""Partitions that are left at once."""
+_ON_THE_LOOP: Final = 4 * 1024 * 1024
+"""A batch of more bytes is read in a thread, unless the answer has room for it anyway."""
+
+Key: TypeAlias = tuple[str | UUID | None, int]
+"""A topic by its name or its id, and a partition."""
+
+
+class State(NamedTuple):
+    """What readers are told of a partition besides its records."""
+
+    high_watermark: Offset
+    last_stable_offset: Offset
+    start_offset: Offset
+
+
+class Row:
+    """A partition that a client reads."""
+
+    __slots__ = ("ask", "key", "partition", "reader", "state", "upto", "visible_bytes")
+
+    def __init__(self, reader: Reader, key: Key, ask: FetchPartition) -> None:
+        self.reader = reader
+        self.key = key
+        self.ask = ask
+        self.partition: Partition | None = None
+        self.state: State | None = None
+        """What the client was told last, or is about to be told."""
+        self.upto = -1
+        """How far it could be read when it was last looked at, and how many bytes at least; −1: nobody knows."""
+        self.visible_bytes = -1
+
+    def look_up(self, broker: Broker) -> ErrorCode:
+        """Find the partition, which may have come or gone since the last time."""
+        name, index = self.key
+        by_name = isinstance(name, str)
+        topic = broker.topics.get(name) if isinstance(name, str) else broker.topics.by_id(name) if name else None
+        partition = topic.partition(index) if topic is not None else None
+        if partition is not self.partition:
+            self.unwatch()
+            self.partition = partition
+            if partition is not None and self.reader.watches:
+                partition.watch(self)
+        if topic is None and not by_name:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.NONE if partition is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def unwatch(self) -> None:
+        if self.partition is not None:
+            self.partition.unwatch(self)
+
+    def partition_changed(self) -> None:
+        self.reader.row_changed(self)
+
+
+class Reader(Session[Key, Row]):
+    def __init__(self, *, by_id: bool = False) -> None:
+        super().__init__(by_id=by_id)
+        self.isolation_level = 0
+        self.watches = False
+        """Whether partitions tell of news: in a session, and while a request waits."""
+        self._news: asyncio.Future[None] | None = None
+        self.ended = False
+        """Its session had to make way for another one."""
+        self._missing_bytes = 0
+        """What has to come before it is worth reading again."""
+
+    def want(self, broker: Broker, key: Key, ask: FetchPartition) -> None:
+        row = self.rows.get(key)
+        if row is None:
+            row = Row(self, key, ask)
+            row.look_up(broker)
+        else:
+            row.ask = ask
+        self.put(key, row)
+
+    def drop(self, key: Key) -> None:
+        row = self.forget(key)
+        if row is not None:
+            row.unwatch()
+
+    def isolate(self, level: int) -> None:
+        if level != self.isolation_level:
+            self.isolation_level = level
+            self.all_changed()
+
+    def watch(self) -> None:
+        """Partitions tell of news from now on. What came since they were looked at is news, too."""
+        self.watches = True
+        for key, row in self.rows.items():
+            partition = row.partition
+            if partition is not None:
+                partition.watch(row)
+                if partition.log is None or self.visible_end(partition.log) != row.upto:
+                    self.changed(key)
+
+    def unwatch(self, broker: Broker) -> None:
+        """Partitions tell no more; of many partitions at leisure."""
+        self.watches = False
+        if len(self.rows) > _FEW:
+            broker.spawn(self._unwatch(broker), "leave the partitions of a fetch")
+        else:
+            for row in self.rows.values():
+                row.unwatch()
+
+    async def _unwatch(self, broker: Broker) -> None:
+        async for row in broker.reading_turns.paced(list(self.rows.values())):
+            row.unwatch()
+
+    def end(self, broker: Broker) -> None:
+        """The session is over; a request of it that waits is answered now."""
+        self.ended = True
+        self.unwatch(broker)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def visible_end(self, log: PartitionLog) -> Offset:
+        return log.last_stable_offset if self.isolation_level == _READ_COMMITTED else log.high_watermark
+
+    async def news(self, missing_bytes: int, timeout: float) -> None:
+        """Wait until so many bytes may have come, something else has happened to a partition, or the time is over."""
+        self._news = asyncio.get_running_loop().create_future()
+        self._missing_bytes = missing_bytes
+        try:
+            if not any(self._is_news(self.rows[key]) for key in self.due):
+                await asyncio.wait((self._news,), timeout=timeout)
+        finally:
+            self._news = None
+
+    def row_changed(self, row: Row) -> None:
+        self.changed(row.key)
+        if self._news is not None and not self._news.done() and self._is_news(row):
+            self._news.set_result(None)
+
+    def _is_news(self, row: Row) -> bool:
+        partition = row.partition
+        if partition is None or partition.log is None or partition.topic.deleted:
+            return True
+        if self.visible_end(partition.log) != row.upto:
+            if row.visible_bytes < 0:
+                return True
+            self._missing_bytes -= partition.appended_bytes - row.visible_bytes
+            self.note(row, partition, partition.log)
+        return self._missing_bytes <= 0
+
+    def note(self, row: Row, partition: Partition, log: PartitionLog) -> None:
+        """Note how far the row can be read now."""
+        row.upto = self.visible_end(log)
+        # Of what an open transaction holds back nobody knows how much it is.
+        row.visible_bytes = partition.visible_bytes if row.upto == log.high_watermark else -1
+
+
+class NotOpen(Exception):
+    """The log of the row that the reading has come to is not open."""
+
+
+class Reading:
+    """Gathers what the due rows have to answer."""
+
+    def __init__(self, broker: Broker, request: Request, message: FetchRequest, reader: Reader, *, full: bool) -> None:
+        self._broker = broker
+        self._request = request
+        self._message = message
+        self._reader = reader
+        self._full = full
+        """The answer has all rows, also those with nothing to tell."""
+        self._keys = tuple(reader.due)
+        self._at = 0
+        self.limit = max(min(message.max_bytes, broker.config.fetch_max_bytes, broker.answers.share), 0)
+        self._largest: int | None = None
+        """What the first batch may have, if memory was reserved for it."""
+        self._opened: Row | None = None
+        self.size = 0
+        self._is_cut = False
+        """Something had no room."""
+        self.failed = False
+        self._untold: list[tuple[Row, State, bool]] = []
+        """Of those that were found, what the client does not know yet, and whether there are records."""
+        self.found: dict[Key, FetchedPartition] = {}
+        """Rows with records, an error, or other news."""
+
+    @property
+    def is_enough(self) -> bool:
+        return self.failed or self.size >= min(self._message.min_bytes, self.limit) or (self._is_cut and self.size > 0)
+
+    @property
+    def left(self) -> int:
+        """Bytes that it may still read."""
+        return min(self.limit - self.size, self._broker.answers.share)
+
+    @property
+    def missing_bytes(self) -> int:
+        return min(self._message.min_bytes, self.limit) - self.size
+
+    @property
+    def row(self) -> Row:
+        """The one that is next."""
+        return self._reader.rows[self._keys[self._at]]
+
+    def go_on(self) -> bool:
+        """Return whether it is through; False if its turn is over. WouldBlock, NotOpen or LargeBatch if something has
+        to be done about the next row first."""
+        began = perf_counter()
+        keys, rows = self._keys, self._reader.rows
+        try:
+            while self._at < len(keys):
+                row = rows.get(keys[self._at])
+                if row is not None:
+                    self._look_at(row, block=False)
+                self._at += 1
+                if perf_counter() - began > _SECONDS:
+                    return self._at == len(keys)
+            return True
+        finally:
+            self._broker.reading_turns.spend(perf_counter() - began)
+
+    def was_opened(self) -> None:
+        """The log of the next row is open, or cannot be opened."""
+        self._opened = self.row
+
+    def has_room_for(self, size: int) -> None:
+        """Memory is reserved for the next row's first batch, which has so many bytes."""
+        self._largest = size
+
+    def take(self, row: Row, state: State, records: list[Buffer]) -> None:
+        """What a thread has read for the next row."""
+        self._take(row, state, ErrorCode.NONE, records)
+        self._at += 1
+
+    def fail(self, row: Row, state: State, code: ErrorCode) -> None:
+        """A thread could not read the next row."""
+        self._take(row, state, code, [])
+        self._at += 1
+
+    def read(self, row: Row, log: PartitionLog, upto: Offset, *, block: bool) -> list[Buffer]:
+        """Batches of one row: for a thread, or for `go_on`."""
+        left = self.left
+        is_first = self.size == 0
+        if left <= 0 and not is_first:
+            self._is_cut = True
+            return []
+        largest = left
+        if is_first:
+            largest = max(left, min(self._broker.answers.left, _ON_THE_LOOP))
+            if self._largest is not None:
+                largest = max(largest, self._largest)
+        try:
+            most = min(row.ask.max_bytes, max(left, 0))
+            return [*log.read(Offset(row.ask.fetch_offset), most, upto=upto, block=block, largest=largest)]
+        except LargeBatch:
+            if is_first:
+                raise
+            self._is_cut = True
+            return []
+
+    def look(self, row: Row) -> tuple[PartitionLog, State, Offset] | ErrorCode:
+        """What of a log may be seen at this moment: taken on the loop, a thread that reads must not ask the log."""
+        partition = row.partition
+        if partition is None or partition.topic.deleted:
+            code = row.look_up(self._broker)
+            partition = row.partition
+            if partition is None:
+                return code
+        log = partition.log
+        if log is None:
+            if self._opened is not row:
+                raise NotOpen
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            check_read(self._broker, self._request.connection, partition.topic, partition.index)
+            _check_leader_epoch(row.ask.current_leader_epoch)
+        except ServerError as error:
+            return error.code
+        self._reader.note(row, partition, log)
+        return log, State(log.high_watermark, log.last_stable_offset, log.start_offset), Offset(row.upto)
+
+    def _look_at(self, row: Row, *, block: bool) -> None:
+        seen = self.look(row)
+        if isinstance(seen, ErrorCode):
+            self._take(row, None, seen, [])
+            return
+        log, state, upto = seen
+        try:
+            records = self.read(row, log, upto, block=block)
+        except FencepostError as refusal:
+            self._take(row, state, refusal.code, [])
+        else:
+            self._take(row, state, ErrorCode.NONE, records)
+
+    def _take(self, row: Row, state: State | None, code: ErrorCode, records: list[Buffer]) -> None:
+        reader = self._reader
+        if code or state is None:
+            self.failed = True
+            row.state = None
+            self.found[row.key] = FetchedPartition(row.ask.index, code, *(state or ()))
+            return
+        self._largest = None
+        self.size += sum(map(len, records))
+        if records or self._full or state != row.state:
+            if records or not self._full:
+                self._untold.append((row, state, bool(records)))
+            aborted = None
+            if reader.isolation_level == _READ_COMMITTED:
+                aborted = _aborted(row, records)
+            self.found[row.key] = FetchedPartition(row.ask.index, code, *state, aborted, records)
+        if not records:
+            if self._full:
+                row.state = state
+            if row.state == state and self._is_idle(row, state):
+                reader.is_idle(row.key)
+
+    def _is_idle(self, row: Row, state: State) -> bool:
+        """Whether there is nothing to read, now: since the row was looked at, something may have come."""
+        log = row.partition.log if row.partition is not None else None
+        if log is None or row.ask.fetch_offset < self._reader.visible_end(log):
+            return False
+        return state == (log.high_watermark, log.last_stable_offset, log.start_offset)
+
+    def tell(self) -> None:
+        """The answer is made of what was found: note what the client then knows."""
+        for row, state, has_records in self._untold:
+            row.state = state
+            if has_records:
+                self._reader.was_served(row.key)
+            elif self._is_idle(row, state):
+                self._reader.is_idle(row.key)
+
+
+def untouched(row: Row, isolation_level: int) -> FetchedPartition:
+    """The answer for a row that has nothing new since it was last looked at."""
+    if row.state is None:
+        return FetchedPartition(row.ask.index, ErrorCode.NONE)
+    aborted: list[tuple[int, int]] | None = [] if isolation_level == _READ_COMMITTED else None
+    return FetchedPartition(row.ask.index, ErrorCode.NONE, *row.state, aborted)
+
+
+def _aborted(row: Row, records: list[Buffer]) -> list[tuple[int, int]]:
+    """(pid, first offset) of the aborted transactions that have records in what was read."""
+    log = row.partition.log if row.partition is not None else None
+    if log is None or not records or not len(log.producers.aborted):
+        return []
+    *_, last = split_batches(records[-1])
+    end = read_header(last).next_offset
+    return [
+        (entry.pid, entry.first_offset) for entry in log.producers.aborted.between(Offset(row.ask.fetch_offset), end)
+    ]
+
+
+def _check_leader_epoch(given: int) -> None:
+    """There has only ever been one leader; a client that knows of another comes from some other cluster."""
+    if given > LEADER_EPOCH:
+        raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)

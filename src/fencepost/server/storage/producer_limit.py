@@ -1,0 +1,39 @@
+"""How many producers are remembered, over all partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.server.clock import Clock
+from fencepost.server.storage.topics import Topic
+
+_COUNT_SECONDS: Final = 1.0
+
+
+class ProducerLimit:
+    """How many producers all partitions remember together, at most. The sum is taken anew now and then, since producers
+    are also forgotten, and partitions opened."""
+
+    def __init__(self, topics: Iterable[Topic], most: int, clock: Clock) -> None:
+        self._topics = topics
+        self._most = most
+        self._clock = clock
+        self._count = 0
+        self._counted_at = -_COUNT_SECONDS
+
+    def check_new(self) -> None:
+        """Count one more; POLICY_VIOLATION if that is too many."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= _COUNT_SECONDS:
+            self._counted_at = now
+            logs = (partition.log for topic in self._topics for partition in topic.touched())
+            self._count = sum(len(log.producers) for log in logs if log is not None)
+        if self._count >= self._most:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the server remembers {self._count} producers, as many as max_producers allows: "
+                "idle ones are forgotten after producer_expiry_ms",
+            )
+        self._count += 1

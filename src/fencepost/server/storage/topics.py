@@ -1,0 +1,280 @@
+"""The catalogue of topics: which there are, with which partitions and configs.
+
+The memory here is what handlers read; a change is committed to the store first and shown afterwards, so that nothing is
+ever told to a client that a crash could take back. Names in the making are reserved, which lets many creations share
+one commit without two of them taking the same name. A topic that exists has one change at a time (`Topics.changing`):
+the next one begins with what this one left behind, or learns that the topic is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from fencepost.core.topic_name import fault_of
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.log.config import LogConfig
+from fencepost.server.storage.partition import Disk, Partition
+from fencepost.server.storage.store import Statement, Store
+from fencepost.server.storage.topic_config import check_config, check_guards, log_config, timestamp_slack, writer_ids
+from fencepost.types import Milliseconds
+
+MAX_PARTITIONS: Final = 100_000
+
+
+def check_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION with the reason, unless `name` is a legal name."""
+    fault = fault_of(name)
+    if fault is not None:
+        raise ServerError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+
+
+class Topic:
+    def __init__(
+        self,
+        name: str,
+        topic_id: uuid.UUID,
+        partition_count: int,
+        configs: Mapping[str, str],
+        *,
+        folder: Path,
+        disk: Disk,
+        producer_expiry_ms: Milliseconds,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partition_count = partition_count
+        self.deleted = False
+        self.lock = asyncio.Lock()
+        """Held by the one that changes the topic, from its first look until the change is stored and shown."""
+        self.folder = folder
+        self._disk = disk
+        self._producer_expiry_ms = producer_expiry_ms
+        self._partitions: dict[int, Partition] = {}
+        self.configs: dict[str, str] = {}
+        self.log_config: LogConfig
+        self.timestamp_slack = (0, 0)
+        """How many milliseconds a record's time may lie behind and ahead of the server's."""
+        self.checks_records = True
+        """Is every batch looked into before it is appended?"""
+        self.writer_group = ""
+        """If set, only the owner of a partition in this group may write to it (guarded topics)."""
+        self.reader_group = ""
+        self.writer_ids: tuple[str, ...] = ()
+        """If set, only the newest producers of these transactional ids may write."""
+        self.configure(configs)
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Makes these the topic's own configs; open logs follow at once."""
+        self.configs = dict(configs)
+        self.log_config = log_config(self.configs, producer_expiry_ms=self._producer_expiry_ms)
+        self.timestamp_slack = timestamp_slack(self.configs)
+        self.checks_records = self.configs.get("fencepost.check.records") != "false"
+        self.writer_group = self.configs.get("fencepost.writer.group", "")
+        self.reader_group = self.configs.get("fencepost.reader.group", "")
+        self.writer_ids = writer_ids(self.configs)
+        for partition in self._partitions.values():
+            partition.reconfigure()
+
+    def partition(self, index: int) -> Partition | None:
+        """The partition, if the topic has it; made on first use."""
+        found = self._partitions.get(index)
+        if found is None and 0 <= index < self.partition_count:
+            found = self._partitions[index] = Partition(self, index, self.folder / str(index), self._disk)
+        return found
+
+    def touched(self) -> list[Partition]:
+        """The partitions that somebody has asked for since the server started."""
+        return list(self._partitions.values())
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.log_config.compacts
+
+
+class Topics:
+    def __init__(
+        self,
+        store: Store,
+        disk: Disk,
+        folder_of: Callable[[str, uuid.UUID], Path],
+        *,
+        producer_expiry_ms: Milliseconds,
+        most_topics: int = 2**31 - 1,
+        most_partitions: int = 2**31 - 1,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._folder_of = folder_of
+        self._producer_expiry_ms = producer_expiry_ms
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._metric_names: set[str] = set()
+        """Names with '_' for '.': Kafka keeps these apart because metrics cannot tell them apart otherwise."""
+        self._reserved: dict[str, int] = {}
+        """Names in the making, with their numbers of partitions."""
+        self._most_topics = most_topics
+        self._most_partitions = most_partitions
+        self.partition_count = 0
+        """Of all topics."""
+        self.version = 0
+        """Rises with every change, for those who keep something derived from the catalogue."""
+        self._load()
+
+    def _load(self) -> None:
+        configs: dict[str, dict[str, str]] = {}
+        for topic, name, value in self._store.query("SELECT topic, name, value FROM topic_configs"):
+            configs.setdefault(topic, {})[name] = value
+        for name, id_bytes, count in self._store.query("SELECT name, id, partitions FROM topics"):
+            self._show(self._make(name, uuid.UUID(bytes=id_bytes), count, configs.get(name, {})))
+
+    def _make(self, name: str, topic_id: uuid.UUID, count: int, configs: Mapping[str, str]) -> Topic:
+        return Topic(
+            name,
+            topic_id,
+            count,
+            configs,
+            folder=self._folder_of(name, topic_id),
+            disk=self._disk,
+            producer_expiry_ms=self._producer_expiry_ms,
+        )
+
+    def _show(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._metric_names.add(topic.name.replace(".", "_"))
+        self.partition_count += topic.partition_count
+        self.version += 1
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    # -- changing ---------------------------------------------------------------------------------------------
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> dict[str, str]:
+        """The configs as they would be stored; ServerError or ConfigError if there can be no such topic."""
+        check_topic_name(name)
+        if name in self._by_name or name in self._reserved:
+            raise ServerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        if name.replace(".", "_") in self._metric_names:
+            raise ServerError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} differs from an existing one only in '.' and '_'",
+            )
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ServerError(
+                ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
+            )
+        if len(self._by_name) + len(self._reserved) >= self._most_topics:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"there are {len(self._by_name)} topics already: delete some, or raise the server's max_topics",
+            )
+        self.check_more_partitions(partitions)
+        accepted = {config: check_config(config, value) for config, value in configs.items()}
+        check_guards(accepted)
+        return accepted
+
+    def check_more_partitions(self, more: int) -> None:
+        """POLICY_VIOLATION unless there may be so many more."""
+        if self.partition_count + sum(self._reserved.values()) + more > self._most_partitions:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"there are {self.partition_count} partitions already, and {more} more are too many: "
+                "delete topics, or raise the server's max_partitions",
+            )
+
+    @asynccontextmanager
+    async def changing(self, name: str) -> AsyncIterator[Topic]:
+        """The topic, with nobody else changing it meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is gone by then."""
+        topic = self._by_name.get(name)
+        if topic is not None:
+            async with topic.lock:
+                if not topic.deleted:
+                    yield topic
+                    return
+        raise _no_such_topic(name)
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> Topic:
+        accepted = self.check_new(name, partitions, configs)
+        topic = self._make(name, uuid.uuid4(), partitions, accepted)
+        self._reserved[name] = partitions
+        try:
+            await self._store.execute(
+                [
+                    (
+                        "INSERT INTO topics (name, id, partitions, created_ms) VALUES (?, ?, ?, ?)",
+                        (name, topic.topic_id.bytes, partitions, self._disk.clock.now_ms()),
+                    ),
+                    # An earlier version could leave some behind when it deleted a topic of this name.
+                    ("DELETE FROM topic_configs WHERE topic = ?", (name,)),
+                    *_config_rows(name, accepted),
+                ]
+            )
+        finally:
+            self._reserved.pop(name, None)
+        self._show(topic)
+        return topic
+
+    async def delete(self, topic: Topic) -> None:
+        """Gone from the catalogue when this returns; the caller clears the disk."""
+        async with topic.lock:
+            if topic.deleted:
+                raise _no_such_topic(topic.name)
+            await self._store.execute(
+                [
+                    ("DELETE FROM topics WHERE name = ?", (topic.name,)),
+                    ("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)),
+                    ("INSERT OR IGNORE INTO deleted_folders (folder) VALUES (?)", (topic.folder.name,)),
+                    self._disk.pids.note_deletion(),
+                ],
+                frees=True,
+            )
+            topic.deleted = True
+            self._disk.pids.note_deletion()  # for those that were issued meanwhile
+            del self._by_id[topic.topic_id]
+            del self._by_name[topic.name]
+            self._metric_names.discard(topic.name.replace(".", "_"))
+            self.partition_count -= topic.partition_count
+            self.version += 1
+        for partition in topic.touched():
+            partition.wake()
+
+    async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Gives the topic, which the caller is `changing`, more partitions."""
+        await self._store.execute([("UPDATE topics SET partitions = ? WHERE name = ?", (count, topic.name))])
+        self.partition_count += count - topic.partition_count
+        topic.partition_count = count
+        self.version += 1
+
+    async def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replaces the own configs of the topic, which the caller is `changing`, by these, which it has checked."""
+        await self._store.execute(
+            [("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)), *_config_rows(topic.name, configs)]
+        )
+        topic.configure(configs)
+        self.version += 1
+
+
+def _no_such_topic(name: str) -> ServerError:
+    return ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+
+
+def _config_rows(topic: str, configs: Mapping[str, str]) -> list[Statement]:
+    sql = "INSERT INTO topic_configs (topic, name, value) VALUES (?, ?, ?)"
+    return [(sql, (topic, name, value)) for name, value in configs.items()]

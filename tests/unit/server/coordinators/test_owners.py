@@ -1,0 +1,526 @@
+"""The fence in single steps: a broker without a listener and connections without sockets, so that a claim can fall
+between any two steps of what the owner before had begun."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import pytest
+
+from fencepost.core.groups.offsets import Committed
+from fencepost.core.own.rule import RESET, Granted, Wanted
+from fencepost.core.producers.pid import Identity
+from fencepost.core.transactions import NOBODY, State, Transaction
+from fencepost.errors import ErrorCode, ServerError, StorageError
+from fencepost.kernel import read_header
+from fencepost.log.partition import PartitionLog
+from fencepost.server.api import APIS
+from fencepost.server.broker import Broker
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.listener import Listener
+from fencepost.server.net.router import Fields, Request
+from fencepost.server.settings import ServerConfig
+from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
+from fencepost.server.storage.store import Statement
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.files import FailingFiles
+from fencepost.types import Offset, TopicPartition
+from fencepost.wire import messages
+from fencepost.wire.apis import Key
+from tests.support.batches import batch
+
+pytestmark = pytest.mark.unit
+
+T0 = TopicPartition("t", 0)
+WRITERS, READERS = "writers", "readers"
+ALTER_CONFIGS = 33
+
+
+class Stored:
+    """The broker's store, whose commits a test can hold up or refuse."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._execute = broker.store.execute
+        self.let_through = asyncio.Event()
+        self.let_through.set()
+        self.refuses_transactions = False
+        broker.store.execute = self.execute  # type: ignore[method-assign]
+
+    def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
+        if self.refuses_transactions and any("INTO transactions" in sql for sql, _ in statements):
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StorageError("the disk is full"))
+            return refused
+        if self.let_through.is_set():
+            return self._execute(statements, frees=frees)
+        return asyncio.ensure_future(self._execute_later(statements))
+
+    async def _execute_later(self, statements: Sequence[Statement]) -> None:
+        await self.let_through.wait()
+        await self._execute(statements)
+
+
+class Bed:
+    def __init__(self, data: Path) -> None:
+        (data / "logs").mkdir()
+        self.files = FailingFiles(data)
+        self.clock = HandWoundClock()
+        self.clock.advance(60)
+        self.broker = Broker(ServerConfig(data=data, sync="always"), clock=self.clock, files=self.files)
+        self._listener = Listener(self.broker)
+        self.store = Stored(self.broker)
+
+    def connect(self) -> Connection:
+        return Connection(self._listener)
+
+    async def claim(self, connection: Connection, group: str = WRITERS) -> None:
+        judged = await self.broker.owners.claim(connection, group, [Wanted("t-0", RESET)])
+        assert isinstance(judged, Granted)
+
+    async def producer(self, connection: Connection) -> Identity:
+        return await self.broker.transactions.init("name", 60_000, NOBODY, connection)
+
+    async def add(self, connection: Connection, who: Identity, **what: Any) -> None:
+        await self.broker.transactions.add("name", who, connection, **(what or {"partitions": {T0}}))
+
+    async def stage(self, connection: Connection, who: Identity) -> None:
+        committed = Committed(Offset(7), -1, "", 0)
+        await self.broker.transactions.stage("name", who, "group", {T0: committed}, connection)
+
+    async def commit(self, connection: Connection, who: Identity) -> None:
+        await self.broker.transactions.end("name", who, connection, commit=True)
+
+    async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
+        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
+        return await cast(
+            "Awaitable[Fields]", APIS[key].handle(self.broker, Request(key, version, None, message, 0, connection))
+        )
+
+    async def write(self, values: Sequence[bytes]) -> None:
+        """Appended, and synced if the disk lets them."""
+        partition = self.broker.partition("t", 0)
+        await partition.open()
+        data = memoryview(bytearray(batch(values)))
+        partition.append(data, read_header(data), self.clock.now_ms())
+        await self.broker.syncer.join([partition])
+
+    def readable(self) -> int:
+        log = self.broker.partition("t", 0).log
+        assert log is not None
+        return log.high_watermark
+
+    def state(self) -> State:
+        found = self.broker.transactions.get("name")
+        assert found is not None
+        return found.state
+
+
+class Opening:
+    """Of partitions, which a test can hold up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        gate, open_at_once = asyncio.Event(), Partition.open
+
+        async def open_later(partition: Partition) -> PartitionLog:
+            await gate.wait()
+            return await open_at_once(partition)
+
+        with self._monkeypatch.context() as slow:
+            slow.setattr(Partition, "open", open_later)
+            yield
+        gate.set()
+
+
+async def turns(number: int = 5) -> None:
+    """What can be done without waiting for anything outside is done."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+Test: TypeAlias = Callable[[Bed], Awaitable[None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Test], None]:
+    """Runs a test's coroutine with a broker that has one topic, t, guarded both ways."""
+
+    def run(test: Test) -> None:
+        async def main() -> None:
+            bed = Bed(tmp_path)
+            await bed.broker.start()
+            try:
+                configs = {"fencepost.writer.group": WRITERS, "fencepost.reader.group": READERS}
+                await bed.broker.topics.create("t", 1, configs)
+                await test(bed)
+            finally:
+                await bed.broker.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+# --- transactions ---
+
+
+def test_a_partition_that_was_on_its_way_into_a_transaction_at_the_claim_is_not_committed(
+    run: Callable[[Test], None],
+) -> None:
+    """OWN-9: accepted from the owner, stored when there was another one."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        who = await bed.producer(old)
+        bed.store.let_through.clear()
+        adding = asyncio.ensure_future(bed.add(old, who))
+        await turns()
+        claiming = asyncio.ensure_future(bed.claim(new))
+        await turns()
+        bed.store.let_through.set()
+        await asyncio.gather(adding, claiming)
+        assert bed.state() is State.COMPLETE_ABORT
+        with pytest.raises(ServerError) as refused:
+            await bed.commit(bed.connect(), who)
+        assert refused.value.code is ErrorCode.PRODUCER_FENCED
+
+    run(test)
+
+
+@pytest.mark.parametrize("what", ["a partition", "an offset"])
+def test_a_request_that_waited_for_its_turn_adds_nothing_that_was_given_back_meanwhile(
+    run: Callable[[Test], None], what: str
+) -> None:
+    """OWN-9: ownership counts at the moment of the effect, not when the request arrived."""
+
+    async def test(bed: Bed) -> None:
+        old = bed.connect()
+        group = WRITERS if what == "a partition" else READERS
+        await bed.claim(old, group)
+        who = await bed.producer(old)
+        await bed.add(old, who, group="group")
+        bed.store.let_through.clear()
+        first = asyncio.ensure_future(bed.add(old, who, group="another"))  # its turn is not over
+        await turns()
+        second = asyncio.ensure_future(bed.add(old, who) if what == "a partition" else bed.stage(old, who))
+        await turns()
+        bed.broker.owners.release(old, group, ["t-0"])
+        bed.store.let_through.set()
+        await first
+        with pytest.raises(ServerError) as refused:
+            await second
+        assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(test)
+
+
+@pytest.mark.parametrize(("group", "resource"), [(READERS, "t-0"), ("others", "t-0"), (WRITERS, "t-00")])
+def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
+    run: Callable[[Test], None], group: str, resource: str
+) -> None:
+    """OWN-9: the fence of a guarded topic is its group's and the very resource's, taken over or given back."""
+
+    async def test(bed: Bed) -> None:
+        owner, another = bed.connect(), bed.connect()
+        await bed.claim(owner)
+        who = await bed.producer(owner)
+        await bed.add(owner, who)
+        for connection in (owner, another):
+            await bed.broker.owners.claim(connection, group, [Wanted(resource)])
+            bed.broker.owners.release(connection, group, [resource])
+        await bed.commit(owner, who)
+        assert bed.state() is State.COMPLETE_COMMIT
+
+    run(test)
+
+
+def test_a_transaction_that_the_store_does_not_let_be_aborted_is_never_committed_and_holds_up_every_claim(
+    run: Callable[[Test], None],
+) -> None:
+    """OWN-9: asking again does not get past what made the first claim fail."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        who = await bed.producer(old)
+        await bed.add(old, who)
+        bed.store.refuses_transactions = True
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                await bed.claim(new)
+            assert not bed.broker.owners.table.owns(new, WRITERS, "t-0")
+        with pytest.raises(StorageError):
+            await bed.commit(bed.connect(), who)
+        bed.store.refuses_transactions = False
+        await bed.claim(new)
+        assert bed.state() is State.COMPLETE_ABORT
+
+    run(test)
+
+
+def test_a_transaction_that_nobody_could_abort_is_aborted_when_its_producer_wants_to_commit_it(
+    run: Callable[[Test], None],
+) -> None:
+    """OWN-9, where nothing is guarded and nobody claims: what was lost is lost."""
+
+    async def test(bed: Bed) -> None:
+        topic = bed.broker.topics.get("t")
+        assert topic is not None
+        topic.configure({})
+        old = bed.connect()
+        await bed.claim(old)
+        who = await bed.producer(old)
+        await bed.add(old, who)
+        bed.store.refuses_transactions = True
+        bed.broker.owners.release(old, WRITERS, ["t-0"])
+        await turns()
+        assert bed.state() is State.ONGOING
+        bed.store.refuses_transactions = False
+        with pytest.raises(ServerError) as refused:
+            await bed.commit(old, who)
+        assert refused.value.code is ErrorCode.PRODUCER_FENCED
+        assert bed.state() is State.COMPLETE_ABORT
+
+    run(test)
+
+
+def test_a_claim_fails_as_long_as_a_decision_of_the_owner_before_is_not_marked_in_the_log(
+    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OWN-9: its records would come to light behind the claim's answer."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        who = await bed.producer(old)
+        await bed.add(old, who)
+
+        async def refuse(transaction: Transaction, *, again: bool) -> bool:
+            return False
+
+        with monkeypatch.context() as broken:
+            broken.setattr(bed.broker.transactions.markers, "write_all", refuse)
+            await bed.commit(old, who)
+            assert bed.state() is State.PREPARE_COMMIT
+            with pytest.raises(StorageError):
+                await bed.claim(new)
+        await bed.claim(new)
+        assert bed.state() is State.COMPLETE_COMMIT
+
+    run(test)
+
+
+# --- waiting claims ---
+
+
+def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(run: Callable[[Test], None]) -> None:
+    """OWN-9: the table has it as the owner, so it is told so, behind the barrier and with a token that is stored."""
+
+    async def test(bed: Bed) -> None:
+        first, second = bed.connect(), bed.connect()
+        await bed.claim(first)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 0.05
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 50))
+        await turns()
+
+        def keep_the_loop_busy_until_both_are_due() -> None:
+            while loop.time() <= deadline + 0.01:
+                pass
+            loop.call_soon(bed.broker.owners.release, first, WRITERS, ["t-0"])
+
+        loop.call_soon(keep_the_loop_busy_until_both_are_due)
+        judged = await waiting
+        assert bed.broker.owners.table.owns(second, WRITERS, "t-0")
+        assert isinstance(judged, Granted)
+        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(judged.rows[0].token,)]
+
+    run(test)
+
+
+def test_a_claim_in_line_that_is_severed_before_it_hears_of_its_grant_leaves_no_trace(
+    run: Callable[[Test], None],
+) -> None:
+    """Tokens never fall: one that is older than what is stored is not stored behind it."""
+
+    async def test(bed: Bed) -> None:
+        first, second, third = bed.connect(), bed.connect(), bed.connect()
+        await bed.claim(first)
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 60_000))
+        await turns()
+        bed.broker.owners.release(first, WRITERS, ["t-0"])
+        await bed.claim(third)
+        await waiting
+        await bed.broker.store.execute([])
+        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(bed.broker.owners.table.last_token,)]
+
+    run(test)
+
+
+# --- what begins before a claim and would take effect after it ---
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Opening:
+    return Opening(monkeypatch)
+
+
+def test_records_are_not_deleted_by_who_lost_the_partition_while_it_was_opened(
+    run: Callable[[Test], None], opening: Opening
+) -> None:
+    """OWN-9."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.write([b"a", b"b"])
+        await bed.claim(old)
+        with opening.held_up():
+            asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}
+            deleting = asyncio.ensure_future(bed.call(old, Key.DELETE_RECORDS, 1, topics=[asked], timeout=1000))
+            await turns()
+            await bed.claim(new)
+        answer = await deleting
+        assert answer["topics"][0]["partitions"][0]["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (await bed.broker.partition("t", 0).open()).start_offset == 0
+
+    run(test)
+
+
+def marker(*, commit: bool) -> Fields:
+    topic = {"name": "t", "partition_indexes": [0]}
+    return {
+        "producer_id": 7, "producer_epoch": 0, "transaction_result": commit, "topics": [topic], "coordinator_epoch": 0,
+    }  # fmt: skip
+
+
+def marked(answer: Any) -> ErrorCode:
+    code: ErrorCode = answer["markers"][0]["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+def test_a_hanging_transaction_of_a_guarded_topic_is_committed_by_the_owner_alone_and_aborted_by_anyone(
+    run: Callable[[Test], None],
+) -> None:
+    """A commit puts records where only the owner may write (guarded topics)."""
+
+    async def test(bed: Bed) -> None:
+        owner, anyone = bed.connect(), bed.connect()
+        await bed.claim(owner)
+        for commit, connection, expected in [
+            (True, anyone, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            (False, anyone, ErrorCode.NONE),
+            (True, owner, ErrorCode.NONE),
+        ]:
+            answer = await bed.call(connection, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=commit)])
+            assert marked(answer) is expected
+
+    run(test)
+
+
+def test_no_marker_is_written_for_who_was_severed_while_the_partition_was_opened(
+    run: Callable[[Test], None], opening: Opening
+) -> None:
+    """OWN-9."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.write([b"a"])
+        await bed.claim(old)
+        with opening.held_up():
+            marking = asyncio.ensure_future(bed.call(old, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=False)]))
+            await turns()
+            await bed.claim(new)
+        assert marked(await marking) is not ErrorCode.NONE
+        assert (await bed.broker.partition("t", 0).open()).end_offset == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("key", [Key.DELETE_TOPICS, Key.CREATE_PARTITIONS, ALTER_CONFIGS])
+def test_of_several_topics_those_are_left_alone_whose_turn_comes_when_the_connection_is_severed(
+    run: Callable[[Test], None], key: int
+) -> None:
+    """OWN-9: half received or half worked off makes no difference."""
+    fields: dict[int, dict[str, Any]] = {
+        Key.DELETE_TOPICS: {"topic_names": ["first", "t"], "timeout": 1000},
+        Key.CREATE_PARTITIONS: {
+            "topics": [{"name": name, "count": 2, "assignments": None} for name in ("first", "t")],
+            "timeout": 1000,
+            "validate_only": False,
+        },
+        ALTER_CONFIGS: {
+            "resources": [{"resource_type": 2, "resource_name": name, "configs": []} for name in ("first", "t")],
+            "validate_only": False,
+        },
+    }
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.broker.topics.create("first", 1, {})
+        await bed.claim(old)
+        bed.store.let_through.clear()
+        changing = asyncio.ensure_future(bed.call(old, key, 1, **fields[key]))
+        await turns()
+        claiming = asyncio.ensure_future(bed.claim(new))
+        await turns()
+        bed.store.let_through.set()
+        await asyncio.gather(changing, claiming)
+        topic = bed.broker.topics.get("t")
+        assert topic is not None
+        assert topic.partition_count == 1
+        assert topic.writer_group == WRITERS
+
+    run(test)
+
+
+# --- a disk that fails ---
+
+
+def test_a_record_whose_sync_failed_is_readable_before_the_next_owner_is_answered(run: Callable[[Test], None]) -> None:
+    """OWN-9: it comes to light when the log is opened anew, and that must not be later."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        await bed.write([b"kept"])
+        bed.files.fail_next("sync", errno.EIO)
+        await bed.write([b"doubtful"])
+        assert bed.readable() == 1
+        await bed.claim(new)
+        assert bed.readable() == 2
+
+    run(test)
+
+
+def test_a_claim_fails_as_long_as_nobody_knows_what_a_failed_sync_has_left_in_the_log(
+    run: Callable[[Test], None],
+) -> None:
+    """OWN-9, where the log failed twice within the time in which it is opened anew only once."""
+
+    async def test(bed: Bed) -> None:
+        connections = [bed.connect() for _ in range(3)]
+        await bed.claim(connections[0])
+        for number in range(2):
+            bed.files.fail_next("sync", errno.EIO)
+            await bed.write([b"doubtful"])
+            if number == 0:
+                await bed.claim(connections[1])
+        assert bed.readable() == 1
+        with pytest.raises(StorageError) as refused:
+            await bed.claim(connections[2])
+        assert refused.value.retriable
+        assert not bed.broker.owners.table.owns(connections[2], WRITERS, "t-0")
+        bed.clock.advance(REOPEN_AFTER_SECONDS)
+        await bed.claim(connections[2])
+        assert bed.readable() == 2
+
+    run(test)

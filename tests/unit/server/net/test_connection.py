@@ -1,0 +1,316 @@
+"""A connection on the server, without a socket: frames are put into its buffer by hand, turn by turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from struct import Struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fencepost.server.net.answer_memory import AnswerMemory
+from fencepost.server.net.connection import _AT_A_STRETCH, Connection
+from fencepost.server.net.request_memory import RequestMemory
+from fencepost.server.net.router import Answer, Api, Deferred, Request
+from fencepost.server.net.turns import Codecs
+from fencepost.wire.frame import request_head
+
+pytestmark = pytest.mark.unit
+
+KEY, VERSION = 0, 9
+SIZE = _AT_A_STRETCH // 8
+
+
+class Wire:
+    """The transport: notes whether it is read from."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+        self.socket: socket.socket | None = None
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return self.socket if name == "socket" else None
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Served:
+    """A connection whose requests are noted, each as the number that it carries."""
+
+    def __init__(self, raw: socket.socket | None = None) -> None:
+        self.begun: list[int] = []
+        self.wire = Wire()
+        self.wire.socket = raw
+        broker = SimpleNamespace(
+            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            answers=AnswerMemory(1 << 30),
+            codecs=Codecs,
+            config=SimpleNamespace(max_request_bytes=1 << 30),
+            owners=SimpleNamespace(ended=lambda connection: None),
+        )
+        listener: Any = SimpleNamespace(
+            broker=broker,
+            memory=RequestMemory(1 << 30),
+            next_number=lambda: 1,
+            opened=lambda connection: None,
+            apis={KEY: Api(key=KEY, name="Noted", versions=(0, VERSION), handle=self._note, raw=True)},
+        )
+        self.connection = Connection(listener)
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+
+    def _note(self, broker: object, request: Request) -> Answer:
+        self.begun.append(int(request.message[request.body_at]))
+        return None
+
+    def receive(self, number: int, size: int = SIZE) -> None:
+        """A whole request, as the loop would read it."""
+        frame = request_head(KEY, VERSION, number, "test") + bytes([number])
+        data = Struct(">i").pack(size) + frame + bytes(size - len(frame))
+        at = 0
+        while at < len(data):
+            buffer = self.connection.get_buffer(-1)
+            taken = min(len(buffer), len(data) - at)
+            buffer[:taken] = data[at : at + taken]
+            at += taken
+            self.connection.buffer_updated(taken)
+
+
+def test_a_connection_that_floods_steps_back_so_that_others_have_a_turn() -> None:
+    async def flood() -> None:
+        served = Served()
+        asyncio.get_running_loop().call_soon(lambda: seen_by_another.append(len(served.begun)))
+        for number in range(12):
+            served.receive(number)
+        assert served.begun == list(range(8))
+        assert not served.wire.is_read
+        await asyncio.sleep(0)
+        assert served.begun == list(range(12))  # all of it, in order, and without another byte from the client
+        assert served.wire.is_read
+
+    seen_by_another: list[int] = []
+    asyncio.run(flood())
+    assert seen_by_another == [8]
+
+
+def test_a_connection_steps_back_again_and_again() -> None:
+    async def flood() -> list[int]:
+        served = Served()
+        for number in range(40):
+            served.receive(number)
+        lengths = []
+        while len(served.begun) < 40:
+            lengths.append(len(served.begun))
+            await asyncio.sleep(0)
+        return lengths
+
+    assert asyncio.run(flood()) == [8, 16, 24, 32]
+
+
+def test_what_waits_while_a_connection_steps_back_is_not_begun_once_it_is_severed() -> None:
+    """OWN-9."""
+
+    async def flood() -> list[int]:
+        served = Served()
+        for number in range(12):
+            served.receive(number)
+        served.connection.sever()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return served.begun
+
+    assert asyncio.run(flood()) == list(range(8))
+
+
+def test_many_small_requests_make_a_connection_step_back() -> None:
+    async def flood() -> int:
+        served = Served()
+        for number in range(1000):
+            served.receive(number % 256, 100)
+        return len(served.begun)
+
+    assert asyncio.run(flood()) < 500
+
+
+def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() -> None:
+    async def talk() -> None:
+        served = Served()
+        for number in range(200):
+            served.receive(number, 100)
+        assert served.begun == list(range(200))
+        assert served.wire.is_read
+
+    asyncio.run(talk())
+
+
+def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
+    with socket.socket() as raw:
+        Served(raw)
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+# --- answers ---
+
+
+class SlowWire(Wire):
+    """The transport to a client that takes its answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffered = 0
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.buffered += sum(map(len, parts))
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+
+class Answering(Served):
+    """A connection whose requests are answered with `size` bytes, the first as soon as `first` is done."""
+
+    def __init__(self, limit: int, size: int) -> None:
+        self.now = 0.0
+        self.size = size
+        self.first: asyncio.Future[None] | None = None
+        super().__init__()
+        self.slow = SlowWire()
+        self.connection._transport = self.slow  # type: ignore[assignment]
+        self.answers = self.connection._answers = AnswerMemory(limit)
+        self.connection._monotonic = lambda: self.now
+
+    def _note(self, broker: object, request: Request) -> Answer:
+        super()._note(broker, request)
+        if self.first is not None and len(self.begun) == 1:
+            return Deferred(self.first, lambda: [bytes(self.size)])
+        return [bytes(self.size)]
+
+    def ask(self, number: int) -> None:
+        self.receive(number, 100)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_answers_are_counted_until_the_client_has_taken_them() -> None:
+    async def talk() -> None:
+        served = Answering(1 << 30, 3000)
+        served.ask(1)
+        served.ask(2)
+        await settle()
+        assert served.answers.used == served.slow.buffered > 6000
+        served.slow.buffered = 0
+        served.ask(3)
+        await settle()
+        assert 3000 < served.answers.used < 4000
+
+    asyncio.run(talk())
+
+
+def test_answers_that_wait_for_the_one_before_them_are_counted_and_bounded() -> None:
+    async def talk() -> None:
+        served = Answering(1 << 30, 400_000)
+        served.first = asyncio.get_running_loop().create_future()
+        for number in range(10):
+            served.ask(number)
+        assert served.begun == [0, 1, 2, 3]
+        assert 1_200_000 < served.answers.used < 1_300_000
+        served.first.set_result(None)
+        await settle()
+        assert served.begun == list(range(10))
+        assert 4_000_000 < served.answers.used == served.slow.buffered
+
+    asyncio.run(talk())
+
+
+def test_a_client_with_unread_answers_is_given_no_work_while_memory_is_short() -> None:
+    async def talk() -> None:
+        served = Answering(20_000, 30_000)
+        for number in range(3):
+            served.ask(number)
+        await settle()
+        assert served.begun == [0]
+        served.slow.buffered = 0
+        served.answers._look_at_all()
+        assert served.begun == [0, 1]
+
+    asyncio.run(talk())
+
+
+def test_a_client_that_reads_too_little_is_late_only_while_others_need_the_memory() -> None:
+    async def talk() -> None:
+        served = Answering(1_000_000, 30_000)
+        served.ask(0)
+        await settle()
+        assert not served.connection.is_late(1000.0, 10)
+        served.answers.hold(1_000_000)
+        assert not served.connection.is_late(9.0, 10)
+        assert served.connection.is_late(11.0, 10)
+        served.now = 11.0
+        served.slow.buffered -= 1
+        assert not served.connection.is_late(12.0, 10)
+        for second in range(12, 70, 5):  # a byte now and then is not enough
+            served.now = float(second)
+            served.slow.buffered -= 1
+            served.connection.count_unread()
+        assert served.connection.is_late(70.0, 10)
+
+    asyncio.run(talk())
+
+
+def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
+    async def talk() -> None:
+        served = Answering(100_000, 30_000)
+        served.ask(0)
+        served.answers.hold(100_000)
+        assert not served.connection.is_late(0.5, 10)
+        assert served.connection.is_late(1.5, 10)
+
+    asyncio.run(talk())
+
+
+def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
+    """A change that is half-way is carried to its end. Nobody would ever take its answer, and so many of them would
+    keep all other clients from theirs."""
+
+    class Leaving(Answering):
+        def _note(self, broker: object, request: Request) -> Any:
+            return self._answer_late()
+
+        async def _answer_late(self) -> Answer:
+            assert self.first is not None
+            await self.first
+            return [bytes(self.size)]
+
+    async def talk() -> None:
+        served = Leaving(1 << 30, 100_000)
+        served.first = asyncio.get_running_loop().create_future()
+        adopted: list[asyncio.Task[None]] = []
+        listener: Any = served.connection._listener
+        listener.adopt = adopted.append
+        listener.lost = lambda connection: None
+        listener.broker.fetch_sessions = SimpleNamespace(ended=lambda connection: None)
+        served.ask(1)
+        served.connection.connection_lost(None)
+        served.first.set_result(None)
+        await asyncio.wait_for(adopted[0], 10)
+        await settle()
+        assert (served.answers.used, served.slow.buffered) == (0, 0)
+
+    asyncio.run(talk())

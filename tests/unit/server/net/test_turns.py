@@ -1,0 +1,137 @@
+"""Long work in pieces: others have a turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fencepost.errors import Malformed
+from fencepost.server.api import APIS
+from fencepost.server.net.router import Request
+from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, paced
+
+pytestmark = pytest.mark.unit
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.001)
+    return number
+
+
+async def turns_of_another(work: Awaitable[Any]) -> int:
+    """How often another task had its turn until the work was done."""
+    turns, done = 0, False
+
+    async def another() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(another())
+    await work
+    done = True
+    await task
+    return turns
+
+
+def test_a_short_list_is_worked_off_at_once() -> None:
+    assert in_pieces([1, 2, 3], lambda number: number + 1, tuple) == (2, 3, 4)
+
+
+def test_a_long_list_is_worked_off_in_pieces_with_others_in_between() -> None:
+    async def work() -> int:
+        pieces = in_pieces(range(200), slowly, lambda rows: rows)
+        assert isinstance(pieces, Awaitable)
+        return await turns_of_another(pieces)
+
+    assert asyncio.run(work()) > 10
+
+
+def test_a_list_that_is_gone_through_keeps_its_order_and_lets_others_in() -> None:
+    async def work() -> int:
+        seen: list[int] = []
+
+        async def go() -> None:
+            seen.extend([slowly(number) async for number in paced(range(200))])
+
+        turns = await turns_of_another(go())
+        assert seen == list(range(200))
+        return turns
+
+    assert asyncio.run(work()) > 10
+
+
+def test_many_who_want_the_same_turn_share_its_time() -> None:
+    async def work() -> list[int]:
+        turns, done = SharedTurns(), list[int]()
+
+        async def one(number: int) -> None:
+            await turns()
+            turns.spend(0.1)  # or so it says
+            done.append(number)
+
+        turns.spend(1)
+        tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
+        at_once = []
+        while not all(task.done() for task in tasks):
+            before = len(done)
+            await asyncio.sleep(0)
+            at_once.append(len(done) - before)
+        assert done == list(range(50))
+        return at_once
+
+    assert max(asyncio.run(work())) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        (15, 0, {"groups": [f"{n}" for n in range(50_000)]}),
+        (10, 4, {"key_type": 0, "coordinator_keys": [f"{n}" for n in range(50_000)]}),
+        (65, 0, {"transactional_ids": [f"{n}" for n in range(50_000)]}),
+        (69, 0, {"group_ids": [f"{n}" for n in range(50_000)]}),
+        (32, 1, {"include_synonyms": True, "resources": [
+            SimpleNamespace(resource_type=9, resource_name=f"{n}", configuration_keys=None) for n in range(50_000)]}),
+        (9, 8, {"groups": [SimpleNamespace(group_id=f"{n}", topics=()) for n in range(50_000)]}),
+        (13, 3, {"group_id": "g", "members": [
+            SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(50_000)]}),
+    ],
+    ids=lambda value: value if isinstance(value, int) else "",
+)  # fmt: skip
+def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: dict[str, Any]) -> None:
+    class Groups:
+        def __getattr__(self, name: str) -> Any:
+            return {
+                "get": lambda group_id: None,
+                "offsets": lambda group_id: None,
+                "check_fetch": lambda *asked: 0,
+                "leave": lambda group_id, leaving: [0] * len(leaving),
+            }[name]
+
+    broker: Any = SimpleNamespace(
+        groups=Groups(),
+        transactions=SimpleNamespace(get=lambda name: None),
+        config=SimpleNamespace(node_id=1, advertise=None),
+    )
+    connection: Any = SimpleNamespace(dialled=("here", 1))
+
+    async def work() -> int:
+        answer = APIS[key].handle(broker, Request(key, version, "", SimpleNamespace(**fields), 0, connection))
+        assert isinstance(answer, Awaitable)
+        return await turns_of_another(answer)
+
+    assert asyncio.run(work()) > 3
+
+
+def test_answers_are_counted_with_all_that_is_in_their_lists() -> None:
+    assert not Codecs.is_large_answer({"topics": [{"name": "a", "partitions": [{"index": 1}] * 900}], "error": 0})
+    assert Codecs.is_large_answer({"topics": [{"name": "a", "partitions": [{"index": 1}] * 1100}], "error": 0})
+    assert Codecs.is_large_answer({"groups": [{"topics": [{"partitions": [{"index": 1}] * 300}] * 2}] * 2})
+    with pytest.raises(Malformed, match="ask for less"):
+        Codecs.is_large_answer({"topics": [{"partitions": [0] * 10_000}] * 200})

@@ -1,0 +1,137 @@
+"""The metadata store: shared commits, all or nothing, one owner, one format."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fencepost.errors import DataDirectoryError, StorageError
+from fencepost.server.settings import Sync
+from fencepost.server.storage.datadir import DataDirectory
+from fencepost.server.storage.store import FORMAT_VERSION, Store
+
+pytestmark = pytest.mark.unit
+
+
+def set_meta(name: str, value: str) -> tuple[str, tuple[str, str]]:
+    return "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value)
+
+
+def test_what_was_executed_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "always")
+
+    async def write() -> None:
+        await store.execute([set_meta("a", "1"), set_meta("b", "2")])
+
+    asyncio.run(write())
+    store.close()
+    again = Store(tmp_path / "meta.sqlite", "always")
+    assert again.query("SELECT name, value FROM meta ORDER BY name") == [("a", "1"), ("b", "2")]
+    again.close()
+
+
+def test_many_waiting_changes_share_a_few_commits(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "always")
+
+    async def write() -> None:
+        await asyncio.gather(*(store.execute([set_meta(str(i), "x")]) for i in range(1000)))
+
+    asyncio.run(write())
+    store.close()
+    assert store.commits < 100
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800", object()], ids=["number", "text", "object"])
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
+def test_a_value_that_cannot_be_stored_is_refused_and_the_store_goes_on(
+    tmp_path: Path, value: object, together: bool
+) -> None:
+    """Not all of these are SQLite's own errors; one that is not ended the thread, and every change waited for ever."""
+    store = Store(tmp_path / "meta.sqlite", "os")
+    change = [("INSERT OR REPLACE INTO meta (name, value) VALUES ('a', ?)", (value,))]
+
+    async def write() -> None:
+        wrong = store.execute([*change, set_meta("c", "3")] if together else change)
+        right = store.execute([set_meta("b", "2")])
+        with pytest.raises(StorageError):
+            await asyncio.wait_for(wrong, 30)
+        await asyncio.wait_for(right, 30)
+
+    asyncio.run(write())
+    assert store.query("SELECT name FROM meta") == [("b",)]
+    store.close()
+
+
+def test_a_statement_that_fails_changes_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def write() -> None:
+        wrong = store.execute([set_meta("a", "1"), ("INSERT INTO nowhere VALUES (1)", ())])
+        right = store.execute([set_meta("b", "2")])
+        with pytest.raises(StorageError):
+            await wrong
+        await right
+
+    asyncio.run(write())
+    assert store.query("SELECT name FROM meta") == [("b",)]
+    store.close()
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sync) -> None:
+    store = Store(tmp_path / "meta.sqlite", sync)
+    seen: list[str] = []
+    store._connection.set_trace_callback(seen.append)
+
+    async def write() -> None:
+        await store.execute([set_meta("a", "1")])
+        with pytest.raises(StorageError, match="could not be written"):
+            await store.execute([("INSERT INTO nowhere VALUES (1)", ())])
+        await store.execute([set_meta("b", "2")])
+
+    asyncio.run(write())
+    store.close()
+    assert [statement for statement in seen if not statement.startswith("INSERT")] == ["ROLLBACK"]
+    again = Store(tmp_path / "meta.sqlite", sync)
+    assert again.query("SELECT name FROM meta ORDER BY name") == [("a",), ("b",)]
+    again.close()
+
+
+def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    connection.close()
+    with pytest.raises(DataDirectoryError, match=f"format {FORMAT_VERSION + 1}, this one knows {FORMAT_VERSION}"):
+        Store(path, "os")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite"
+    path.write_bytes(b"this is not a database, it only has the name of one" * 100)
+    with pytest.raises(DataDirectoryError, match=r"meta\.sqlite"):
+        Store(path, "os")
+
+
+def test_a_data_directory_has_one_owner(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path / "data")
+    with pytest.raises(DataDirectoryError, match="in use by another fencepost server"):
+        DataDirectory(first.path)
+    first.close()
+    DataDirectory(tmp_path / "data").close()
+
+
+def test_a_temporary_directory_goes_away() -> None:
+    directory = DataDirectory(None)
+    assert directory.logs.is_dir()
+    directory.close()
+    assert not directory.path.exists()
+
+
+def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataDirectoryError, match="cannot use"):
+        DataDirectory(tmp_path / "file" / "data")

@@ -1,0 +1,136 @@
+"""Changes of one topic that come at once: each begins where the one before it ended, and the store says the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fencepost.errors import ErrorCode
+from fencepost.server.api import APIS
+from fencepost.server.broker import Broker
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.listener import Listener
+from fencepost.server.net.router import Fields, Request
+from fencepost.server.settings import ServerConfig
+from fencepost.server.storage.topics import Topic
+from fencepost.wire import messages
+from fencepost.wire.apis import Key
+
+NONE = ErrorCode.NONE
+GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+pytestmark = pytest.mark.unit
+
+
+class Bed:
+    """A broker without a listener, asked as its connections would ask it."""
+
+    def __init__(self, data: Path) -> None:
+        self._config = ServerConfig(data=data, sync="os")
+        self.broker = Broker(self._config)
+
+    async def restart(self) -> None:
+        await self.broker.close()
+        self.broker = Broker(self._config)
+        await self.broker.start()
+
+    def topic(self, name: str = "t") -> Topic:
+        topic = self.broker.topics.get(name)
+        assert topic is not None
+        return topic
+
+    async def ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Fields:
+        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
+        request = Request(key, version, None, message, 0, Connection(Listener(self.broker)))
+        return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
+
+    async def alter(self, name: str, value: str) -> ErrorCode:
+        config = {"name": name, "config_operation": 0, "value": value}
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+        answer = await self.ask(Key.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+        return cast("ErrorCode", answer["responses"][0]["error_code"])
+
+    async def grow(self, count: int) -> ErrorCode:
+        topic = {"name": "t", "count": count, "assignments": None}
+        fields = {"topics": [topic], "timeout": 1000, "validate_only": False}
+        answer = await self.ask(Key.CREATE_PARTITIONS, 1, fields)
+        return cast("ErrorCode", answer["results"][0]["error_code"])
+
+    async def delete(self) -> ErrorCode:
+        answer = await self.ask(Key.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 1000})
+        return cast("ErrorCode", answer["responses"][0]["error_code"])
+
+
+Test = Callable[[Bed], Awaitable[None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Test], None]:
+    """Runs a test's coroutine with a broker that has one guarded topic, t."""
+
+    def run(test: Test) -> None:
+        async def main() -> None:
+            bed = Bed(tmp_path)
+            await bed.broker.start()
+            try:
+                await bed.broker.topics.create("t", 1, {"fencepost.writer.group": "g"})
+                await test(bed)
+            finally:
+                await bed.broker.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_of_two_alterations_at_once_both_stay(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        first, second = bed.alter("retention.ms", "1000"), bed.alter("fencepost.reader.group", "r")
+        assert [*await asyncio.gather(first, second)] == [NONE, NONE]
+        both = {"fencepost.writer.group": "g", "retention.ms": "1000", "fencepost.reader.group": "r"}
+        assert bed.topic().configs == both
+        await bed.restart()
+        assert bed.topic().configs == both
+
+    run(test)
+
+
+def test_of_two_numbers_of_partitions_at_once_the_lower_one_is_refused(run: Callable[[Test], None]) -> None:
+    """Stored as the later one, it would leave partitions that nobody can reach after a restart."""
+
+    async def test(bed: Bed) -> None:
+        assert [*await asyncio.gather(bed.grow(8), bed.grow(3))] == [NONE, ErrorCode.INVALID_PARTITIONS]
+        assert bed.topic().partition_count == 8
+        await bed.restart()
+        assert bed.topic().partition_count == 8
+
+    run(test)
+
+
+def test_what_comes_behind_a_deletion_finds_no_topic(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        assert await bed.alter("fencepost.writer.group", "") is NONE  # nobody deletes a guarded topic
+        codes = await asyncio.gather(bed.delete(), bed.alter("retention.ms", "1000"), bed.grow(2), bed.delete())
+        assert [*codes] == [NONE, GONE, GONE, GONE]
+        await bed.broker.topics.create("t", 1, {})
+        await bed.restart()
+        assert (bed.topic().configs, bed.topic().partition_count) == ({}, 1)
+
+    run(test)
+
+
+def test_a_new_topic_inherits_nothing_from_one_of_its_name(run: Callable[[Test], None]) -> None:
+    """Rows without a topic: an earlier version could leave them behind."""
+
+    async def test(bed: Bed) -> None:
+        row = "INSERT INTO topic_configs (topic, name, value) VALUES ('new', 'retention.ms', '1000')"
+        await bed.broker.store.execute([(row, ())])
+        await bed.broker.topics.create("new", 1, {"retention.ms": "2000"})
+        await bed.restart()
+        assert bed.topic("new").configs == {"retention.ms": "2000"}
+
+    run(test)
