@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import fencepost.spark
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 
 
 def main(source: str, target: str) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from bench.spark.plan import PARTITIONS
 from fencepost import Admin
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.kernel import CODECS
 from fencepost.spark import arrow
 from fencepost.spark.fetch import Range, fetch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.spark.names import COPY, READ, THROUGH, WRITE
 from bench.spark.plan import PARTITIONS
 from fencepost import Admin
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

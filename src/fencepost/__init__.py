@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from fencepost.client.admin import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
-    from fencepost.client.hold import Hold, hold
-    from fencepost.client.ids import ProducerIds
-    from fencepost.client.own import Claim
+    from fencepost.client.own.claim import Claim
+    from fencepost.client.own.hold import Hold, hold
+    from fencepost.client.produce.ids import ProducerIds
+    from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
+    from fencepost.client.produce.ticket import Delivered, Ticket
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
     from fencepost.client.standby import Standby, Term, standby
-    from fencepost.client.stats import BrokerStats, PartitionStats, ProducerStats
-    from fencepost.client.ticket import Delivered, Ticket
     from fencepost.core.own.request import Held, Refused
     from fencepost.errors import (
         BufferFull,
@@ -47,22 +47,22 @@ _HOME = {
     "AsyncClaim": "fencepost.client.aio",
     "AsyncProducer": "fencepost.client.aio",
     "AsyncReader": "fencepost.client.aio",
-    "BrokerStats": "fencepost.client.stats",
+    "BrokerStats": "fencepost.client.produce.stats",
     "BufferFull": "fencepost.errors",
-    "Claim": "fencepost.client.own",
+    "Claim": "fencepost.client.own.claim",
     "Closed": "fencepost.errors",
     "ConfigError": "fencepost.errors",
-    "Delivered": "fencepost.client.ticket",
+    "Delivered": "fencepost.client.produce.ticket",
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
     "Held": "fencepost.core.own.request",
-    "Hold": "fencepost.client.hold",
+    "Hold": "fencepost.client.own.hold",
     "NotOwned": "fencepost.errors",
-    "PartitionStats": "fencepost.client.stats",
+    "PartitionStats": "fencepost.client.produce.stats",
     "Producer": "fencepost.client.producer",
-    "ProducerIds": "fencepost.client.ids",
-    "ProducerStats": "fencepost.client.stats",
+    "ProducerIds": "fencepost.client.produce.ids",
+    "ProducerStats": "fencepost.client.produce.stats",
     "Reader": "fencepost.client.reader",
     "RecordTooLarge": "fencepost.errors",
     "Refused": "fencepost.core.own.request",
@@ -71,12 +71,12 @@ _HOME = {
     "ServerError": "fencepost.errors",
     "Standby": "fencepost.client.standby",
     "Term": "fencepost.client.standby",
-    "Ticket": "fencepost.client.ticket",
+    "Ticket": "fencepost.client.produce.ticket",
     "TimedOut": "fencepost.errors",
     "TopicPartition": "fencepost.types",
     "Undelivered": "fencepost.errors",
     "Unreachable": "fencepost.errors",
-    "hold": "fencepost.client.hold",
+    "hold": "fencepost.client.own.hold",
     "standby": "fencepost.client.standby",
 }
 

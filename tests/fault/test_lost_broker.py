@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from fencepost import Admin, Producer
 from fencepost.cli import main
-from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
 from fencepost.spark import readiness
 from fencepost.spark.progress import TOPIC_PREFIX as SINKS
 from fencepost.spark.progress import ProgressTopic

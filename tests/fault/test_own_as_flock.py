@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import fencepost
-from fencepost.client.hold import hold
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.hold import hold
 from tests.conftest import Engine
 from tests.support.crash import ServerProcess
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from fencepost.client.hold import hold
+from fencepost.client.own.hold import hold
 from tests.conftest import Engine
 
 pytestmark = pytest.mark.fault

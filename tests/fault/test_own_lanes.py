@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 
 import fencepost
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode, Expired, SendFailed
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Delayed, Fate

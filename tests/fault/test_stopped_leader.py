@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from fencepost import Admin, Producer, Reader
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import Expired, Undelivered
 from fencepost.types import TopicPartition
 from tests.conftest import without_kafka

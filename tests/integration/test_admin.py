@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from fencepost.client.admin import EARLIEST, HIGH_WATERMARK, LATEST, Admin
-from fencepost.client.results import NewTopic, OffsetChange
+from fencepost.client.manage.results import NewTopic, OffsetChange
 from fencepost.errors import ErrorCode, ServerError
 from tests.integration.conftest import TestedServer
 

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from fencepost.client.channel import Channel
-from fencepost.client.routing import Routes
-from fencepost.client.settings import Address, ClientSettings, parse_address
+from fencepost.client.cluster.blocking import Channel
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import Address, ClientSettings, parse_address
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import fencepost
-from fencepost.client.hold import hold
+from fencepost.client.own.hold import hold
 from fencepost.core.own.request import Refused
 from fencepost.errors import Fenced, TimedOut
 from tests.conftest import Engine

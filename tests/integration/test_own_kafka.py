@@ -16,10 +16,10 @@ import pytest
 
 import fencepost
 from fencepost.client.admin import LATEST, Admin
-from fencepost.client.owner_topic import describe_owners
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
-from fencepost.client.transactional import Transactional
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.kafka_topic import describe_owners
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.own.kafka_steps import Step
 from fencepost.core.own.request import Refused
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost.client.session import session_group
+from fencepost.client.own.kafka_session import session_group
 from fencepost.errors import Closed, Fenced, TimedOut
 from tests.conftest import Engine, Kafka
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost.client.transaction import Transaction
+from fencepost.client.produce.transaction import Transaction
 from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Delayed

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fencepost.client.options import Acks
+from fencepost.client.produce.options import Acks
 from fencepost.client.producer import Producer
 from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
 from fencepost.kernel import partition_for_key

@@ -14,7 +14,7 @@ import pytest
 import fencepost
 from examples import saved_ids
 from fencepost.client.admin import HIGH_WATERMARK, Admin
-from fencepost.client.ids import ProducerIds
+from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import ConfigError, Fenced, FencepostError, SendFailed

@@ -12,9 +12,9 @@ import pytest
 
 import fencepost
 from fencepost import Admin
-from fencepost.client.channel import Channel
-from fencepost.client.routing import Routes
-from fencepost.client.settings import Address, ClientSettings, parse_address
+from fencepost.client.cluster.blocking import Channel
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import Address, ClientSettings, parse_address
 from fencepost.errors import TimedOut, Unreachable
 
 pytestmark = pytest.mark.integration

@@ -275,7 +275,7 @@ def test_what_a_garbage_producer_loses_is_said_also_if_nobody_waits_for_it_any_m
     """Ctrl-C while the program ends."""
     script = f"""
 import fencepost, gc, os, signal, threading
-from fencepost.client.unclosed import Remains
+from fencepost.client.produce.unclosed import Remains
 producer = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=60.0)
 producer.send("orders", b"value")
 del producer

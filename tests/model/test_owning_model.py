@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.request import demand
 from fencepost.errors import ErrorCode, Fenced
 from fencepost.testing.clock import HandWoundClock

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Delayed, Fate, Refused, Request, Script, ScriptedCluster

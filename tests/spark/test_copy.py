@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from fencepost import Admin
 from fencepost.cli import main
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
 from fencepost.spark.copy import Copy, Round, _name_of, _task

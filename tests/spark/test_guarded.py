@@ -9,7 +9,7 @@ import pytest
 import fencepost
 import fencepost.spark
 from fencepost import Admin, SendFailed, ServerError
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode
 from fencepost.spark.copy import Copy
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from fencepost import Admin
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
-from fencepost.client.transactional import Transactional
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.kernel import encode_batch
 from fencepost.spark.permissions import try_name, try_read, try_write
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX

@@ -157,7 +157,7 @@ def test_retried(spark: SparkSession, ours: str, name: str, tmp_path: Path, monk
 
 def test_copy(spark: SparkSession, ours: str, name: str) -> None:
     """`Copy`: topic to topic, whole batches"""
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
 
     fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
     settings = ClientSettings.of(ours)

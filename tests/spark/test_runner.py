@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost import Admin
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.micro_batch import Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from fencepost import Admin
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ServerError
 from fencepost.kernel import decode_batch
 from fencepost.spark.fetch import DataLost, Range, fetch

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fencepost.client.admin import Admin
-from fencepost.client.channel import Answer, Channel
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.cluster.blocking import Answer, Channel
+from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire import messages
 from fencepost.wire.apis import Key

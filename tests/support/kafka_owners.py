@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import fencepost
-from fencepost.client.own_kafka import KafkaProducerRoad, KafkaReaderRoad
+from fencepost.client.own.kafka import KafkaProducerRoad, KafkaReaderRoad
 
 
 class KafkaOwner(fencepost.Producer):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import Fenced, FencepostError, SendFailed
 from tests.support.contender import is_spoken_to, obey
 from tests.support.kafka_owners import KafkaOwner

@@ -18,7 +18,7 @@ import json
 import sys
 
 import fencepost
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from tests.support.contender import is_spoken_to
 
 SESSION = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fencepost.client.ticket import Ticket
+from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import SendFailed
 from fencepost.testing.scripted import ScriptedCluster
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from fencepost.client.options import ProducerOptions
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.ticket import Ticket
 from fencepost.client.producer import ProducerKeywords
-from fencepost.client.sender import Sender
-from fencepost.client.settings import ClientSettings
-from fencepost.client.ticket import Ticket
-from fencepost.client.transactional import Steps
+from fencepost.client.transactions.coordinator import Steps
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster
 

@@ -11,10 +11,10 @@ from typing import Any, get_type_hints
 import pytest
 
 import fencepost
-from fencepost.client.options import ProducerOptions
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.producer import ProducerKeywords
 from fencepost.client.reader import Reader, ReaderKeywords
-from fencepost.client.settings import ClientSettings
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
 from fencepost.server.settings import ServerConfig, ServerKeywords

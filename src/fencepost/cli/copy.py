@@ -20,7 +20,7 @@ from fencepost.errors import ConfigError, FencepostError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
 
 
 @click.command()
@@ -98,7 +98,7 @@ def copy(
 
 
 def _place(base: ClientSettings, text: str) -> tuple[ClientSettings, str]:
-    from fencepost.client.settings import parse_servers
+    from fencepost.client.cluster.settings import parse_servers
 
     servers, slash, topic = text.rpartition("/")
     if not topic:

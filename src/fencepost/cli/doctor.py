@@ -14,7 +14,7 @@ from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
 
 _PACKAGES: Final = (
     ("kio", "the protocol's messages", None),
@@ -133,8 +133,8 @@ def _offered(admin: Admin) -> Iterator[Finding]:
 
 def _replication(admin: Admin) -> Iterator[Finding]:
     """Of the topics that owners and sinks keep their state in."""
-    from fencepost.client.lasting import weak_topics
-    from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS
+    from fencepost.client.manage.lasting import weak_topics
+    from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
     from fencepost.spark.progress import TOPIC_PREFIX as SINKS
 
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
@@ -149,7 +149,7 @@ def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Find
     from dataclasses import replace
 
     from fencepost.client.admin import Admin
-    from fencepost.client.settings import Address
+    from fencepost.client.cluster.settings import Address
 
     address = Address(host, port)
     with Admin(replace(settings, servers=(address,))) as admin:

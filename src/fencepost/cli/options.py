@@ -18,7 +18,7 @@ from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,18 +38,18 @@ class Target:
 
     def settings(self) -> ClientSettings:
         """`--servers` before `-X` before `--config` before FENCEPOST_SERVERS before the default."""
-        from fencepost.client.settings import ClientSettings
+        from fencepost.client.cluster.settings import ClientSettings
 
         return ClientSettings.from_config(self._named(), default_servers=_default_servers())
 
     def producer_settings(self) -> tuple[ClientSettings, dict[str, Any]]:
         """As `settings`, and what is for producers, as keywords."""
-        from fencepost.client.config_names import producer_settings
+        from fencepost.client.cluster.config_names import producer_settings
 
         return producer_settings(self._named(), default_servers=_default_servers())
 
     def _named(self) -> dict[str, object]:
-        from fencepost.client.config_names import override
+        from fencepost.client.cluster.config_names import override
 
         named = override(read_config(self.config) if self.config else {}, pairs(self.options, "-X"))
         return named if self.servers is None else override(named, {"bootstrap.servers": self.servers})
@@ -75,7 +75,7 @@ class Target:
 
 
 def _default_servers() -> str:
-    from fencepost.client.settings import DEFAULT_SERVERS
+    from fencepost.client.cluster.settings import DEFAULT_SERVERS
 
     return os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
 

@@ -17,9 +17,9 @@ from fencepost.errors import FencepostError, TimedOut
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.hold import Hold
-    from fencepost.client.results import LastOwner, OwnerDescription
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
+    from fencepost.client.manage.results import LastOwner, OwnerDescription
+    from fencepost.client.own.hold import Hold
     from fencepost.core.own.request import Refused, Resources
 
 _SECONDS_TO_ASK: Final = 5.0
@@ -94,7 +94,7 @@ def own(
     if no_wait and (generations or wait):
         raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
-    from fencepost.client.hold import hold
+    from fencepost.client.own.hold import hold
     from fencepost.core.own.request import LONGEST_WAIT, Refused, demand
 
     patience = 0.0 if no_wait else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)

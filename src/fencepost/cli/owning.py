@@ -14,7 +14,7 @@ from fencepost.cli.options import Target
 from fencepost.errors import Fenced
 
 if TYPE_CHECKING:
-    from fencepost.client.own import OnLost, OwnKeywords
+    from fencepost.client.own.claim import OnLost, OwnKeywords
 
 FENCED: Final = 75
 """Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may

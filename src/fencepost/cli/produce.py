@@ -20,7 +20,7 @@ from fencepost.core.topic_name import fault_of
 from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
 
 if TYPE_CHECKING:
-    from fencepost.client.ticket import Ticket
+    from fencepost.client.produce.ticket import Ticket
 
 _REMEMBERED: Final = 10_000
 """Before it is looked which of them are stored."""
@@ -77,7 +77,7 @@ class Sent:
         self.bytes += length
         batch = ticket.settlement
         if batch not in self._unsettled:
-            from fencepost.client.ticket import Unplaced
+            from fencepost.client.produce.ticket import Unplaced
 
             self._unsettled[ticket if isinstance(batch, Unplaced) else batch] = line.place, ticket
             if len(self._unsettled) > self._most:
@@ -156,8 +156,8 @@ def produce(
       fencepost produce ledger --own ledger-writers entries.txt
       echo '{"key": "a", "value": "1", "headers": {"h": "x"}}' | fencepost produce t --format json
     """
+    from fencepost.client.cluster.routing import Routes
     from fencepost.client.producer import Producer
-    from fencepost.client.routing import Routes
 
     if key_separator == "":
         raise click.UsageError("--key-separator cannot be empty: without it a line is a value")

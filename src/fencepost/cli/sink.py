@@ -12,7 +12,7 @@ from fencepost.errors import ErrorCode, ServerError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.settings import ClientSettings
+    from fencepost.client.cluster.settings import ClientSettings
     from fencepost.core.micro_batch import Progress
 
 
@@ -77,8 +77,8 @@ def reset(target: Target, name: str, yes: bool) -> None:
       fencepost sink reset enrich
       fencepost sink reset job.2026-11-15
     """
-    from fencepost.client.routing import Routes
-    from fencepost.client.transactional import Transactional
+    from fencepost.client.cluster.routing import Routes
+    from fencepost.client.transactions.coordinator import Transactional
     from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 
     topic = TOPIC_PREFIX + check_name(name)
@@ -93,7 +93,7 @@ def reset(target: Target, name: str, yes: bool) -> None:
 
 
 def _last(settings: ClientSettings, admin: Admin, name: str) -> Progress | None:
-    from fencepost.client.routing import Routes
+    from fencepost.client.cluster.routing import Routes
     from fencepost.spark.progress import TOPIC_PREFIX, ProgressTopic
 
     with Routes(settings) as routes:

@@ -14,7 +14,7 @@ from fencepost.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.results import ConfigEntry
+    from fencepost.client.manage.results import ConfigEntry
 
 
 @click.group()
@@ -45,7 +45,7 @@ def create(
       fencepost topic create orders
       fencepost topic create orders payments -p 3 --set cleanup.policy=compact
     """
-    from fencepost.client.results import NewTopic
+    from fencepost.client.manage.results import NewTopic
 
     chosen = pairs(configs, "--set")
     wanted = [NewTopic(name, partitions or -1, replication or -1, chosen) for name in names]

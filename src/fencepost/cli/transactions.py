@@ -37,7 +37,7 @@ def list_transactions(target: Target, only_open: bool) -> None:
       fencepost transactions list
       fencepost transactions list --open --json
     """
-    from fencepost.client.admin_transactions import OPEN
+    from fencepost.client.manage.transactions import OPEN
 
     with target.admin() as admin:
         found = admin.transactions(states=sorted(OPEN) if only_open else ())

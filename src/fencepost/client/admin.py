@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fencepost.client.admin_groups import Groups
-from fencepost.client.admin_transactions import Transactions
-from fencepost.client.channel import Channel, raise_for
-from fencepost.client.checks import check_names, check_text
-from fencepost.client.closing import Closing
-from fencepost.client.metadata import Broker
-from fencepost.client.opening import keeps_us_out
-from fencepost.client.results import (
+from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.checks import check_names, check_text
+from fencepost.client.cluster.closing import Closing
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.routing import Routes, unknown_topic
+from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.manage.groups import Groups
+from fencepost.client.manage.results import (
     ClusterDescription,
     ConfigEntry,
     GroupDescription,
@@ -43,8 +44,7 @@ from fencepost.client.results import (
     TransactionSummary,
     WaitingDescription,
 )
-from fencepost.client.routing import Routes, unknown_topic
-from fencepost.client.settings import ClientSettings, Servers
+from fencepost.client.manage.transactions import Transactions
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
@@ -112,7 +112,7 @@ class Admin(Closing):
     def owners(self, group: str | None = None) -> Owners:
         """Who holds what, and who waits, in one group or in all."""
         if not self.offers(Key.DESCRIBE_OWNERS):
-            from fencepost.client.owner_topic import describe_owners  # which asks with this class
+            from fencepost.client.own.kafka_topic import describe_owners  # which asks with this class
 
             return describe_owners(self._routes.settings, self._routes, group)
         answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group}).message
@@ -139,7 +139,7 @@ class Admin(Closing):
         """The last grant of each resource, also where nobody owns it any more. Those that never had an owner are left
         out, and those of which an older server does not tell."""
         if not self.offers(Key.DESCRIBE_OWNERS):
-            from fencepost.client.owner_topic import describe_last
+            from fencepost.client.own.kafka_topic import describe_last
 
             return describe_last(self._routes.settings, self._routes, group, resources)
         answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group, "resources": list(resources)}).message

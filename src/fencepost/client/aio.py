@@ -14,16 +14,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
-from fencepost.client.fetcher import Chunk
-from fencepost.client.ids import ProducerIds
-from fencepost.client.own import Claim, OnLost, OwnKeywords
+from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.own.claim import Claim, OnLost, OwnKeywords
+from fencepost.client.produce.ids import ProducerIds
+from fencepost.client.produce.stats import ProducerStats
+from fencepost.client.produce.ticket import Ticket
+from fencepost.client.produce.transaction import Transaction
 from fencepost.client.producer import Producer, ProducerKeywords
+from fencepost.client.read.fetcher import Chunk
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
-from fencepost.client.settings import ClientSettings, Servers
-from fencepost.client.stats import ProducerStats
-from fencepost.client.ticket import Ticket
-from fencepost.client.transaction import Transaction
-from fencepost.client.transactional import NO_MEMBER, Member
+from fencepost.client.transactions.coordinator import NO_MEMBER, Member
 from fencepost.core.own.request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
 from fencepost.kernel import Headers
@@ -32,7 +32,7 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.bulk import BulkTicket
+    from fencepost.client.produce.table import BulkTicket
 
 T = TypeVar("T")
 Runner: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]

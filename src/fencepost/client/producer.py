@@ -8,11 +8,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from fencepost.client.clock import Clock, SystemClock
-from fencepost.client.forking import tell_after_fork, wait_for_imports
-from fencepost.client.ids import ProducerIds
-from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.options import (
+from fencepost.client.cluster.forking import tell_after_fork, wait_for_imports
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings, Servers, nearest
+from fencepost.client.cluster.sockets import Network, SocketNetwork
+from fencepost.client.own.claim import Claim, Loss, OnLost, Road, claim_by, offers_own
+from fencepost.client.produce.ids import ProducerIds
+from fencepost.client.produce.options import (
     Acks,
     Compression,
     OnError,
@@ -22,15 +24,13 @@ from fencepost.client.options import (
     Serializer,
     WhenFull,
 )
-from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
-from fencepost.client.routing import Routes
-from fencepost.client.sender import Sender
-from fencepost.client.settings import ClientSettings, Servers, nearest
-from fencepost.client.stats import ProducerStats
-from fencepost.client.ticket import Ticket
-from fencepost.client.transaction import Transaction, wait_for_identity
-from fencepost.client.transactional import NO_MEMBER, Member, Transactional
-from fencepost.client.unclosed import Remains
+from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.stats import ProducerStats
+from fencepost.client.produce.ticket import Ticket
+from fencepost.client.produce.transaction import Transaction, wait_for_identity
+from fencepost.client.produce.unclosed import Remains
+from fencepost.client.transactions.coordinator import NO_MEMBER, Member, Transactional
+from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.request import Resources, demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
@@ -40,8 +40,8 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.bulk import BulkTicket
-    from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
+    from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad
+    from fencepost.client.produce.table import BulkTicket
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -137,7 +137,7 @@ class Producer:
     def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
         """From librdkafka's and Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …); `options` are
         in addition. A name that means nothing here is an error which names the nearest."""
-        from fencepost.client.config_names import producer_settings
+        from fencepost.client.cluster.config_names import producer_settings
 
         settings, named = producer_settings(config)
         return cls(settings, **{**named, **options})
@@ -190,7 +190,7 @@ class Producer:
         """
         if self._thread is None:
             self._begin()
-        from fencepost.client.bulk import send_table
+        from fencepost.client.produce.table import send_table
 
         queues, options = self._sender.queues, self._options
         return send_table(queues, options, topic, table, self._clock.now_ms())
@@ -303,7 +303,7 @@ class Producer:
             raise FencepostError("own first, then begin the transaction")
         if self._thread is None:
             self._begin()
-        from fencepost.client.owned_partitions import PlacingRoad  # nobody else needs it
+        from fencepost.client.own.owned_partitions import PlacingRoad  # nobody else needs it
 
         road = self._road()
         self._sender.queues.on_fenced = self._loss.happened
@@ -328,7 +328,7 @@ class Producer:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             if offers_own(self._sender.brokers, self._routes):
-                from fencepost.client.owning import ProducerRoad  # loaded only by those who own
+                from fencepost.client.own.server import ProducerRoad  # loaded only by those who own
 
                 patience = self._options.delivery_timeout
                 self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
@@ -338,7 +338,7 @@ class Producer:
 
     def _kafka_road(self) -> KafkaProducerRoad:
         # Loaded only by those who own on Kafka.
-        from fencepost.client.own_kafka import LANES, KafkaOwner, KafkaProducerRoad
+        from fencepost.client.own.kafka import LANES, KafkaOwner, KafkaProducerRoad
 
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
         owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience, lanes=LANES)

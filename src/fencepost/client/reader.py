@@ -12,17 +12,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
-from fencepost.client.channel import raise_for
-from fencepost.client.checks import check_bytes, check_name, check_seconds
-from fencepost.client.clock import Clock, SystemClock
-from fencepost.client.closing import Closing
-from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
-from fencepost.client.forking import tell_after_fork
-from fencepost.client.network import Network, SocketNetwork
-from fencepost.client.own import Claim, Loss, OnLost, Road, claim_by, offers_own
-from fencepost.client.owning import ReaderRoad
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings, Servers
+from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.checks import check_bytes, check_name, check_seconds
+from fencepost.client.cluster.closing import Closing
+from fencepost.client.cluster.forking import tell_after_fork
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.cluster.sockets import Network, SocketNetwork
+from fencepost.client.own.claim import Claim, Loss, OnLost, Road, claim_by, offers_own
+from fencepost.client.own.server import ReaderRoad
+from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
+from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.request import Resources, demand
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
@@ -32,7 +32,7 @@ from fencepost.wire.apis import Key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.own_kafka import KafkaReaderRoad
+    from fencepost.client.own.kafka import KafkaReaderRoad
 
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
 """Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
@@ -164,7 +164,7 @@ class Reader(Closing):
     ) -> Self:
         """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
         starts where the group left off. A name that means nothing here is an error which names the nearest."""
-        from fencepost.client.config_names import reader_settings
+        from fencepost.client.cluster.config_names import reader_settings
 
         settings, named = reader_settings(config)
         places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
@@ -378,7 +378,7 @@ class Reader(Closing):
         return self._owns_by
 
     def _kafka_road(self) -> KafkaReaderRoad:
-        from fencepost.client.own_kafka import KafkaReaderRoad  # which reads with readers
+        from fencepost.client.own.kafka import KafkaReaderRoad  # which reads with readers
 
         self._commits_by = KafkaReaderRoad(self._settings)
         self._commits_by.on_fenced = self._loss.happened

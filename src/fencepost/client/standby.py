@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar, Unpack
 
-from fencepost.client.own import Claim
+from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.own.claim import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
-from fencepost.client.settings import ClientSettings, Servers
 from fencepost.core.own.request import demand
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
 from fencepost.types import Generation

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
-from fencepost.client.lasting import create_lasting_topic
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
 from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset

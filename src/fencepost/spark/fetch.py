@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
-from fencepost.client.link import Link
-from fencepost.client.opening import keeps_us_out
-from fencepost.client.routing import Routes
-from fencepost.client.settings import Address, ClientSettings
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.link import Link
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import BatchHeader, check_batch, read_header, split_batches

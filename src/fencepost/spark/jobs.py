@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.spark import columns
 from fencepost.spark.sink import BatchReport, Sink
 from fencepost.spark.workers import use_this_python

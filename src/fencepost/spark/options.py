@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fencepost.client.patience import PATIENCE
-from fencepost.client.settings import ClientSettings, nearest
+from fencepost.client.cluster.patience import PATIENCE
+from fencepost.client.cluster.settings import ClientSettings, nearest
 from fencepost.errors import ConfigError
 
 logger = logging.getLogger(__name__)

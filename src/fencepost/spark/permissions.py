@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.client.routing import Routes
-from fencepost.client.transactional import Transactional
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX

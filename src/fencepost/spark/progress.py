@@ -11,8 +11,8 @@ import time
 from typing import Final
 
 from fencepost.client.admin import Admin
-from fencepost.client.lasting import create_lasting_topic
-from fencepost.client.routing import Routes
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.core.micro_batch import Progress
 from fencepost.errors import ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_batch, encode_batch

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from fencepost.client.admin import LATEST, Admin
-from fencepost.client.link import Link
-from fencepost.client.opening import keeps_us_out
-from fencepost.client.routing import Routes
-from fencepost.client.settings import Address
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.link import Link
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import Address
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost._version import __version__
 from fencepost.client.admin import Admin
-from fencepost.client.lasting import weak_topics
-from fencepost.client.results import NewTopic
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.lasting import weak_topics
+from fencepost.client.manage.results import NewTopic
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.columns import refuse_connect
 from fencepost.spark.permissions import try_name, try_read, try_write

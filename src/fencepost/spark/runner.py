@@ -17,11 +17,11 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from fencepost.client.admin import Admin
-from fencepost.client.opening import keeps_us_out
-from fencepost.client.patience import PATIENCE, patiently
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
-from fencepost.client.transactional import Transactional
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.patience import PATIENCE, patiently
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,

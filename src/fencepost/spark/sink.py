@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from fencepost.client.options import Compression
-from fencepost.client.patience import PATIENCE
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.patience import PATIENCE
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.produce.options import Compression
 from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS

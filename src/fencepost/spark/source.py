@@ -25,9 +25,9 @@ except ImportError as error:
     ) from error
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
-from fencepost.client.owner_topic import TOPIC_PREFIX as OWNERS_PREFIX
-from fencepost.client.patience import patiently
-from fencepost.client.routing import Routes
+from fencepost.client.cluster.patience import patiently
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets, progress
 from fencepost.spark.fetch import Range, fetch

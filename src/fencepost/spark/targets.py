@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fencepost.client.admin import Admin
-from fencepost.client.config_names import CLIENT_NAMES, PRODUCER_NAMES
-from fencepost.client.lasting import create_lasting_topic
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.config_names import CLIENT_NAMES, PRODUCER_NAMES
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.types import TopicPartition
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fencepost.cli.output import Column, plain, show_json, show_table, when
-from fencepost.client.metadata import Broker
-from fencepost.client.results import OffsetAt
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.manage.results import OffsetAt
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit

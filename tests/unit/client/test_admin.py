@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fencepost.client.admin import EARLIEST, LATEST
-from fencepost.client.admin_groups import read_assignment
-from fencepost.client.metadata import Broker
-from fencepost.client.results import GroupOffset, NewTopic, OffsetAt, OffsetChange
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.manage.groups import read_assignment
+from fencepost.client.manage.results import GroupOffset, NewTopic, OffsetAt, OffsetChange
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key

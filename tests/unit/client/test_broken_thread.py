@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.errands import Errands
-from fencepost.client.implicit import NO_NODE, WriteId
+from fencepost.client.cluster.errands import Errands
+from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, SendFailed

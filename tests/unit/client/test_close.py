@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from fencepost.client.clock import Clock
-from fencepost.client.network import Network
+from fencepost.client.cluster.sockets import Network
 from fencepost.client.producer import Producer
+from fencepost.clock import Clock
 from fencepost.errors import SendFailed
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster

@@ -67,7 +67,7 @@ def refused() -> Iterator[threading.Event]:
         def emit(self, record: logging.LogRecord) -> None:
             failed.set()
 
-    handler, logger = Hears(logging.WARNING), logging.getLogger("fencepost.client.brokers")
+    handler, logger = Hears(logging.WARNING), logging.getLogger("fencepost.client.cluster.brokers")
     logger.addHandler(handler)
     yield failed
     logger.removeHandler(handler)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from fencepost.client.implicit import NO_NODE, WriteId
-from fencepost.client.options import ProducerOptions
-from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad
+from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad
+from fencepost.client.produce.lanes import NO_NODE, WriteId
+from fencepost.client.produce.options import ProducerOptions
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Expired, FencepostError, TimedOut
 from fencepost.testing.clock import HandWoundClock
@@ -144,7 +144,7 @@ def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(mo
 
 def test_a_close_waits_a_moment_for_a_hung_commit_and_then_gives_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes next takes over, and fences."""
-    monkeypatch.setattr("fencepost.client.own_kafka._PATIENCE_AT_END", 0.05)
+    monkeypatch.setattr("fencepost.client.own.kafka._PATIENCE_AT_END", 0.05)
     case, released = Case(), threading.Event()
     road = road_of(case, released)
     case.producer.send("t", b"1")

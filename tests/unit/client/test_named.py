@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.ids import ProducerIds, SavedPartition
-from fencepost.client.options import ProducerOptions
-from fencepost.client.sender import Sender
-from fencepost.client.settings import ClientSettings
-from fencepost.client.transaction import Transaction, wait_for_identity
-from fencepost.client.transactional import NO_MEMBER, Member
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.produce.ids import ProducerIds, SavedPartition
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.transaction import Transaction, wait_for_identity
+from fencepost.client.transactions.coordinator import NO_MEMBER, Member
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header

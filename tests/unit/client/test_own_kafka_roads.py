@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from fencepost.client.implicit import WriteId
-from fencepost.client.options import ProducerOptions
-from fencepost.client.own_kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
+from fencepost.client.produce.lanes import WriteId
+from fencepost.client.produce.options import ProducerOptions
 from fencepost.core.own.request import Demand, Held, demand
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, TimedOut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.fetcher import Chunk, Fetcher, FetchOptions
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.core.own.request import demand
 from fencepost.errors import Fenced, TimedOut, Unreachable
 from fencepost.testing.clock import HandWoundClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.fetcher import Fetcher, FetchOptions
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster

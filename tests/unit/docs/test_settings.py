@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from fencepost.client.options import ProducerOptions
+from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.reader import Reader
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.topic_config import KNOWN

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
 from fencepost.spark.copy import Copy
 from fencepost.spark.jobs import write

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.routing import Routes
-from fencepost.client.settings import ClientSettings
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.micro_batch import StepFailed
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.security import Sasl, Tls
+from fencepost.client.cluster.security import Sasl, Tls
 from fencepost.errors import ConfigError
 from fencepost.spark.options import parse
 from fencepost.spark.targets import reached

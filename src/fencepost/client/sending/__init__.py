@@ -1,4 +1,4 @@
-"""The parts of the send thread: each is stepped by `client/sender.py`, and none is touched by another thread.
+"""The parts of the send thread: each is stepped by `client/produce/sender.py`, and none is touched by another thread.
 
 common.py      what they all have: options, queues, metadata, brokers, errands
 agenda.py      the time, and when the next thing is to be done

@@ -28,7 +28,7 @@ Why not InitProducerId with the epoch one expects, as a compare-and-set? Two cla
 succeed, and one that is refused has already aborted the owner's open transaction.
 
 The functions are generators. They yield what is to be done and are sent what came of it; `Overtaken` and `InDoubt` are
-thrown in. Whoever carries the steps out (`client/owner_topic.py`, or a test) decides nothing.
+thrown in. Whoever carries the steps out (`client/own/kafka_topic.py`, or a test) decides nothing.
 """
 
 from __future__ import annotations

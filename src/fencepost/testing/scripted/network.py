@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-from fencepost.client.network import Handler
-from fencepost.client.settings import Address
+from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Delayed, Fate, Script

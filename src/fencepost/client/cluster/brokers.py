@@ -1,0 +1,248 @@
+"""The connections of one client: to the addresses it was given, and to the brokers that metadata names.
+
+One connection per broker. A broker that cannot be reached is left alone for a growing while; the others go on (PROD-6).
+What any broker can answer is asked of the least loaded one, and of another one too when it is slow (`ask_any`).
+An owner has one connection for everything, and when that is lost, none (`keep_to`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from fencepost.client.cluster.connection import Connection, Lost
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.metadata import Metadata
+from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.sockets import Network
+from fencepost.clock import Clock
+from fencepost.core.broker_choice import Hedge, by_load
+from fencepost.core.notices import Notices
+from fencepost.errors import FencepostError
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF: Final = 2.0
+
+KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
+"""The broker that does not let us in, or None where nobody is left who does; and why."""
+
+
+class _Question:
+    """A question that any broker can answer, put to one or more of them; the first answer counts."""
+
+    def __init__(
+        self, key: int, fields: Mapping[str, Any], answered: Callable[[Any], None], lost: Lost, now: float
+    ) -> None:
+        self.key = key
+        self._fields = fields
+        self._answered = answered
+        self._lost = lost
+        self.hedge: Hedge[Connection] = Hedge(now)
+        self.is_over = False
+
+    def put_to(self, connection: Connection, now: float, clock: Clock) -> None:
+        """Ask this broker, too. Raises Unoffered if it does not offer the API."""
+
+        def answered(answer: Any) -> None:
+            if not self.is_over:
+                self.is_over = True
+                self._answered(answer)
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self.hedge.failed(connection, clock.monotonic())
+            if not self.is_over and not self.hedge.is_waiting:
+                self.is_over = True
+                self._lost(error, left)
+
+        connection.ask(self.key, self._fields, answered, lost)
+        self.hedge.asked(connection, now)
+
+
+class Brokers:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        network: Network,
+        clock: Clock,
+        metadata: Metadata,
+        *,
+        on_ready: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        on_kept_out: KeptOut | None = None,
+    ) -> None:
+        self._settings = settings
+        self._network = network
+        self._clock = clock
+        self._metadata = metadata
+        self._on_ready = on_ready
+        self.on_lost = on_lost
+        self._only: Connection | None = None
+        self.held_back = False
+        """Nothing is to be sent for now: the server would not get to it before it has answered something else."""
+        self._on_kept_out = on_kept_out
+        self._connections: dict[Address, Connection] = {}
+        self._failures: dict[Address, int] = {}
+        self._not_before: dict[Address, float] = {}
+        self._refusals: dict[Address, FencepostError] = {}
+        self._questions: list[_Question] = []
+        """Those of `ask_any` that are not answered yet."""
+        self._notices: Notices[Address] = Notices()
+        self._random = random.Random()
+        self.offers_own: bool | None = None
+        """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
+        a claim need not dial a connection of its own to ask."""
+        self.last_error: FencepostError | None = None
+        """Why the newest attempt failed: said when everything has failed for too long."""
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._connections.values()))
+
+    def of_node(self, node: int) -> Connection | None:
+        """The connection to a broker by its id, when it is ready; otherwise it is being dialled."""
+        if self._only is not None or self.held_back:
+            return self._the_only()
+        address = self._metadata.brokers.get(node)
+        return None if address is None else self._ready(address)
+
+    def any(self) -> Connection | None:
+        """The ready connection to the least loaded broker; without one, all that may be are dialled, and the first
+        wins."""
+        if self._only is not None or self.held_back:
+            return self._the_only()
+        loads = {
+            connection: connection.load
+            for address in self._addresses()
+            if (connection := self._connections.get(address)) is not None and connection.is_ready
+        }
+        if loads:
+            return by_load(loads, self._clock.monotonic())[0]
+        self._dial_all()
+        return None
+
+    def ask_any(
+        self, key: int, fields: Mapping[str, Any], answered: Callable[[Any], None], lost: Lost
+    ) -> Connection | None:
+        """Put a question that changes nothing to the least loaded broker, and to another one when no answer comes soon.
+
+        One of the two is called later: `answered` with the first answer, or `lost` when nobody is left who could
+        answer. Return the broker that was asked, or None if none is ready and nothing was asked. Raise Unoffered if
+        the broker does not offer the API.
+        """
+        connection = self.any()
+        if connection is not None:
+            now = self._clock.monotonic()
+            question = _Question(key, fields, answered, lost, now)
+            question.put_to(connection, now, self._clock)
+            self._questions.append(question)
+        return connection
+
+    def _hedge(self, now: float) -> None:
+        self._questions = [question for question in self._questions if not question.is_over]
+        if self._only is not None or self.held_back:
+            return  # an owner has nobody else to ask
+        for question in self._questions:
+            if question.hedge.next_at > now:
+                continue
+            able = {each: each.load for each in self if each.is_ready and each.offers(question.key)}
+            other = question.hedge.choose(able, now)
+            if other is None:
+                self._dial_all()
+            else:
+                question.put_to(other, now, self._clock)
+
+    def _dial_all(self) -> None:
+        for address in self._addresses():
+            self._ready(address)
+
+    def keep_to(self, connection: Connection | None) -> None:
+        """There is this connection and no other, also after it has ended. None: as it was before."""
+        self._only = connection
+
+    def _the_only(self) -> Connection | None:
+        only = self._only
+        return only if only is not None and only.is_ready and not self.held_back else None
+
+    def _addresses(self) -> list[Address]:
+        return list(dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers]))
+
+    def _ready(self, address: Address) -> Connection | None:
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection if connection.is_ready else None
+        now = self._clock.monotonic()
+        if now < self._not_before.get(address, float("-inf")):
+            return None
+        self._connections[address] = Connection(
+            address,
+            self._network,
+            now,
+            client_id=self._settings.client_id,
+            connect_timeout=self._settings.connect_timeout,
+            request_timeout=self._settings.request_timeout,
+            security=self._settings.security,
+            on_ready=self._is_ready,
+            on_lost=self._is_lost,
+            clock=self._clock.monotonic,
+        )
+        return None
+
+    def _is_ready(self, connection: Connection) -> None:
+        self._failures.pop(connection.address, None)
+        self._refusals.pop(connection.address, None)
+        self.offers_own = connection.is_fencepost
+        self.last_error = None
+        if self._on_ready is not None:
+            self._on_ready(connection)
+
+    def _is_lost(self, connection: Connection, error: FencepostError) -> None:
+        address = connection.address
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        self.offers_own = None
+        self.last_error = error
+        failures = self._failures[address] = self._failures.get(address, 0) + 1
+        wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
+        self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
+        self._metadata.distrust()
+        if self.on_lost is not None:
+            self.on_lost(connection, error)
+        if keeps_us_out(error):
+            if address not in self._refusals:
+                logger.warning("%s lets nobody in: %s", address, error)
+            self._refusals[address] = error
+        else:
+            self._refusals.pop(address, None)
+            if not connection.versions and self._notices.is_due(address, self._clock.monotonic()):
+                logger.warning("%s; trying again", error)  # nobody should have to wait for a timeout to hear of it
+        self._tell_who_is_kept_out(address)
+
+    def _tell_who_is_kept_out(self, address: Address) -> None:
+        """Time may cure it (a user that is about to be made), so it is tried again; but nobody should have to wait for
+        a record to expire to hear of it."""
+        if self._on_kept_out is None or not self._refusals:
+            return
+        if any(connection.is_ready for connection in self):
+            if address in self._refusals:
+                self._on_kept_out(address, self._refusals[address])
+        elif all(each in self._failures for each in self._addresses()):
+            self._on_kept_out(None, next(iter(self._refusals.values())))
+
+    def check_deadlines(self, now: float) -> None:
+        for connection in self:
+            connection.check_deadlines(now)
+        self._hedge(now)
+
+    def next_moment(self, now: float) -> float:
+        """When something here is due: an answer that is late, an address that may be dialled again."""
+        moment = min((connection.next_deadline for connection in self), default=float("inf"))
+        waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
+        waits += [question.hedge.next_at for question in self._questions if question.hedge.next_at > now]
+        return min(moment, min(waits, default=float("inf")))
+
+    def close(self) -> None:
+        for connection in self:
+            connection.close()
+        self._connections.clear()

@@ -1,0 +1,310 @@
+"""One broker as a client sees it: negotiate versions, authenticate, then requests in order and answers in order.
+
+A `Connection` has no socket of its own but a link (`network.py`), so tests step it without one. Requests are pipelined:
+they are written as they come, and a broker answers in the order in which it was asked. Each is told its answer, or that
+it was lost, exactly once; lost is everything unanswered when the link ends or an answer is overdue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.client.cluster.handshake import SOFTWARE_NAME, Steps, Welcome, introduce, renew
+from fencepost.client.cluster.security import OPEN, Security
+from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.sockets import Link, Network
+from fencepost.core.broker_choice import Load
+from fencepost.core.producers.window import LITTLE, Window
+from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
+from fencepost.kernel import Buffer
+from fencepost.wire import messages
+from fencepost.wire.apis import APIS, Key
+from fencepost.wire.frame import framed, read_response_head, request_head
+
+Answered: TypeAlias = Callable[[int, memoryview], None]
+"""Version, and the body of the answer."""
+Lost: TypeAlias = Callable[[FencepostError, bool], None]
+"""Why, and whether anything of the request may have left."""
+
+
+class State(Enum):
+    DIALLING = "dialling"
+    NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class Pending(NamedTuple):
+    correlation_id: int
+    key: int
+    version: int
+    deadline: float
+    begins_at: int
+    """Where in the link's stream the request begins: before it, nothing of it has left."""
+    answered: Answered
+    lost: Lost
+    since: float
+    asked_at: float | None
+    """Where its answer tells how long the way is: it is small, and nothing is in front of it."""
+
+
+class Leaving(NamedTuple):
+    """A request that will not be answered."""
+
+    begins_at: int
+    ends_at: int
+    """Where in the link's stream it ends: once so much was written, it has left."""
+    deadline: float
+    gone: Callable[[], None]
+    lost: Lost
+
+
+_LOOK_AGAIN: Final = 0.002
+"""Seconds after which to look whether something has left: a socket that takes bytes tells nobody."""
+
+
+class Overdue(Unreachable):
+    """The server did not answer in time and the connection was given up: it may still get to what it was sent."""
+
+
+class Unoffered(FencepostError):
+    """The server does not offer the API, or no version of it that is spoken here."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class Connection:
+    def __init__(
+        self,
+        address: Address,
+        network: Network,
+        now: float,
+        *,
+        client_id: str = SOFTWARE_NAME,
+        connect_timeout: float = 10.0,
+        request_timeout: float = 30.0,
+        security: Security = OPEN,
+        on_ready: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.address = address
+        self.state = State.DIALLING
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        self.throttled_until = float("-inf")
+        self.window = Window()
+        self._client_id = client_id
+        self._request_timeout = request_timeout
+        self._clock = clock
+        self._security = security
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._pending: deque[Pending] = deque()
+        self._leaving: deque[Leaving] = deque()
+        self._correlation_id = 0
+        self._connect_timeout = connect_timeout
+        self._ready_by = now + connect_timeout
+        self._session_ends = float("inf")
+        self._link: Link = network.dial(address, self)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending) + len(self._leaving)
+
+    @property
+    def load(self) -> Load:
+        return Load(self.in_flight, self._pending[0].since if self._pending else None)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is State.READY
+
+    @property
+    def is_fencepost(self) -> bool:
+        """Whether our own server is at the other end."""
+        return Key.OWN in self.versions
+
+    def version(self, key: int, at_most: int | None = None) -> int:
+        """The newest version of an API that both sides speak."""
+        lowest, highest = APIS[key].lowest, APIS[key].highest
+        if at_most is not None:
+            highest = min(highest, at_most)
+        offered = self.versions.get(key)
+        if offered is None or offered[1] < lowest or offered[0] > highest:
+            has = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
+            raise Unoffered(
+                f"{self.address} offers {APIS[key].name} {has}; versions {lowest} to {highest} are spoken here"
+            )
+        return min(highest, offered[1])
+
+    def offers(self, key: int) -> bool:
+        """Whether there is a version of the API that both sides speak."""
+        try:
+            self.version(key)
+        except Unoffered:
+            return False
+        return True
+
+    def request(
+        self,
+        key: int,
+        version: int,
+        body: Sequence[Buffer],
+        answered: Answered,
+        lost: Lost,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends; one of the two is called later, never from in here."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        now, begins_at = self._clock(), self._link.queued
+        deadline = now + (self._request_timeout if timeout is None else timeout)
+        head = request_head(key, version, self._correlation_id, self._client_id)
+        parts = framed([head, *body])
+        is_lone = not self._pending and not self._leaving and sum(map(len, parts)) <= LITTLE
+        asked_at = now if is_lone else None
+        self._pending.append(
+            Pending(self._correlation_id, key, version, deadline, begins_at, answered, lost, now, asked_at)
+        )
+        self._link.write(parts)
+
+    def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:
+        """Sends what the server does not answer. `gone` is called when the last byte has left, or else `lost`; neither
+        from in here."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        begins_at, deadline = self._link.queued, self._clock() + self._request_timeout
+        self._link.write(framed([request_head(key, version, self._correlation_id, self._client_id), *body]))
+        self._leaving.append(Leaving(begins_at, self._link.queued, deadline, gone, lost))
+
+    def ask(
+        self,
+        key: int,
+        fields: Mapping[str, Any],
+        answered: Callable[[Any], None],
+        lost: Lost,
+        *,
+        at_most: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """A request of plain fields; the answer comes as kio's entity."""
+        version = self.version(key, at_most)
+
+        def decoded(version: int, body: memoryview) -> None:
+            answered(messages.decode_response(key, version, body))
+
+        self.request(key, version, [messages.encode_request(key, version, fields)], decoded, lost, timeout=timeout)
+
+    @property
+    def next_deadline(self) -> float:
+        if self.state is State.CLOSED:
+            return float("inf")
+        overdue_at = self._pending[0].deadline if self._pending else float("inf")
+        if self._leaving:
+            overdue_at = min(overdue_at, self._leaving[0].deadline, self._clock() + _LOOK_AGAIN)
+        return min(overdue_at, self._session_ends if self.is_ready else self._ready_by)
+
+    def check_deadlines(self, now: float) -> None:
+        """Ends the connection if it, or an answer, is overdue: later answers would come behind the missing one. Renews
+        the session when it is time."""
+        if self.is_ready and now >= self._session_ends:
+            self._renew(now)
+        self._see_off()
+        if now < self.next_deadline:
+            return
+        if self._leaving and now >= self._leaving[0].deadline:
+            message = f"{self.address} did not take what was sent in time"
+        elif self._pending and now >= self._pending[0].deadline:
+            late = self._pending[0]
+            message = f"{self.address} did not answer {APIS[late.key].name} in time"
+        else:
+            message = f"{self.address} did not take the connection in time"
+        self.close(Overdue(message))
+
+    def close(self, error: FencepostError | None = None) -> None:
+        """Everything unanswered is lost. Without an error it is the user's wish, and nobody is told of the loss."""
+        if self.state is State.CLOSED:
+            return
+        self._link.close()
+        self._end(error or Unreachable(f"the connection to {self.address} was closed"), tell=error is not None)
+
+    # --- called by the link ---
+
+    def connected(self) -> None:
+        self._go_on(introduce(self.address, self._security.exchange()), None)
+
+    def frame(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise Malformed("an answer nobody asked for")
+        pending = self._pending[0]
+        correlation_id, body_at = read_response_head(pending.key, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise Malformed(f"answer {correlation_id} where {pending.correlation_id} was due")
+        self._pending.popleft()
+        if pending.asked_at is not None:
+            self.window.went_round(self._clock() - pending.asked_at)
+        try:
+            pending.answered(pending.version, frame[body_at:])
+        except Malformed as error:
+            pending.lost(error, True)
+            raise
+
+    def lost(self, error: FencepostError) -> None:
+        self._end(error, tell=True)
+
+    # --- from dialling to ready ---
+
+    def _go_on(self, steps: Steps[Welcome], answer: Any) -> None:
+        """The next question of the opening, or what is wrong, or ready."""
+        try:
+            question = steps.send(answer)
+        except StopIteration as end:
+            self._welcomed(end.value)
+        except FencepostError as error:
+            self.close(error)
+        else:
+            key, version, fields = question
+            self.state = State.NEGOTIATING if key == Key.API_VERSIONS else State.AUTHENTICATING
+
+            def answered(version: int, body: memoryview) -> None:
+                self._go_on(steps, messages.decode_response(key, version, body))
+
+            self.request(key, version, [messages.encode_request(key, version, fields)], answered, _nobody_waits)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        is_new = not self.versions
+        self.versions = welcome.versions
+        self._session_ends = float("inf") if welcome.session is None else self._clock() + welcome.session
+        self.state = State.READY
+        if is_new and self._on_ready is not None:
+            self._on_ready(self)
+
+    def _renew(self, now: float) -> None:
+        """Authenticates anew (KIP-368). What is under way is answered first; nothing is added until it is done."""
+        exchange = self._security.exchange()
+        assert exchange is not None
+        self._ready_by = now + self._connect_timeout
+        self._go_on(renew(self.address, self.versions, exchange), None)
+
+    def _see_off(self) -> None:
+        while self._leaving and self._link.written >= self._leaving[0].ends_at:
+            self._leaving.popleft().gone()
+
+    def _end(self, error: FencepostError, *, tell: bool) -> None:
+        self._see_off()
+        self.state = State.CLOSED
+        leaving, self._leaving = self._leaving, deque()
+        for telling in leaving:
+            telling.lost(error, self._link.written > telling.begins_at)
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            request.lost(error, self._link.written > request.begins_at)
+        if tell and self._on_lost is not None:
+            self._on_lost(self, error)
+
+
+def _nobody_waits(error: FencepostError, left: bool) -> None:
+    """For requests of the connection itself: its loss says it all."""

@@ -1,0 +1,189 @@
+"""How every connection begins: TCP, TLS, versions, authentication.
+
+What is said is written once, without I/O, as generators that yield questions and are sent the answers: the blocking
+channel and link run them with `follow`, the send thread and the reader step by step from their loop (`connection.py`).
+Only the socket itself is opened in two ways: here, waiting, and in `network.py`, without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from fencepost._version import __version__
+from fencepost.client.cluster.security import Security
+from fencepost.client.cluster.settings import Address
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
+from fencepost.wire.apis import Key
+from fencepost.wire.messages import ms
+
+if TYPE_CHECKING:
+    from fencepost.client.cluster.sasl import Exchange
+
+SOFTWARE_NAME: Final = "fencepost"
+"""What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""
+
+INTRODUCTION: Final = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
+_INTRODUCTION_VERSION: Final = 3
+"""The first that carries the client's name; a server that does not know it answers in version 0."""
+
+_HANDSHAKE_VERSION: Final = 1
+"""From here on the mechanism's bytes travel in SaslAuthenticate requests, before it they went bare."""
+_AUTHENTICATE_VERSIONS: Final = (0, 2)
+_LIFETIME_USED: Final = 0.85
+"""The part of a session after which it is renewed (KIP-368): while there is still time for it."""
+
+_ABOUT_CREDENTIALS: Final = frozenset(
+    {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE}
+)
+
+T = TypeVar("T")
+Versions: TypeAlias = Mapping[int, tuple[int, int]]
+"""API key → lowest and highest version that the server offers."""
+
+
+class Question(NamedTuple):
+    key: int
+    version: int
+    fields: Mapping[str, Any]
+
+
+class Welcome(NamedTuple):
+    versions: Versions
+    session: float | None
+    """Seconds after which the server wants to be told anew who we are; None: never."""
+
+
+Steps: TypeAlias = Generator[Question, Any, T]
+
+
+def introduce(address: Address, exchange: Exchange | None) -> Steps[Welcome]:
+    """Our name, the server's versions, and who we are if there is an exchange for that."""
+    answer = yield Question(Key.API_VERSIONS, _INTRODUCTION_VERSION, INTRODUCTION)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        # The one answer that is in another version than the question (KIP-511): ask as the oldest clients do.
+        answer = yield Question(Key.API_VERSIONS, 0, {})
+    if answer.error_code != ErrorCode.NONE:
+        raise ServerError(ErrorCode.of(answer.error_code), f"asking {address} for its API versions")
+    versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    session = None if exchange is None else (yield from authenticate(address, versions, exchange))
+    return Welcome(versions, session)
+
+
+def renew(address: Address, versions: Versions, exchange: Exchange) -> Steps[Welcome]:
+    """Who we are, once more, on a connection whose session is about to end."""
+    return Welcome(versions, (yield from authenticate(address, versions, exchange)))
+
+
+def authenticate(address: Address, versions: Versions, exchange: Exchange) -> Steps[float | None]:
+    """SaslHandshake, then as many SaslAuthenticate as the mechanism takes. Returns the seconds until the next time."""
+    offered = versions.get(Key.SASL_AUTHENTICATE)
+    if offered is None or Key.SASL_HANDSHAKE not in versions:
+        raise ServerError(
+            ErrorCode.ILLEGAL_SASL_STATE, f"{address} authenticates nobody: leave the settings of SASL out"
+        )
+    answer = yield Question(Key.SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": exchange.mechanism})
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offers = ", ".join(answer.mechanisms) or "none"
+        raise ServerError(
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{address} does not take {exchange.mechanism}, but {offers}"
+        )
+    if answer.error_code != ErrorCode.NONE:
+        raise ServerError(
+            ErrorCode.of(answer.error_code), f"{address} refuses to authenticate anybody at this listener"
+        )
+    version = min(offered[1], _AUTHENTICATE_VERSIONS[1])
+    token: bytes | None = exchange.first()
+    while token is not None:
+        answer = yield Question(Key.SASL_AUTHENTICATE, version, {"auth_bytes": token})
+        if answer.error_code != ErrorCode.NONE:
+            words = answer.error_message or f"{address} did not accept the credentials"
+            raise ServerError(ErrorCode.of(answer.error_code), words)
+        token = exchange.next(answer.auth_bytes)
+    lifetime = ms(getattr(answer, "session_lifetime", 0)) / 1000
+    return lifetime * _LIFETIME_USED if lifetime > 0 else None
+
+
+def follow(steps: Steps[T], ask: Callable[[Question], Any]) -> T:
+    """Asks each question and waits for its answer."""
+    with contextlib.closing(steps):
+        question = next(steps)
+        while True:
+            answer = ask(question)
+            try:
+                question = steps.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+
+def open_socket(address: Address, security: Security, timeout: float) -> socket.socket:
+    """A connected socket, encrypted if that is wanted; `timeout` is for connecting and for each step of TLS."""
+    context = None if security.tls is None else security.tls.context()
+    try:
+        connected = socket.create_connection(address, timeout)
+    except ConnectionRefusedError:
+        raise Unreachable(
+            f"nothing listens at {address}: start a server there with "
+            f"`fencepost serve --listen {address}`, or name another one"
+        ) from None
+    except socket.gaierror as error:
+        raise Unreachable(f"the host of {address} is not known ({error.strerror}): check the address") from None
+    except TimeoutError:
+        raise Unreachable(
+            f"{address} did not take the connection within {timeout:g} s: "
+            "check the address, and whether a firewall lies between"
+        ) from None
+    except OSError as error:
+        raise Unreachable(f"{address} cannot be reached: {error.strerror or error}") from error
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is None:
+        return connected
+    try:
+        return context.wrap_socket(connected, server_hostname=address.host)
+    except (OSError, ValueError) as error:
+        connected.close()
+        raise tls_failed(address, error) from error
+
+
+def keeps_us_out(error: FencepostError) -> bool:
+    """Whether it is about who we are, or who they are: trying again with the same settings does not cure it."""
+    return error.code in _ABOUT_CREDENTIALS or isinstance(error, TlsRefused)
+
+
+def tls_failed(address: Address, error: Exception) -> Unreachable:
+    """Of the handshake, or of what came right after it: TLS 1.3 hears only then what became of our certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = f"its certificate is not trusted: {error.verify_message}"
+    elif isinstance(error, ssl.SSLError) and getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        words = "what listens there does not speak TLS"
+    elif isinstance(error, TimeoutError):
+        words = "no answer in time; a listener without TLS does this"
+    elif isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+        words = "the other side ended the connection; a listener that speaks no TLS does this, or a server that stops"
+    else:
+        words = str(error)
+    message = f"TLS with {address} failed: {words}"
+    # A connection that merely ended is one of a server that stops, and worth another try.
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    refused = isinstance(error, ssl.SSLError | ValueError) and not ended
+    return TlsRefused(message) if refused else Unreachable(message)
+
+
+def ended_by_peer(connected: socket.socket) -> bool:
+    """Whether an idle connection was ended by the other side (a restarted server): then nothing is risked on it."""
+    try:
+        connected.settimeout(0)
+        if isinstance(connected, ssl.SSLSocket):
+            # TLS cannot be peeked at, and its own records (session tickets) are taken in on the way. Bytes that
+            # nobody asked for are as good a reason as the end to begin anew.
+            connected.recv(1)
+            return True
+        return not connected.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        return True

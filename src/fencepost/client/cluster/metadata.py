@@ -1,0 +1,206 @@
+"""What is known of the cluster: brokers, topics, partitions, leaders. No I/O: answers in, questions out (PROD-7).
+
+`Metadata` says when to ask and for which topics; whoever asks hands the answer back. While a question is under way, and
+while it fails, what was known before stays in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost.client.cluster.settings import Address
+from fencepost.errors import ErrorCode
+
+NO_LEADER: Final = -1
+
+
+def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str, Any]:
+    """What a Metadata request asks; None: for all topics. `create`: the server may make those that are not there."""
+    return {
+        "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
+        "allow_auto_topic_creation": create,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One node of the cluster."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(slots=True)
+class Partition:
+    leader: int
+    """Node id; NO_LEADER where there is none at the moment."""
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    topic_id: UUID | None
+    partitions: list[Partition]
+    error: ErrorCode
+    """NONE, or why nothing is known of it."""
+
+
+class Metadata:
+    def __init__(self, *, max_age: float = 300.0, backoff: float = 0.1, everything: bool = False) -> None:
+        self.cluster_id: str | None = None
+        self.brokers: dict[int, Address] = {}
+        self.controller = -1
+        self.topics: dict[str, Topic] = {}
+        self._max_age = max_age
+        self._backoff = backoff
+        self._everything = everything
+        self._wanted: dict[str, float] = {}  # topic → since when it is asked for without success
+        self._stale = False
+        self._never_asked: set[str] = set()
+        self._asking = False
+        self._updated = float("-inf")
+        self._not_before = float("-inf")
+
+    # --- questions ---
+
+    def want(self, topic: str, now: float) -> None:
+        """From now on this topic is asked for."""
+        if topic not in self._wanted:
+            self._wanted[topic] = now
+            self._never_asked.add(topic)
+
+    def forget(self, topic: str) -> None:
+        self._wanted.pop(topic, None)
+        self._never_asked.discard(topic)
+        self.topics.pop(topic, None)
+
+    def distrust(self) -> None:
+        """Something did not fit what is known (a leader that is none, a lost connection): ask soon."""
+        self._stale = True
+
+    def due(self, now: float) -> bool:
+        """Whether to ask now."""
+        if self._asking:
+            return False
+        if self._never_asked:
+            return True  # a topic nobody has asked for yet does not wait for others' backoff
+        return self.ask_at() <= now
+
+    def ask_at(self) -> float:
+        """When to ask next."""
+        if self._asking:
+            return float("inf")
+        if self._stale or self._never_asked or self._unknown_topics():
+            return self._not_before
+        return max(self._not_before, self._updated + self._max_age)
+
+    def wanted(self) -> list[str] | None:
+        """The topics to ask for; None for all of them."""
+        return None if self._everything else list(self._wanted)
+
+    def asked(self) -> None:
+        self._asking = True
+        self._never_asked.clear()
+
+    # --- answers ---
+
+    def failed(self, now: float) -> None:
+        self._asking = False
+        self._stale = True
+        self._not_before = now + self._backoff
+
+    def answered(self, answer: Any, now: float) -> None:
+        """`answer` is a MetadataResponse of kio, version 1 or newer."""
+        self._asking = False
+        self._stale = False
+        self._updated = now
+        self._not_before = now + self._backoff
+        self._meet(answer)
+        for topic in answer.topics:
+            self._learn(topic, now)
+
+    def overheard(self, answer: Any, now: float) -> None:
+        """An answer to somebody else's question: the topics it knows are known from now on, others stay unasked for."""
+        self._meet(answer)
+        for topic in answer.topics:
+            if topic.error_code == ErrorCode.NONE:
+                self._learn(topic, now)
+
+    def _meet(self, answer: Any) -> None:
+        self.cluster_id = getattr(answer, "cluster_id", None)
+        self.controller = answer.controller_id
+        self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+
+    def _learn(self, answer: Any, now: float) -> None:
+        error = ErrorCode.of(answer.error_code)
+        if self._everything:
+            self._wanted.setdefault(answer.name, now)
+        known = self.topics.get(answer.name)
+        if error is not ErrorCode.NONE and known is not None and known.partitions:
+            # It was there a moment ago: a new leader is being found, or this broker has not heard yet.
+            known.error = error
+            self._stale = True
+            return
+        partitions: list[Partition] = []
+        for partition in sorted(answer.partitions, key=_index):
+            # Gaps in the numbers do not happen; should they, the partitions behind have no leader for us.
+            while len(partitions) < partition.partition_index:
+                partitions.append(Partition(NO_LEADER, -1))
+            epoch = getattr(partition, "leader_epoch", -1)
+            leader, before = partition.leader_id, self._partition(known, partition.partition_index)
+            same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not made anew since
+            if same and before is not None and before.leader != NO_LEADER and -1 < epoch < before.leader_epoch:
+                leader, epoch = before.leader, before.leader_epoch  # an answer older than what we know (KIP-320)
+            if leader == NO_LEADER or leader not in self.brokers:
+                leader = NO_LEADER
+                self._stale = True
+            partitions.append(Partition(leader, epoch))
+        self.topics[answer.name] = Topic(answer.name, getattr(answer, "topic_id", None), partitions, error)
+        if partitions:
+            self._wanted[answer.name] = now
+
+    @staticmethod
+    def _partition(topic: Topic | None, index: int) -> Partition | None:
+        return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
+
+    # --- what is known ---
+
+    def partition_count(self, topic: str) -> int:
+        """0: not known."""
+        known = self.topics.get(topic)
+        return len(known.partitions) if known is not None else 0
+
+    def leader(self, topic: str, partition: int) -> int:
+        known = self.topics.get(topic)
+        if known is None or partition >= len(known.partitions):
+            return NO_LEADER
+        return known.partitions[partition].leader
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Sent along with what only the leader may answer: a broker that is no longer it, or not yet, says so."""
+        known = self._partition(self.topics.get(topic), partition)
+        return known.leader_epoch if known is not None else -1
+
+    def led(self, topic: str) -> Iterable[int]:
+        """The partitions that have a leader."""
+        known = self.topics.get(topic)
+        return () if known is None else [i for i, part in enumerate(known.partitions) if part.leader != NO_LEADER]
+
+    def unknown_since(self, topic: str) -> float | None:
+        """Since when the topic is asked for in vain; None if it is known."""
+        return None if self.partition_count(topic) else self._wanted.get(topic)
+
+    def _unknown_topics(self) -> bool:
+        return any(not self.partition_count(topic) for topic in self._wanted)
+
+
+def _index(partition: Any) -> int:
+    return int(partition.partition_index)

@@ -1,0 +1,256 @@
+"""Who is to be asked: any broker, the controller, a partition's leader, a group's coordinator.
+
+Nothing about the cluster is remembered except the open channels: administration is asked rarely, and a fresh answer to
+"who leads?" is worth more than a saved round trip. What any broker can answer is asked of the least loaded one, and of
+another one too when it is slow (`whoever`): a broker that hangs holds up nobody. Errors that waiting cures (a leader
+being elected, a coordinator loading) are retried until the request timeout is over; everything else goes to the caller
+at once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from fencepost.client.cluster.blocking import Answer, Channel, raise_for
+from fencepost.client.cluster.closing import Closing
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.metadata import Broker, question
+from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.core.broker_choice import Hedge
+from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.wire.apis import Key
+
+T = TypeVar("T")
+
+_SEVERAL_KEYS: Final = 4
+"""FindCoordinator asks for several from this version on."""
+
+# Not all that Kafka calls retriable: an unknown topic, for one, is the caller's answer, not a reason to wait.
+_CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
+    {
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+
+
+class ClusterView(NamedTuple):
+    """One Metadata answer, as far as routing needs it."""
+
+    brokers: Mapping[int, Broker]
+    controller: int
+    cluster_id: str | None
+    topics: tuple[Any, ...]
+    """kio's topics, with their error codes."""
+
+
+class Routes(Closing):
+    """The channels to one cluster. Threads may share it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
+        self._channels: dict[Address, Channel] = {}
+        self._answered: tuple[Address, ...] = ()
+        """Who answered last, if anybody: one that is silent is not asked first again and again."""
+        self._closes = 0
+
+    def close(self) -> None:
+        self._closes += 1
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def channel(self, address: Address) -> Channel:
+        known = self._channels.get(address)
+        if known is None:
+            fresh = Channel(
+                address,
+                client_id=self.settings.client_id,
+                request_timeout=self.settings.request_timeout,
+                connect_timeout=self.settings.connect_timeout,
+                security=self.settings.security,
+            )
+            known = self._channels.setdefault(address, fresh)
+        return known
+
+    def to(self, broker: Broker) -> Channel:
+        return self.channel(Address(broker.host, broker.port))
+
+    def any(self) -> Channel:
+        """A channel to a server that has let us in: whoever answered last, or the first that answers."""
+
+        def connected(channel: Channel) -> Channel:
+            channel.versions()
+            return channel
+
+        return self.whoever(connected)
+
+    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
+        """Make a call that changes nothing with the least loaded server; when it is slow, with another one, too.
+
+        The first answer counts, an error code being one. The given servers are candidates, all that were met, and
+        `first`, which is preferred. Raise Unreachable or TimedOut if none of them answers."""
+        candidates = list(dict.fromkeys([*first, *self._answered, *self.settings.servers, *list(self._channels)]))
+        if len(candidates) == 1:
+            return call(self.channel(candidates[0]))
+        outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
+        closes = self._closes
+
+        def ask(address: Address) -> None:
+            channel = self.channel(address)
+            try:
+                outcomes.put((address, call(channel)))
+            except BaseException as error:  # noqa: BLE001 - raised, or passed over, by the thread that waits
+                outcomes.put((address, error))
+            if self._closes != closes:  # all was closed before this one had begun: nobody else gives its socket back
+                channel.close()
+
+        hedge: Hedge[Address] = Hedge(time.monotonic())
+        left = dict.fromkeys(candidates)
+        refusals: list[Unreachable | TimedOut] = []
+        while True:
+            now = time.monotonic()
+            chosen = hedge.choose({address: self.channel(address).load for address in left}, now)
+            if chosen is not None:
+                del left[chosen]
+                hedge.asked(chosen, now)
+                _on_its_own_thread(ask, chosen)
+            elif not hedge.is_waiting:
+                raise _nobody_answered(candidates, refusals)
+            try:
+                patience = max(0.0, hedge.next_at - now) if left else None
+                address, outcome = outcomes.get(timeout=patience)
+            except queue.Empty:
+                continue
+            if isinstance(outcome, Unreachable | TimedOut):
+                refusals.append(outcome)
+                hedge.failed(address, time.monotonic())
+                continue
+            self._answered = (address,)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+    def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
+        """Put a question that changes nothing to whoever answers first."""
+        return self.whoever(lambda channel: channel.request(key, fields, at_most=at_most))
+
+    def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
+        """The brokers, and the given topics (None: all of them). Never creates a topic."""
+        answer = self.ask(Key.METADATA, question(topics)).message
+        raise_for(getattr(answer, "error_code", 0), "asking for metadata")
+        return ClusterView(
+            {b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
+            getattr(answer, "controller_id", -1),
+            getattr(answer, "cluster_id", None),
+            answer.topics,
+        )
+
+    def topic(self, name: str) -> tuple[ClusterView, Any]:
+        """Metadata of one topic that must exist."""
+        view = self.view([name])
+        for topic in view.topics:
+            if topic.name == name:
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise unknown_topic(name)
+                raise_for(topic.error_code, f"topic {name!r}")
+                return view, topic
+        raise unknown_topic(name)
+
+    def controller(self) -> Channel:
+        """Who creates and deletes topics. With KRaft every broker passes it on; older clusters have just one.
+
+        What it is asked may not be repeated, so it must not be one that hangs: another broker is taken if the one that
+        is named does not answer a small question soon."""
+        view = self.view()
+        brokers = sorted(view.brokers.values(), key=lambda broker: broker.id != view.controller)
+        if len(brokers) == 1:
+            return self.to(brokers[0])
+
+        def answering(channel: Channel) -> Channel:
+            channel.round_trip()
+            return channel
+
+        return self.whoever(answering, [Address(broker.host, broker.port) for broker in brokers])
+
+    def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[Broker, list[int]]:
+        """Each leader with the partitions it leads, of those asked for (None: all)."""
+        view, found = self.topic(topic)
+        by_index = {partition.partition_index: partition for partition in found.partitions}
+        led: dict[Broker, list[int]] = {}
+        for index in sorted(by_index) if partitions is None else partitions:
+            if index not in by_index:
+                raise ServerError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic!r} has no partition {index}, only 0 to {len(by_index) - 1}",
+                )
+            leader = view.brokers.get(by_index[index].leader_id)
+            if leader is None:
+                raise ServerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index} has no leader at the moment")
+            led.setdefault(leader, []).append(index)
+        return led
+
+    def coordinator(self, group: str) -> Broker:
+        """The broker that keeps the group."""
+        return self._coordinator(group, 0, f"group {group!r}")
+
+    def transaction_coordinator(self, name: str) -> Broker:
+        """The broker that keeps the transactional id."""
+        return self._coordinator(name, 1, f"transactional id {name!r}")
+
+    def transaction_coordinators(self, names: Sequence[str]) -> dict[str, Broker]:
+        """The brokers that keep these transactional ids, with one question where the server takes several."""
+        answer = self.ask(Key.FIND_COORDINATOR, {"key": names[0], "key_type": 1, "coordinator_keys": list(names)})
+        if answer.version < _SEVERAL_KEYS:
+            return {name: self.transaction_coordinator(name) for name in names}
+        for found in answer.message.coordinators:
+            raise_for(found.error_code, f"finding the coordinator of {found.key!r}", found.error_message)
+        return {found.key: Broker(found.node_id, found.host, found.port) for found in answer.message.coordinators}
+
+    def _coordinator(self, key: str, key_type: int, what: str) -> Broker:
+        # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
+        answer = self.ask(Key.FIND_COORDINATOR, {"key": key, "key_type": key_type, "coordinator_keys": [key]})
+        found = answer.message.coordinators[0] if answer.version >= _SEVERAL_KEYS else answer.message
+        message = getattr(found, "error_message", None)
+        raise_for(found.error_code, f"finding the coordinator of {what}", message)
+        return Broker(found.node_id, found.host, found.port)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """`call` again and again while its error is one that waiting cures and there is time."""
+        deadline = time.monotonic() + self.settings.request_timeout
+        while True:
+            try:
+                return call()
+            except ServerError as error:
+                if error.code not in _CURED_BY_WAITING or time.monotonic() + self.settings.retry_backoff > deadline:
+                    raise
+            time.sleep(self.settings.retry_backoff)
+
+
+def _on_its_own_thread(ask: Callable[[Address], None], address: Address) -> None:
+    """A channel blocks, so each broker is asked by a thread for the moment. One that hangs ends with its answer's time,
+    or when the channel is closed."""
+    try:
+        threading.Thread(target=ask, args=(address,), daemon=True, name="fencepost-ask").start()
+    except RuntimeError:  # the interpreter is shutting down and starts no more threads
+        ask(address)
+
+
+def _nobody_answered(tried: list[Address], refusals: list[Unreachable | TimedOut]) -> FencepostError:
+    kept_out = [error for error in refusals if keeps_us_out(error)]
+    if kept_out or len(refusals) == 1:
+        return (kept_out or refusals)[0]
+    return Unreachable(f"none of {', '.join(map(str, tried))} answered; the first: {refusals[0]}")
+
+
+def unknown_topic(name: str) -> ServerError:
+    return ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")

@@ -1,0 +1,121 @@
+"""Whom the client trusts and who it says it is: TLS and SASL, as plain values.
+
+A `Security` holds file names and credentials only, so that it can be compared, kept and sent to another process; what
+OpenSSL needs is made from it for every connection. Certificates that are replaced on the disk are therefore used from
+the next connection on.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from fencepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fencepost.client.cluster.sasl import Exchange
+
+Token: TypeAlias = Callable[[], str]
+"""Returns a bearer token that is valid now. Called once for every authentication, and waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """All files are PEM."""
+
+    ca_file: str | None = None
+    """Certificates of the authorities that are trusted; without it those of the operating system."""
+    ca_text: str | None = None
+    """The same as text."""
+    certificate_file: str | None = None
+    """Our own certificate and the chain above it, for servers that ask for one (mutual TLS)."""
+    key_file: str | None = None
+    """Its private key, if that is not in the same file."""
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+    """Whether the server's certificate must be for the host that was dialled. Its chain is always verified."""
+
+    def __post_init__(self) -> None:
+        if self.key_file is not None and self.certificate_file is None:
+            raise ConfigError(f"the private key {self.key_file} is of no use without its certificate")
+
+    def context(self) -> ssl.SSLContext:
+        """Reads the files; a ConfigError says which of them is no good."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.check_hostname
+        if self.ca_file is None and self.ca_text is None:
+            context.load_default_certs()
+        else:
+            try:
+                context.load_verify_locations(cafile=self.ca_file, cadata=self.ca_text)
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"no certificates of authorities in {self.ca_file or 'the given text'}, "
+                    f"PEM is expected: {_words(error)}"
+                ) from error
+        if self.certificate_file is not None:
+            # A function, because OpenSSL asks at the terminal for a password that it is not given.
+            password = self.key_password or ""
+            try:
+                context.load_cert_chain(self.certificate_file, self.key_file, lambda: password)
+            except (OSError, ValueError) as error:
+                files = " and ".join(file for file in (self.certificate_file, self.key_file) if file is not None)
+                raise ConfigError(
+                    f"{files}: no certificate with its private key, PEM is expected"
+                    f"{', or the password is wrong' if self.key_password else ''}: {_words(error)}"
+                ) from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    mechanism: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: Token | None = None
+    """For OAUTHBEARER."""
+
+    def __post_init__(self) -> None:
+        from fencepost.client.cluster.sasl import MECHANISMS  # loaded only by those who authenticate
+
+        if self.mechanism not in MECHANISMS:
+            raise ConfigError(f"sasl mechanism {self.mechanism!r}: known are {', '.join(MECHANISMS)}")
+        if self.mechanism == "OAUTHBEARER":
+            if self.token is None:
+                raise ConfigError("OAUTHBEARER needs a function that returns a token")
+        elif self.username is None or self.password is None:
+            raise ConfigError(f"{self.mechanism} needs a user name and a password")
+
+    def exchange(self) -> Exchange:
+        """The steps of one authentication."""
+        from fencepost.client.cluster.sasl import Bearer, Plain, Scram
+
+        if self.token is not None and self.mechanism == "OAUTHBEARER":
+            return Bearer(self.token)
+        assert self.username is not None
+        assert self.password is not None
+        if self.mechanism == "PLAIN":
+            return Plain(self.username, self.password)
+        return Scram(self.mechanism, self.username, self.password)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Neither of the two is Kafka's PLAINTEXT, both are its SASL_SSL."""
+
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+    def exchange(self) -> Exchange | None:
+        return None if self.sasl is None else self.sasl.exchange()
+
+
+OPEN = Security()
+"""No encryption, no authentication."""
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,443 @@
+"""Sockets that never block, all in one selector, and the seam that tests put a network of their own into (PROD-3).
+
+`Network` is what the send thread and the reader see: dial an address, write frames to the link, and in `poll` hear of
+it. Kafka's stream consists of length-prefixed frames only, TLS and SASL included, so the link cuts frames itself: a
+large one is received into memory of its own size, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import selectors
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, Protocol
+
+from fencepost.client.cluster.handshake import tls_failed
+from fencepost.client.cluster.security import OPEN, Security, Tls
+from fencepost.client.cluster.settings import Address
+from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
+from fencepost.kernel import Buffer, room
+
+_LENGTH: Final = Struct(">i")
+_SCRATCH: Final = 1 << 16
+_BUFFERS_PER_WRITE: Final = 64
+_TLS_RECORD: Final = 1 << 14
+_MOST_PER_TURN: Final = 4 << 20
+"""Bytes read from one socket before the others have their turn."""
+MAX_FRAME: Final = 256 << 20
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, times; by the names of the options, which not every system has."""
+
+
+class Handler(Protocol):
+    """Who uses a link; called inside `poll` only."""
+
+    def connected(self) -> None: ...
+    def frame(self, frame: memoryview) -> None:
+        """One whole frame, without its length; the memory is the handler's to keep."""
+
+    def lost(self, error: FencepostError) -> None:
+        """The link is gone, or never came to be; called once, and not after the handler's own `close`."""
+
+
+class Link(Protocol):
+    written: int
+    """Bytes that left for the kernel, ever."""
+    queued: int
+    """Bytes handed to `write`, ever."""
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Queued, and sent as the socket takes it; nothing is copied, so the buffers must not change."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    def dial(self, address: Address, handler: Handler) -> Link: ...
+    def before_work(self) -> None:
+        """From here on a `wake` ends the next `poll`: called before looking at what there is to do."""
+
+    def poll(self, timeout: float | None) -> None:
+        """Waits until something happens or the time is over, and tells the handlers."""
+
+    def wake(self) -> None:
+        """Ends a `poll`, from any thread. Costs next to nothing while the other thread is at work."""
+
+    def close(self) -> None: ...
+
+    def forget_sockets(self) -> None:
+        """In a forked child: gives back its copies of the sockets. While one lives, the parent's connection outlives
+        the parent, and with it everything that it owns."""
+
+
+class SocketNetwork:
+    def __init__(self, security: Security = OPEN) -> None:
+        self._tls = security.tls
+        if self._tls is not None:
+            self._tls.context()  # what is wrong with the files is said now, and not on the send thread
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._wakened = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakened.setblocking(False)
+        self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        self._sleeping = False
+        self._resolved: deque[tuple[SocketLink, Sequence[tuple[int, str, int]] | OSError]] = deque()
+        self._unflushed: dict[SocketLink, None] = {}
+
+    def dial(self, address: Address, handler: Handler) -> SocketLink:
+        link = SocketLink(self, address, handler, self._tls)
+        try:
+            literal = ipaddress.ip_address(address.host)
+        except ValueError:
+            # Name lookup blocks and has no other way; a thread for a moment.
+            try:
+                threading.Thread(target=self._look_up, args=(link,), daemon=True, name="fencepost-lookup").start()
+            except RuntimeError:  # the interpreter ends, and gives no more threads
+                self._look_up(link)
+        else:
+            family = socket.AF_INET6 if literal.version == 6 else socket.AF_INET
+            self._resolved.append((link, [(family, address.host, address.port)]))
+        return link
+
+    def _look_up(self, link: SocketLink) -> None:
+        try:
+            found = socket.getaddrinfo(link.address.host, link.address.port, type=socket.SOCK_STREAM)
+            self._resolved.append((link, [(int(family), str(at[0]), int(at[1])) for family, _, _, _, at in found]))
+        except OSError as error:
+            self._resolved.append((link, error))
+        self._sleeping = True  # whatever it is: look again
+        self.wake()
+
+    def before_work(self) -> None:
+        self._sleeping = True
+
+    def poll(self, timeout: float | None) -> None:
+        while self._resolved:
+            link, found = self._resolved.popleft()
+            link.resolved(found)
+            if link.socket is None:
+                timeout = 0  # its handler was just told that it failed: that has happened, nobody waits for more
+        for link in list(self._unflushed):
+            link.flush()
+            if link.socket is None:
+                timeout = 0  # likewise: the other side had ended it, which the write has found out
+        self._unflushed.clear()
+        if self._resolved:  # a lookup ended meanwhile
+            timeout = 0
+        ready = self._selector.select(timeout)
+        self._sleeping = False
+        for key, events in ready:
+            link = key.data
+            if link is None:
+                with contextlib.suppress(BlockingIOError):
+                    while self._wakened.recv(4096):
+                        pass
+            else:
+                link.ready(events)
+
+    def wake(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody sleeps
+                self._waker.send(b"\0")
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                key.data.close()
+        self._selector.close()
+        self._waker.close()
+        self._wakened.close()
+
+    def forget_sockets(self) -> None:
+        # Only the descriptors: the selector's registrations are shared with the parent, who needs them.
+        for key in list((self._selector.get_map() or {}).values()):
+            if key.data is not None and key.data.socket is not None:
+                key.data.socket.close()
+        self._selector.close()
+        self._waker.close()
+        self._wakened.close()
+
+    # --- for links ---
+
+    def watch(self, link: SocketLink, events: int) -> None:
+        sock = link.socket
+        if sock is None:
+            return
+        try:
+            key = self._selector.get_key(sock)
+        except KeyError:
+            self._selector.register(sock, events, link)
+        else:
+            if key.events != events:
+                self._selector.modify(sock, events, link)
+
+    def forget(self, link: SocketLink) -> None:
+        self._unflushed.pop(link, None)
+        if link.socket is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(link.socket)
+
+    def flush_soon(self, link: SocketLink) -> None:
+        self._unflushed[link] = None
+
+
+class SocketLink:
+    """One TCP or TLS connection."""
+
+    def __init__(self, network: SocketNetwork, address: Address, handler: Handler, tls: Tls | None) -> None:
+        self.address = address
+        self.socket: socket.socket | None = None
+        self.written = 0
+        self.queued = 0
+        self._network = network
+        self._handler: Handler | None = handler
+        self._tls = tls
+        self._handshaking = False
+        self._open = False
+        self._candidates: deque[tuple[int, str, int]] = deque()
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray(_SCRATCH)
+        self._in_used = 0
+        self._large: memoryview | None = None  # a frame too large for the scratch memory, being received
+        self._large_used = 0
+
+    # --- called by the handler ---
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        for part in parts:
+            if part:
+                view = memoryview(part).cast("B")
+                self._out.append(view)
+                self.queued += len(view)
+        if self._open:
+            self._network.flush_soon(self)
+
+    def close(self) -> None:
+        self._handler = None
+        self._shut()
+
+    # --- called by the network ---
+
+    def resolved(self, found: Sequence[tuple[int, str, int]] | OSError) -> None:
+        if self._handler is None:
+            return
+        if isinstance(found, OSError):
+            self._fail(f"the host name of {self.address} is not known ({found.strerror}): check the address")
+            return
+        self._candidates.extend(found)
+        self._dial_next(None)
+
+    def _dial_next(self, why: OSError | None) -> None:
+        """The next of the host's addresses; `why` the one before failed."""
+        self._shut()
+        if not self._candidates:
+            said = (why.strerror or str(why)) if why is not None else "the host has no address"
+            self._fail(f"{self.address} cannot be reached: {said}")
+            return
+        family, host, port = self._candidates.popleft()
+        try:
+            self.socket = socket.socket(family, socket.SOCK_STREAM)
+            self.socket.setblocking(False)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(self.socket)
+            code = self.socket.connect_ex((host, port))
+        except OSError as error:
+            self._dial_next(error)
+            return
+        if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            self._dial_next(OSError(code, errno.errorcode.get(code, str(code))))
+            return
+        self._network.watch(self, selectors.EVENT_WRITE)
+
+    def ready(self, events: int) -> None:
+        if self.socket is None:
+            return
+        if self._handshaking:
+            self._handshake()
+        elif not self._open:
+            self._dialled()
+        else:
+            if events & selectors.EVENT_READ:
+                self._receive()
+            if events & selectors.EVENT_WRITE and self.socket is not None:
+                self.flush()
+
+    def _dialled(self) -> None:
+        assert self.socket is not None
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._dial_next(OSError(code, _describe(code)))
+            return
+        self._candidates.clear()
+        if self._tls is None:
+            self._opened()
+            return
+        self._network.forget(self)
+        try:
+            self.socket = self._tls.context().wrap_socket(
+                self.socket, server_hostname=self.address.host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError, ConfigError) as error:
+            self._fail(tls_failed(self.address, error))
+            return
+        self._handshaking = True
+        self._handshake()
+
+    def _handshake(self) -> None:
+        assert isinstance(self.socket, ssl.SSLSocket)
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self._network.watch(self, selectors.EVENT_READ)
+        except ssl.SSLWantWriteError:
+            self._network.watch(self, selectors.EVENT_WRITE)
+        except (OSError, ValueError) as error:
+            self._fail(tls_failed(self.address, error))
+        else:
+            self._handshaking = False
+            self._opened()
+
+    def _opened(self) -> None:
+        self._open = True
+        self._network.watch(self, selectors.EVENT_READ)
+        assert self._handler is not None
+        self._handler.connected()
+        if self._out and self.socket is not None:
+            self._network.flush_soon(self)
+
+    def flush(self) -> None:
+        sock = self.socket
+        if sock is None or not self._open:
+            return
+        out = self._out
+        try:
+            while out:
+                if isinstance(sock, ssl.SSLSocket):
+                    _join_small(out)
+                    sent = sock.send(out[0])
+                else:
+                    sent = sock.sendmsg([out[i] for i in range(min(len(out), _BUFFERS_PER_WRITE))])
+                self.written += sent
+                while sent and sent >= len(out[0]):
+                    sent -= len(out.popleft())
+                if sent:
+                    out[0] = out[0][sent:]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        except OSError as error:
+            self._fail(self._ended(error))
+            return
+        self._network.watch(self, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
+
+    def _receive(self) -> None:
+        sock, taken = self.socket, 0
+        assert sock is not None
+        try:
+            while self.socket is not None and (taken < _MOST_PER_TURN or _has_pending(sock)):
+                if self._large is not None:
+                    free = self._large[self._large_used :]
+                else:
+                    free = memoryview(self._in)[self._in_used :]
+                got = sock.recv_into(free)
+                if not got:
+                    self._fail(f"{self.address} ended the connection")
+                    return
+                taken += got
+                short = got < len(free)
+                if self._large is not None:
+                    self._large_used += got
+                    if self._large_used == len(self._large):
+                        whole, self._large = self._large, None
+                        self._deliver(whole)
+                else:
+                    self._in_used += got
+                    self._cut()
+                if short and not isinstance(sock, ssl.SSLSocket):
+                    return  # the socket is empty: spare the call that would say so
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except Malformed as error:
+            self._fail(f"{self.address} sent what is no answer: {error}")
+        except OSError as error:
+            self._fail(self._ended(error))
+
+    def _ended(self, error: OSError) -> FencepostError:
+        if isinstance(error, ssl.SSLError):
+            return tls_failed(self.address, error)
+        return Unreachable(f"{self.address} ended the connection: {error.strerror or error}")
+
+    def _cut(self) -> None:
+        """Frames out of the scratch memory; the rest moves to its front, or on to memory of its own."""
+        at, used, scratch = 0, self._in_used, self._in
+        while used - at >= 4:
+            (size,) = _LENGTH.unpack_from(scratch, at)
+            if not 4 <= size <= MAX_FRAME:
+                raise Malformed(f"a frame of {size} bytes")
+            if used - at - 4 < size:
+                if size + 4 > len(scratch):
+                    self._large = memoryview(room(size))
+                    self._large_used = used - at - 4
+                    self._large[: self._large_used] = memoryview(scratch)[at + 4 : used]
+                    at = used
+                break
+            self._deliver(memoryview(bytes(memoryview(scratch)[at + 4 : at + 4 + size])))
+            if self.socket is None:
+                return
+            at += 4 + size
+        scratch[: used - at] = scratch[at:used]
+        self._in_used = used - at
+
+    def _deliver(self, frame: memoryview) -> None:
+        if self._handler is not None:
+            self._handler.frame(frame)
+
+    def _fail(self, why: str | FencepostError) -> None:
+        handler, self._handler = self._handler, None
+        self._shut()
+        if handler is not None:
+            handler.lost(Unreachable(why) if isinstance(why, str) else why)
+
+    def _shut(self) -> None:
+        self._network.forget(self)
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+        self._open = self._handshaking = False
+
+
+def _join_small(out: deque[memoryview]) -> None:
+    """Small buffers at the front become one: TLS makes a record, and a call to the kernel, of each."""
+    count = size = 0
+    for part in out:
+        size += len(part)
+        if size > _TLS_RECORD:
+            break
+        count += 1
+    if count > 1:
+        out.appendleft(memoryview(b"".join([out.popleft() for _ in range(count)])))
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """A host that is gone says nothing, and a claim may wait for days: the kernel asks now and then."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _has_pending(sock: socket.socket) -> bool:
+    return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+
+
+def _describe(code: int) -> str:
+    if code == errno.ECONNREFUSED:
+        return "nothing listens there"
+    return OSError(code, "").strerror or errno.errorcode.get(code, str(code))

@@ -1,0 +1,270 @@
+"""What one connection owns on fencepost's server: claims, releases, signs of life, and the end of it (OWN-8, OWN-9).
+
+A claim belongs to the connection that it came over, so from the moment one is sent there is one connection for
+everything (`Brokers.keep_to`), and when it ends while something is owned, that is final: nothing is dialled again, and
+whoever carries the data hears of it as `Fenced`. A claim that is refused, and a release of the last thing owned, make
+the connection an ordinary one again.
+
+The server works off a connection's requests one after the other, so while a claim waits there, nothing else is sent.
+That is also why an owner with a session does not wait for more: its signs of life would stand in line behind the claim.
+
+In front of a claim goes the question for the topics it names, so that the owner's first record finds its partition
+known: a claim that waits is often granted when every millisecond counts.
+
+No thread of its own: `turn` is called by whoever drives the connection, the send thread or the reader's caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fencepost.client.cluster.brokers import Brokers
+from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.metadata import Metadata, question
+from fencepost.clock import Clock
+from fencepost.core.own.request import Demand, Held, own_fields, read_claim
+from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
+from fencepost.types import partition_named
+from fencepost.wire.apis import Key
+
+_BEATS_PER_SESSION: Final = 4
+_BEAT_WITHOUT_SESSION: Final = 30.0
+"""Seconds. A server closes connections that are idle for minutes, and an owner's must not be one of them."""
+
+_MOST_AHEAD: Final = 100
+"""Topics that are asked for in front of a claim. Whoever claims more has no first record that is in such a hurry."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A claim or a release, and who waits for its outcome."""
+
+    group: str
+    fields: Mapping[str, Any]
+    wait: float = 0.0
+    session: float = 0.0
+    names: Sequence[str] = ()
+    """What is claimed."""
+    gives_back: Sequence[str] = ()
+    fresh: Sequence[str] = ()
+    """What was granted of it, and was not owned before."""
+    outcome: Future[list[Held]] = field(default_factory=Future)
+    given_up: bool = False
+    """Nobody waits any more: what is granted all the same is given back at once."""
+
+    def fail(self, error: FencepostError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+
+class Tenure:
+    def __init__(
+        self,
+        brokers: Brokers,
+        metadata: Metadata,
+        clock: Clock,
+        request_timeout: float,
+        on_fenced: Callable[[Fenced, Mapping[tuple[str, str], Held]], None],
+    ) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._clock = clock
+        self._request_timeout = request_timeout
+        self._on_fenced = on_fenced
+        self.connection: Connection | None = None
+        """The only one, from the first claim until nothing is owned any more."""
+        self.held: dict[tuple[str, str], Held] = {}
+        """By group and name."""
+        self.fenced: Fenced | None = None
+        self._to_send: deque[Asked] = deque()
+        self._under_way: dict[Asked, None] = {}
+        self._session = 0.0
+        self._next_beat = float("inf")
+
+    # --- what the holder asks for ---
+
+    def claim(self, demand: Demand) -> Asked:
+        if demand.wait is not None and self._session:
+            raise FencepostError("an owner with a session cannot wait for more over the same connection")
+        return self._ask(Asked(demand.group, demand.fields(), demand.wait or 0.0, demand.session, demand.resources))
+
+    def release(self, group: str, names: Sequence[str]) -> Asked:
+        mine = [name for name in names if (group, name) in self.held]
+        return self._ask(Asked(group, own_fields(group, [], release=mine), gives_back=mine))
+
+    def _ask(self, asked: Asked) -> Asked:
+        if self.fenced is not None:
+            raise self.fenced
+        self._to_send.append(asked)
+        return asked
+
+    def give_up(self, asked: Asked) -> None:
+        """Nobody waits for it any more. One that stands in line on the server is ended with the connection, if
+        nothing else hangs on that; one that was granted just now is given back."""
+        asked.given_up = True
+        if asked.outcome.done():
+            self._give_back(asked)
+            return
+        asked.fail(Closed("the claim was given up"))
+        if asked in self._to_send:
+            self._to_send.remove(asked)
+        elif asked in self._under_way and asked.wait and not self.held and self.connection is not None:
+            self.connection.close(Closed("a claim that waited was given up"))
+
+    def give_up_waiting(self) -> None:
+        for asked in [*self._to_send, *self._under_way]:
+            if asked.wait:
+                self.give_up(asked)
+
+    def close(self) -> None:
+        """Nobody turns this any more: nobody shall wait for it."""
+        for asked in [*self._to_send, *self._under_way]:
+            asked.fail(Closed("closed before the claim was answered"))
+        self._to_send.clear()
+
+    def ready(self) -> Connection:
+        """The owner's connection, for others that have to use it."""
+        if self.fenced is not None:
+            raise self.fenced
+        if self.connection is None or not self.connection.is_ready or self._brokers.held_back:
+            raise Unreachable("the owner's connection is not ready")
+        return self.connection
+
+    # --- what whoever drives the connection calls ---
+
+    def turn(self, now: float) -> float:
+        """Sends what is to be sent; says when the next sign of life is due."""
+        while self._to_send and not self._brokers.held_back:
+            connection = self._reach()
+            if connection is None:
+                break
+            self._send(connection, self._to_send.popleft())
+        if now >= self._next_beat:
+            self._beat(now)
+        return self._next_beat
+
+    def lost(self, connection: Connection, error: FencepostError) -> None:
+        """A connection has ended; what was under way on it has been told."""
+        if connection is not self.connection:
+            return
+        self._brokers.held_back = False
+        self._next_beat = float("inf")
+        if not self.held:
+            self._let_go()
+            return
+        names = ", ".join(name for _, name in list(self.held)[:3]) + (", …" if len(self.held) > 3 else "")
+        silent = f"; or it was silent for longer than its session of {self._session:g} s" if self._session else ""
+        self.fenced = Fenced(
+            f"{names}: somebody else has taken over, or will, since the connection that owned it has ended ({error})"
+            + silent,
+            persisted="no",  # of what is sent from now on; each ticket says what is known of its record
+            code=ErrorCode.PRODUCER_FENCED,
+        )
+        held, self.held = self.held, {}
+        while self._to_send:
+            self._to_send.popleft().fail(self.fenced)
+        self._on_fenced(self.fenced, held)
+
+    # --- the requests ---
+
+    def _reach(self) -> Connection | None:
+        """The connection that carries the data."""
+        if self.connection is not None:
+            return self.connection if self.connection.is_ready else None
+        nodes = list(self._metadata.brokers)
+        if not nodes:
+            self._metadata.distrust()  # so that it is asked for
+            return None
+        connection = self._brokers.of_node(nodes[0])
+        if connection is None or (len(nodes) == 1 and connection.is_fencepost):
+            return connection
+        refusal = ServerError(
+            ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} does not know `own`: it is no fencepost server"
+        )
+        while self._to_send:
+            self._to_send.popleft().fail(refusal)
+        return None
+
+    def _send(self, connection: Connection, asked: Asked) -> None:
+        def answered(answer: Any) -> None:
+            self._brokers.held_back = False
+            del self._under_way[asked]
+            try:
+                rows = read_claim(asked.group, answer)
+            except FencepostError as error:
+                asked.fail(error)
+            else:
+                self._granted(asked, rows)
+            self._let_go_if_free()
+
+        def lost(error: FencepostError, left: bool) -> None:
+            del self._under_way[asked]
+            asked.fail(error)
+
+        self.connection = connection
+        self._brokers.keep_to(connection)
+        self._look_ahead(connection, asked)
+        self._brokers.held_back = asked.wait > 0
+        self._under_way[asked] = None
+        connection.ask(Key.OWN, asked.fields, answered, lost, timeout=self._request_timeout + asked.wait)
+
+    def _look_ahead(self, connection: Connection, asked: Asked) -> None:
+        """Creates no topic: a resource's name may look like a partition's and be anything."""
+        topics = {partition.topic for name in asked.names if (partition := partition_named(name)) is not None}
+        unknown = sorted(topic for topic in topics if not self._metadata.partition_count(topic))
+        if not 0 < len(unknown) <= _MOST_AHEAD:
+            return
+
+        def answered(answer: Any) -> None:
+            self._metadata.overheard(answer, self._clock.monotonic())
+
+        connection.ask(Key.METADATA, question(unknown), answered, _nothing_to_learn)
+
+    def _granted(self, asked: Asked, rows: list[Held]) -> None:
+        for name in asked.gives_back:
+            self.held.pop((asked.group, name), None)
+        asked.fresh = [row.name for row in rows if (asked.group, row.name) not in self.held]
+        for row in rows:
+            self.held[asked.group, row.name] = row
+        self._session = asked.session or self._session
+        self._next_beat = self._clock.monotonic() + self._pause
+        if asked.given_up:
+            self._give_back(asked)
+        elif not asked.outcome.done():
+            asked.outcome.set_result(rows)
+
+    def _give_back(self, asked: Asked) -> None:
+        """What was granted to nobody; not what it owned before, and asked for once more."""
+        names, asked.fresh = [name for name in asked.fresh if (asked.group, name) in self.held], ()
+        if names:
+            self._to_send.append(Asked(asked.group, own_fields(asked.group, [], release=names), gives_back=names))
+
+    def _beat(self, now: float) -> None:
+        """A claim of nothing: bytes on the connection are the sign of life, and an overdue answer is the server's."""
+        self._next_beat = now + self._pause
+        if self.connection is not None and self.connection.is_ready and self.held:
+            group = next(iter(self.held))[0]
+            self.connection.ask(Key.OWN, own_fields(group, []), _nothing_to_learn, _nothing_to_learn)
+
+    @property
+    def _pause(self) -> float:
+        return self._session / _BEATS_PER_SESSION if self._session else _BEAT_WITHOUT_SESSION
+
+    def _let_go_if_free(self) -> None:
+        if not self.held and not self._under_way and not self._to_send:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """An ordinary connection again, that may end and be dialled anew."""
+        self.connection = None
+        self._brokers.keep_to(None)
+        self._session = 0.0
+        self._next_beat = float("inf")
+
+
+def _nothing_to_learn(*answer: Any) -> None:
+    """The loss of the connection says it all."""

@@ -1,0 +1,270 @@
+"""Consumer groups as administration sees them: who is in, how far they are, and putting them elsewhere.
+
+Two kinds exist side by side: `classic` groups, whose members carry their assignment as opaque bytes, and `consumer`
+groups (KIP-848), which the coordinator understands. Either answers only to its own Describe API.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.results import (
+    GroupDescription,
+    GroupMember,
+    GroupOffset,
+    GroupSummary,
+    OffsetAt,
+    OffsetChange,
+)
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.types import Offset, TopicPartition
+from fencepost.wire.apis import Key
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+
+# Newer versions name topics by id, which a group of deleted topics cannot be asked with.
+_OFFSET_FETCH_BY_NAME: Final = 9
+_OFFSET_COMMIT_BY_NAME: Final = 9
+
+_NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class _FindOffsets(Protocol):
+    def __call__(self, topic: str, time: int, *, partitions: Iterable[int] | None = None) -> dict[int, OffsetAt]: ...
+
+
+class Groups:
+    def __init__(self, routes: Routes, find_offsets: _FindOffsets) -> None:
+        self._routes = routes
+        self._find_offsets = find_offsets
+
+    def listed(self) -> tuple[GroupSummary, ...]:
+        """The groups of all coordinators, by name."""
+        found: dict[str, GroupSummary] = {}
+        for broker in self._routes.view().brokers.values():
+            answer = self._routes.retried(lambda broker=broker: self._list_at(broker))  # type: ignore[misc]
+            for group in answer.groups:
+                found[group.group_id] = GroupSummary(
+                    group.group_id,
+                    getattr(group, "group_state", ""),
+                    getattr(group, "group_type", "").lower() or "classic",
+                    group.protocol_type,
+                )
+        return tuple(found[name] for name in sorted(found))
+
+    def _list_at(self, broker: Broker) -> Any:
+        answer = self._routes.to(broker).request(Key.LIST_GROUPS, {}).message
+        raise_for(answer.error_code, "listing groups")
+        return answer
+
+    def describe(self, group: str) -> GroupDescription:
+        return self._routes.retried(lambda: self._describe(group))
+
+    def _describe(self, group: str) -> GroupDescription:
+        coordinator = self._routes.coordinator(group)
+        channel = self._routes.to(coordinator)
+        if channel.offers(Key.CONSUMER_GROUP_DESCRIBE):
+            fields = {"group_ids": [group], "include_authorized_operations": False}
+            described = channel.request(Key.CONSUMER_GROUP_DESCRIBE, fields).message.groups[0]
+            if described.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+                raise_for(described.error_code, f"group {group!r}", described.error_message)
+                return GroupDescription(
+                    group,
+                    described.group_state,
+                    "consumer",
+                    described.assignor_name,
+                    coordinator,
+                    tuple(_consumer_member(member) for member in described.members),
+                )
+        fields = {"groups": [group], "include_authorized_operations": False}
+        described = channel.request(Key.DESCRIBE_GROUPS, fields).message.groups[0]
+        # From version 6 on a group that is not there is an error, before that it is one that is dead.
+        if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND or described.group_state == "Dead":
+            raise ServerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
+        raise_for(described.error_code, f"group {group!r}", getattr(described, "error_message", None))
+        return GroupDescription(
+            group,
+            described.group_state,
+            "classic",
+            described.protocol_data,
+            coordinator,
+            tuple(_classic_member(member) for member in described.members),
+        )
+
+    def offsets(self, group: str) -> tuple[GroupOffset, ...]:
+        committed = self._routes.retried(lambda: self._committed(group))
+        ends = self._ends({partition.topic for partition in committed})
+        return tuple(
+            GroupOffset(*partition, offset, ends.get(partition), metadata)
+            for partition, (offset, metadata) in sorted(committed.items())
+        )
+
+    def _committed(self, group: str) -> dict[TopicPartition, tuple[Offset, str]]:
+        """Everything the group has committed."""
+        fields = {
+            "group_id": group,  # up to version 7 one group …
+            "topics": None,
+            "groups": [{"group_id": group, "topics": None}],  # … from 8 on several
+            "require_stable": False,
+        }
+        channel = self._routes.to(self._routes.coordinator(group))
+        answer = channel.request(Key.OFFSET_FETCH, fields, at_most=_OFFSET_FETCH_BY_NAME)
+        found = answer.message.groups[0] if answer.version >= 8 else answer.message
+        raise_for(getattr(found, "error_code", 0), f"offsets of group {group!r}")
+        committed = {}
+        for topic in found.topics:
+            for partition in topic.partitions:
+                raise_for(partition.error_code, f"offset of {topic.name}-{partition.partition_index}")
+                if partition.committed_offset >= 0:
+                    where = TopicPartition(topic.name, partition.partition_index)
+                    committed[where] = (Offset(partition.committed_offset), partition.metadata or "")
+        return committed
+
+    def _ends(self, topics: Iterable[str]) -> dict[TopicPartition, Offset]:
+        ends = {}
+        for topic in topics:
+            try:
+                found = self._find_offsets(topic, _LATEST)
+            except ServerError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                continue  # deleted since; the group's offsets outlive it
+            ends.update({TopicPartition(topic, at.partition): at.offset for at in found.values()})
+        return ends
+
+    def reset(
+        self, group: str, topic: str, to: int, *, partitions: Iterable[int] | None, dry_run: bool
+    ) -> tuple[OffsetChange, ...]:
+        wanted = None if partitions is None else list(partitions)
+        found = self._find_offsets(topic, to, partitions=wanted)
+        if any(at.offset < 0 for at in found.values()):  # newer than the partition's newest record: its end
+            ends = self._find_offsets(topic, _LATEST, partitions=wanted)
+            found = {index: at if at.offset >= 0 else ends[index] for index, at in found.items()}
+        targets = {index: int(at.offset) for index, at in found.items()}
+        return self.set_offsets(group, topic, targets, dry_run=dry_run)
+
+    def set_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], *, dry_run: bool
+    ) -> tuple[OffsetChange, ...]:
+        self._demand_no_members(group)
+        self._demand_within(topic, offsets)
+        before = self._routes.retried(lambda: self._committed(group))
+        changes = tuple(
+            OffsetChange(topic, index, before.get(TopicPartition(topic, index), (None, ""))[0], Offset(offset))
+            for index, offset in sorted(offsets.items())
+        )
+        if not dry_run:
+            self.commit(group, topic, offsets)
+        return changes
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self._routes.retried(lambda: self._commit(group, topic, offsets))
+
+    def _demand_no_members(self, group: str) -> None:
+        try:
+            described = self.describe(group)
+        except ServerError as error:
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return  # a group may be given offsets before its first member comes
+            raise
+        if described.state not in _NO_MEMBERS:
+            raise ServerError(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {group!r} is {described.state} with {len(described.members)} member(s): "
+                "stop its consumers first, they would go on from where they are",
+            )
+
+    def _demand_within(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """An offset outside the log would make the consumers start wherever their reset policy says."""
+        first = self._find_offsets(topic, _EARLIEST, partitions=offsets)
+        end = self._find_offsets(topic, _LATEST, partitions=offsets)
+        for index, offset in offsets.items():
+            if not first[index].offset <= offset <= end[index].offset:
+                raise ServerError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{topic}-{index} goes from {first[index].offset} to {end[index].offset}, {offset} is outside",
+                )
+
+    def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        asked = [
+            {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
+            for index, offset in offsets.items()
+        ]
+        fields = {
+            "group_id": group,
+            "generation_id": -1,  # of no member: allowed while the group has none …
+            "generation_id_or_member_epoch": -1,  # … called so from version 9 on
+            "member_id": "",
+            "topics": [{"name": topic, "partitions": asked}],
+        }
+        channel = self._routes.to(self._routes.coordinator(group))
+        answer = channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message
+        for found in answer.topics:
+            for partition in found.partitions:
+                raise_for(partition.error_code, f"committing {found.name}-{partition.partition_index} for {group!r}")
+
+    def delete(self, group: str) -> None:
+        self._routes.retried(lambda: self._delete(group))
+
+    def _delete(self, group: str) -> None:
+        channel = self._routes.to(self._routes.coordinator(group))
+        result = channel.request(Key.DELETE_GROUPS, {"groups_names": [group]}).message.results[0]
+        if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise ServerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
+        if result.error_code == ErrorCode.NON_EMPTY_GROUP:
+            raise ServerError(ErrorCode.NON_EMPTY_GROUP, f"group {group!r} has members: stop its consumers first")
+        raise_for(result.error_code, f"deleting group {group!r}")
+
+
+def _consumer_member(member: Any) -> GroupMember:
+    assignment = tuple(
+        TopicPartition(topic.topic_name, index)
+        for topic in member.assignment.topic_partitions
+        for index in topic.partitions
+    )
+    return GroupMember(member.member_id, member.instance_id, member.client_id, member.client_host, assignment)
+
+
+def _classic_member(member: Any) -> GroupMember:
+    return GroupMember(
+        member.member_id,
+        getattr(member, "group_instance_id", None),
+        member.client_id,
+        member.client_host,
+        read_assignment(member.member_assignment),
+    )
+
+
+def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a classic member's assignment; empty for bytes of another protocol (Connect's, say).
+
+    version INT16, topics [name STRING, partitions [INT32]], user_data BYTES
+    """
+    try:
+        return tuple(_assigned(data))
+    except (struct.error, UnicodeDecodeError, ValueError):
+        return ()
+
+
+def _assigned(data: bytes) -> Iterable[TopicPartition]:
+    at = 2  # the version adds fields only at the end
+    (topics,) = _INT32.unpack_from(data, at)
+    at += 4
+    for _ in range(topics):
+        (length,) = _INT16.unpack_from(data, at)
+        name = data[at + 2 : at + 2 + length].decode()
+        at += 2 + length
+        (count,) = _INT32.unpack_from(data, at)
+        at += 4
+        for index in struct.Struct(f">{count}i").unpack_from(data, at) if count > 0 else ():
+            yield TopicPartition(name, index)
+        at += 4 * max(count, 0)

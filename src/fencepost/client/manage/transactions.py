@@ -1,0 +1,139 @@
+"""Transactions as administration sees them: which there are, since when, on what, and ending one that holds up readers.
+
+There are two ways to be stuck. A transaction that its coordinator knows as open ends when its time is over, or when
+somebody aborts it by name, which fences its producer. One that *hangs* is open in a partition and unknown to the
+coordinator (a bug, a lost disk): nobody will end it but an administrator who writes its marker by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.results import ProducerState, TransactionDescription, TransactionSummary
+from fencepost.client.transactions.coordinator import Transactional
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
+from fencepost.wire.apis import Key
+from fencepost.wire.messages import ms
+
+OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+_ANY_COORDINATOR: Final = 0
+_MARKER_VERSION: Final = 1
+"""Later versions tell how the transaction was written, which nobody knows of a hanging one."""
+
+
+class Transactions:
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+
+    def listed(self, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
+        """Those of all coordinators, by name; only those in the given states, if any are given."""
+        wanted = list(states)
+        found: dict[str, TransactionSummary] = {}
+        for broker in self._routes.view().brokers.values():
+            for summary in self._routes.retried(lambda broker=broker: self._list_at(broker, wanted)):  # type: ignore[misc]
+                found[summary.name] = summary
+        return tuple(found[name] for name in sorted(found))
+
+    def _list_at(self, broker: Broker, states: list[str]) -> list[TransactionSummary]:
+        channel = self._routes.to(broker)
+        answer = channel.request(
+            Key.LIST_TRANSACTIONS, {"state_filters": states, "producer_id_filters": [], "duration_filter": -1}
+        ).message
+        raise_for(answer.error_code, "listing transactions")
+        if answer.unknown_state_filters:
+            raise ServerError(
+                ErrorCode.INVALID_REQUEST, f"no transaction is ever {', '.join(answer.unknown_state_filters)}"
+            )
+        open_ones = [row.transactional_id for row in answer.transaction_states if row.transaction_state in OPEN]
+        started = self._started(broker, open_ones) if open_ones else {}
+        return [
+            TransactionSummary(
+                row.transactional_id,
+                row.transaction_state,
+                Pid(row.producer_id),
+                started.get(row.transactional_id),
+            )
+            for row in answer.transaction_states
+        ]
+
+    def _started(self, broker: Broker, names: list[str]) -> dict[str, Milliseconds]:
+        """When each began; one that has ended meanwhile is left out."""
+        answer = self._routes.to(broker).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": names}).message
+        return {
+            row.transactional_id: started
+            for row in answer.transaction_states
+            if row.error_code == ErrorCode.NONE and (started := _started_ms(row)) is not None
+        }
+
+    def describe(self, name: str) -> TransactionDescription:
+        return self._routes.retried(lambda: self._describe(name))
+
+    def _describe(self, name: str) -> TransactionDescription:
+        coordinator = self._routes.transaction_coordinator(name)
+        answer = self._routes.to(coordinator).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}).message
+        row = answer.transaction_states[0]
+        if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise ServerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {name!r}")
+        raise_for(row.error_code, f"transactional id {name!r}")
+        return TransactionDescription(
+            name,
+            row.transaction_state,
+            Pid(row.producer_id),
+            Epoch(row.producer_epoch),
+            ms(row.transaction_timeout),
+            _started_ms(row),
+            coordinator,
+            tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions)),
+        )
+
+    def abort(self, name: str) -> TransactionDescription:
+        """Aborts what is open under the name, and fences who has it open; says what that was."""
+        described = self.describe(name)
+        if described.state not in OPEN:
+            raise ServerError(
+                ErrorCode.INVALID_TXN_STATE, f"{name!r} has no open transaction: its state is {described.state}"
+            )
+        Transactional(self._routes, name, patience=self._routes.settings.request_timeout).init(described.timeout_ms)
+        return described
+
+    def abort_hanging(self, topic: str, producer: ProducerState, *, coordinator_epoch: int = _ANY_COORDINATOR) -> None:
+        """Writes the marker that aborts a producer's open transaction in one partition."""
+        where = TopicPartition(topic, producer.partition)
+        fields = {
+            "markers": [
+                {
+                    "producer_id": producer.pid,
+                    "producer_epoch": producer.epoch,
+                    "transaction_result": False,
+                    "topics": [{"name": topic, "partition_indexes": [producer.partition]}],
+                    "coordinator_epoch": coordinator_epoch,
+                }
+            ]
+        }
+
+        def ask() -> None:
+            [leader] = self._routes.leaders(topic, [producer.partition])
+            answer = self._routes.to(leader).request(Key.WRITE_TXN_MARKERS, fields, at_most=_MARKER_VERSION).message
+            [row] = answer.markers[0].topics[0].partitions
+            if row.error_code == ErrorCode.INVALID_TXN_STATE:
+                raise ServerError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"the transaction of pid {producer.pid} in {where} does not hang: abort it by its name",
+                )
+            raise_for(row.error_code, f"ending the transaction of pid {producer.pid} in {where}")
+
+        self._routes.retried(ask)
+
+
+def _started_ms(row: Any) -> Milliseconds | None:
+    """When the open transaction began. Kafka also tells when the last one did, which nobody asks for."""
+    start: datetime | None = row.transaction_start_time
+    if start is None or row.transaction_state not in OPEN:
+        return None
+    return round(start.timestamp() * 1000)

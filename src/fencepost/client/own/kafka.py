@@ -1,0 +1,434 @@
+"""The road to Apache Kafka: what is owned is what may be written under a write id (OWN-9).
+
+A claimant gets transactional ids of its own, its write ids, with its first claim, and writes only in transactions under
+them from then on: a producer in implicit ones in several lanes (`implicit.py`), a reader in one for each commit of
+offsets. Whoever takes over fences all of them before being told so; from then on the brokers refuse the old owner's
+writes, and what it had not committed is aborted. Readers that read committed records never see it.
+
+Kafka has nothing that ends with a connection. What is owned stays owned until it is given back, which `close` does, or
+taken over. An owner with a session gives signs of life to Kafka's group coordinator (`session.py`); when they end,
+whoever waits in line (`line.py`) takes over, by the same fence.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from typing import Final
+
+from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.kafka_line import wait_in_line
+from fencepost.client.own.kafka_session import Liveness, Session, impatient
+from fencepost.client.own.kafka_topic import WRITE_ID_PREFIX, GroupOwners
+from fencepost.client.produce.lanes import NO_NODE, WriteId
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.transaction import wait_for_identity
+from fencepost.client.reader import Reader
+from fencepost.client.transactions.coordinator import Transactional, abort_open
+from fencepost.core.own.kafka_records import Claimant, write_ids
+from fencepost.core.own.kafka_steps import Owned, claim, release
+from fencepost.core.own.request import Demand, Held
+from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
+from fencepost.types import Milliseconds, Offset, TopicPartition
+
+log = logging.getLogger("fencepost.own")
+
+LANES: Final = 8
+"""Write ids of a producer beside its first one. A take-over fences all of them, so there are not more."""
+_CANDIDATES: Final = 64
+_PATIENCE_WITH_OTHERS: Final = 3.0
+_LOOK_AGAIN: Final = 0.01
+_PATIENCE_AT_END: Final = 3.0
+"""Seconds that closing waits for a commit in doubt. What is not given back by then is taken over by the next owner."""
+"""Seconds for the question whether those ahead are alive: it is asked again and again."""
+WAITING_SESSION: Final = 10.0
+"""Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
+
+
+class KafkaOwner:
+    """A claimant, whatever it writes. For one thread at a time."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        routes: Routes,
+        *,
+        transaction_timeout: float = 60.0,
+        patience: float = 60.0,
+        lanes: int = 0,
+    ) -> None:
+        """`lanes`: how many further write ids it gets. All names are known before the first claim: whoever takes over
+        fences them by what the record says."""
+        self._settings = settings
+        self._routes = routes
+        self._timeout_ms: Milliseconds = round(transaction_timeout * 1000)
+        self._patience = patience
+        self._who = f"{socket.gethostname()}:{os.getpid()}"
+        self.write_id = WRITE_ID_PREFIX + uuid.uuid4().hex
+        self.writing = Transactional(routes, self.write_id, patience)
+        self.identity: Identity | None = None
+        """The epoch under which it writes; None: it has claimed nothing yet."""
+        self._aborted: Identity | None = None
+        """The epoch under which nothing is open, since it is to be replaced."""
+        self._lane_count = lanes
+        self._coordinators: dict[int, Broker | None] = {}
+        """Of the lanes, by number: chosen with the first claim."""
+        self._lane_steps: list[Transactional] = []
+        self.lanes: tuple[WriteId, ...] = ()
+        """Known with `identity`."""
+        self._groups: dict[str, GroupOwners] = {}
+        self._held: dict[tuple[str, str], None] = {}
+        self._session: Session | None = None
+        self._interrupted = threading.Event()
+        self.current: Callable[[], Identity | None] = lambda: self.identity
+        """Asked on the session's thread: the epoch under which it writes; None while the next one is asked for."""
+        self.on_lost: Callable[[], None] = _nothing
+        """Called on the session's thread when somebody has taken over."""
+
+    def group(self, name: str) -> GroupOwners:
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = GroupOwners(
+                self._settings, self._routes, name, write_timeout_ms=self._timeout_ms, patience=self._patience
+            )
+        return found
+
+    def claim(self, demand: Demand) -> list[Held]:
+        """Of a fresh claimant, `identity` is known afterwards."""
+        self._interrupted.clear()
+        self.group(demand.group)  # what cannot be a group is said before anything is begun
+        try:
+            has_none_yet = demand.wait is not None and self._session is None
+            self._keep_alive(demand.session or (WAITING_SESSION if has_none_yet else 0.0))
+            owned = self._claimed(demand)
+        except BaseException:
+            self._end_session()
+            raise
+        self._note(owned.identities)
+        self._held.update(dict.fromkeys((demand.group, row.name) for row in owned.rows))
+        return owned.rows
+
+    def _note(self, identities: Sequence[Identity]) -> None:
+        if self.identity is None:
+            names = write_ids(self.write_id, tuple(self._coordinators))[1:]
+            self._lane_steps = [Transactional(self._routes, name, self._patience) for name in names]
+            lanes: list[WriteId] = []
+            for steps, broker, identity in zip(
+                self._lane_steps, self._coordinators.values(), identities[1:], strict=True
+            ):
+                if broker is not None:  # not to be asked for once a broker is in trouble
+                    steps.ask_first(self._routes.to(broker))
+                lanes.append(WriteId(steps, steps.name, identity, NO_NODE if broker is None else broker.id))
+            self.lanes = tuple(lanes)
+        self.identity = identities[0]
+
+    def _choose_lanes(self) -> None:
+        """Numbers whose coordinators are spread over the brokers, so that each partition finds one at its leader."""
+        if self._coordinators or not self._lane_count:
+            return
+        numbers = range(1, _CANDIDATES + 1)
+        names = dict(zip(write_ids(self.write_id, numbers)[1:], numbers, strict=True))
+        try:
+            found = self._routes.retried(lambda: self._routes.transaction_coordinators(list(names)))
+        except ServerError as error:
+            log.info("the lanes of %s are not spread over the brokers: %s", self.write_id, error)
+            self._coordinators = dict.fromkeys(numbers[: self._lane_count])
+            return
+        by_node: dict[int, list[int]] = {}
+        for name, broker in found.items():
+            by_node.setdefault(broker.id, []).append(names[name])
+        in_turn = [number for row in zip_longest(*by_node.values()) for number in row if number is not None]
+        coordinators = {names[name]: broker for name, broker in found.items()}
+        self._coordinators = {number: coordinators[number] for number in in_turn[: self._lane_count]}
+
+    def _claimed(self, demand: Demand) -> Owned:
+        self._choose_lanes()
+        group, me = self.group(demand.group), self._claimant(demand.group)
+        if demand.wait is None:
+            return group.carry_out(claim(me, demand.wanted(), self._identities))
+        with Routes(impatient(self._settings, _PATIENCE_WITH_OTHERS)) as routes:
+            return wait_in_line(
+                group, Liveness(routes), me, demand.wanted(), demand.wait, self._interrupted, self._identities
+            )
+
+    @property
+    def _identities(self) -> tuple[Identity, ...]:
+        return () if self.identity is None else (self.identity,)
+
+    def interrupt(self) -> None:
+        """From another thread: a claim that waits is given up."""
+        self._interrupted.set()
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        """What was written there must be settled before."""
+        if self.identity is None:
+            return
+        self.group(group).carry_out(release(self._claimant(group), names, self._identities))
+        for name in names:
+            self._held.pop((group, name), None)
+        self._end_session()
+
+    def release_all(self) -> None:
+        """Fenced if it owns nothing any more."""
+        for group in {group for group, _ in self._held}:
+            self.release(group, [name for each, name in self._held if each == group])
+
+    def close(self) -> None:
+        """It is gone, whatever it owned: its signs of life end, and nothing more is asked for it."""
+        self._end_signs()
+        for steps in self._lane_steps:
+            steps.is_over = True
+
+    def _end_signs(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- signs of life ---
+
+    @property
+    def session(self) -> float:
+        """Seconds, as the coordinator took it; 0: it gives no signs of life."""
+        return 0.0 if self._session is None else self._session.seconds
+
+    def _keep_alive(self, seconds: float) -> None:
+        """From here on, before anything is claimed: whoever reads that it owns finds it alive."""
+        if not seconds or (self._session is not None and self._session.seconds <= seconds):
+            return
+        self._end_signs()
+        self._session = Session(self._settings, self.write_id, seconds, self._look_after, self._patience)
+        self._session.begin()
+
+    def _end_session(self) -> None:
+        if not self._held:
+            self._end_signs()
+
+    def _look_after(self) -> None:
+        """On the session's thread: an owner that writes nothing learns here that it was replaced."""
+        expected = self.current()
+        if expected is None or not self._held:
+            return
+        known = Transactional(self._routes, self.write_id, self._settings.request_timeout).describe()
+        if (known is None or known.identity != expected) and self.current() == expected:
+            self.on_lost()
+
+    def renew(self) -> Identity:
+        """The write id's next epoch, if it is ours still: what is on its way under the one before comes too late."""
+        before, self.identity = self.identity, None
+        try:
+            if before is not None and before != self._aborted:
+                abort_open(self.writing, before)
+                self._aborted = before  # not again: once the next epoch is given, that would be refused
+            before = self.writing.init(self._timeout_ms, before)
+        finally:
+            self.identity = before
+        return before
+
+    def is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
+        """Whether a record that was acknowledged there counts; waits until it is decided."""
+        stop = {partition: offset + 1}
+        with Reader(self._settings, partition, start={partition: offset}, stop=stop, patience=self._patience) as reader:
+            while (records := reader.poll(self._patience)) is not None:
+                if records:
+                    return True
+        return False
+
+    def _claimant(self, group: str) -> Claimant:
+        session_ms = 0 if self._session is None else self._session.milliseconds
+        now_ms = time.time_ns() // 1_000_000
+        lanes = tuple(self._coordinators)
+        return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, now_ms, lanes, session_ms)
+
+
+class KafkaProducerRoad:
+    """For a producer: from its first claim on, it sends in transactions of its write ids."""
+
+    def __init__(self, sender: Sender, owner: KafkaOwner, options: ProducerOptions) -> None:
+        name = options.name
+        if not options.idempotent:
+            raise ConfigError("on Apache Kafka an owner writes in transactions: it has to be idempotent")
+        if name is not None:
+            raise ConfigError(
+                f"on Apache Kafka an owner writes under an id of its own, so it cannot be named {name!r}: "
+                "make the producer without a name"
+            )
+        self._sender = sender
+        self._patience = options.delivery_timeout
+        self.owner = owner
+        owner.current, owner.on_lost = self._current, self._lost
+
+    def claim(self, demand: Demand) -> list[Held]:
+        sender, owner = self._sender, self.owner
+        self._settle()
+        self._catch_up()
+        rows = owner.claim(demand)
+        if sender.standing.lanes is None:
+            try:
+                self._write_under()
+            except BaseException:
+                with suppress(FencepostError):
+                    owner.release(demand.group, [row.name for row in rows])
+                raise
+        return rows
+
+    def _current(self) -> Identity | None:
+        standing = self._sender.standing
+        return self._sender.errands.call(lambda: None if standing.lanes is None else standing.who)
+
+    def _lost(self) -> None:
+        self._sender.errands.call(lambda: self._sender.settling.fence(ErrorCode.PRODUCER_FENCED))
+
+    def _write_under(self) -> None:
+        sender, owner = self._sender, self.owner
+        identity = owner.identity
+        assert identity is not None
+        deadline = time.monotonic() + self._patience
+        while not sender.errands.call(
+            lambda: sender.write_under(owner.writing, identity, owner.lanes, owner.is_committed)
+        ):
+            if time.monotonic() > deadline:
+                raise TimedOut("other threads send all the time: own first, then send")
+            self._settle()
+
+    def _catch_up(self, *, while_closing: bool = False) -> None:
+        """Once it writes under the write id, the send thread knows its epoch; the next one may be on its way."""
+        if self._sender.standing.lanes is not None:
+            self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=while_closing)
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        standing = self._sender.standing
+        if self._sender.errands.call(lambda: standing.transaction is not None):
+            # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
+            raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
+        self._settle()
+        self._catch_up()
+        self._leave_nothing_in_doubt(self._patience)
+        self.owner.release(group, names)
+
+    def _leave_nothing_in_doubt(self, patience: float) -> None:
+        """A record that has expired is settled, but its commit may still be on its way. Whoever claims what nobody owns
+        has no write id to fence: the record would begin to count under the next owner."""
+        lanes = self._sender.standing.lanes
+        if lanes is None:
+            return
+        deadline = time.monotonic() + patience
+        while self._sender.errands.call(lambda: lanes.are_in_doubt):
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"no answer to a commit within {patience:g} s, so what is owned is not given back: its next "
+                    f"owner takes over by a higher generation{self._sender.trouble()}"
+                )
+            time.sleep(_LOOK_AGAIN)
+
+    def interrupt(self) -> None:
+        self.owner.interrupt()
+
+    def close(self) -> None:
+        """What it owned is free, so that the next one need not know the generation."""
+        with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
+            self._catch_up(while_closing=True)
+            self._leave_nothing_in_doubt(min(self._patience, _PATIENCE_AT_END))
+            self.owner.release_all()
+
+    def forget(self) -> None:
+        self.owner.close()
+
+    def _settle(self) -> None:
+        queues = self._sender.queues
+        queues.wait_until_settled(None)
+        if queues.broken is not None:
+            raise queues.broken
+
+
+class KafkaReaderRoad:
+    """For a reader: from its first claim on, it commits offsets in transactions of its write id."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._routes = Routes(settings)
+        self.owner = KafkaOwner(settings, self._routes)
+        self.owner.on_lost = self._lost
+        self._fenced: Fenced | None = None
+        self.on_fenced: Callable[[Fenced], object] = lambda fenced: None
+        """Called once, when it is known: on the session's thread, or by a commit."""
+        self._is_in_doubt = False
+        """A step of the last transaction may still be on its way, and must not become one of the next."""
+
+    def claim(self, demand: Demand) -> list[Held]:
+        if self._fenced is not None:
+            raise self._fenced
+        return self.owner.claim(demand)
+
+    def check(self) -> None:
+        """Raises Fenced if it is known that somebody has taken over."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    def _lost(self) -> None:
+        """On the session's thread."""
+        if self._fenced is None:
+            self._fenced = Fenced(
+                "somebody else owns what this reader owned", persisted="no", code=ErrorCode.PRODUCER_FENCED
+            )
+            self.on_fenced(self._fenced)
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        self.owner.release(group, names)
+
+    def interrupt(self) -> None:
+        self.owner.interrupt()
+
+    def close(self) -> None:
+        with suppress(FencepostError):
+            self.owner.release_all()
+
+    def forget(self) -> None:
+        self.owner.close()
+        self._routes.close()
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Stores a consumer group's offsets, or raises Fenced: then they are not stored, and never will be."""
+        writing, who = self.owner.writing, self.owner.identity
+        if self._fenced is not None:
+            raise self._fenced
+        if who is None:
+            raise FencepostError("nothing is owned yet")
+        doubts: int | None = None
+        before = writing.doubts
+        is_in_doubt = True  # unless it is seen to its end: Ctrl-C may come in the middle of a step
+        try:
+            if self._is_in_doubt:
+                who, self._is_in_doubt = self.owner.renew(), False
+            writing.add_offsets(who, group, {partition: Offset(offset) for partition, offset in offsets.items()})
+            doubts = writing.doubts  # only a commit whose answer was lost may have been one
+            writing.end(who, commit=True)
+            is_in_doubt = False
+        except FencepostError as error:
+            if error.code not in NAME_TAKEN:
+                with suppress(FencepostError):
+                    writing.end(who, commit=False)
+                is_in_doubt = False
+                raise
+            self._fenced = Fenced(
+                "somebody else owns what this reader owned, or a commit took longer than the transaction timeout",
+                persisted="no" if doubts in (None, writing.doubts) else "unknown",
+                code=error.code,
+            )
+            self.on_fenced(self._fenced)
+            raise self._fenced from error
+        finally:
+            self._is_in_doubt |= is_in_doubt or writing.doubts != before
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

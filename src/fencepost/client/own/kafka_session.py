@@ -1,0 +1,282 @@
+"""Signs of life on Apache Kafka, where no connection means anything: a consumer group for each claimant.
+
+A claimant with a session is the only member of a consumer group of its own, named after its write id, and sends
+heartbeats from a thread. When it is silent for longer than its session, Kafka's group coordinator throws it out, and
+whoever waits finds the group empty. One group for all claimants would be simpler to look at. But there every arrival
+and every departure is a rebalance, for which the coordinator waits until each member has come back: a claimant that is
+paused would hold up all others.
+
+Nothing here keeps anybody from writing. That is what the fence is for; a session says who may be replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.errors import ErrorCode, FencepostError, TimedOut
+from fencepost.types import Milliseconds
+from fencepost.wire.apis import Key
+
+log = logging.getLogger("fencepost.own")
+
+SESSION_PREFIX: Final = "fencepost.own.session."
+BEATS_PER_SESSION: Final = 4
+LONGEST_BEAT: Final = 1.0
+"""Seconds, however long the session: an owner that writes nothing learns with a beat that it was replaced."""
+SHORTEST_BY_DEFAULT: Final = 6.0
+"""Kafka's default for group.min.session.timeout.ms, in seconds: what a broker takes that refuses less."""
+_LONGEST_BY_DEFAULT: Final = 1800.0
+_PROTOCOL_TYPE: Final = "fencepost-own"
+_PROTOCOL: Final = "alive"
+_SHORTEST_WAIT: Final = 1.0
+_LOOK_AGAIN: Final = 0.01
+_SECONDS_TO_LEAVE: Final = 1.0
+_LONGEST_PAUSE: Final = 1.0
+_REFUSED_FOR_GOOD: Final = frozenset(
+    {
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+
+
+def session_group(write_id: str) -> str:
+    """The consumer group of a claimant."""
+    return SESSION_PREFIX + write_id.rpartition(".")[2]
+
+
+def impatient(settings: ClientSettings, seconds: float) -> ClientSettings:
+    """For questions that are soon asked again: a broker that hangs is not waited for as long as otherwise."""
+    longest = max(_SHORTEST_WAIT, seconds)
+    return replace(
+        settings,
+        request_timeout=min(settings.request_timeout, longest),
+        connect_timeout=min(settings.connect_timeout, longest),
+    )
+
+
+class Liveness:
+    """Asks the group coordinators who is there. For one thread."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._channels: dict[str, Channel] = {}
+        """The coordinators, by write id, for as long as they answer."""
+
+    def gone(self, write_ids: Iterable[str]) -> set[str]:
+        """Those of `write_ids` whose session is over. Where the coordinator does not say, nobody is gone."""
+        return {write_id for write_id, is_there in self.look(write_ids).items() if not is_there}
+
+    def look(self, write_ids: Iterable[str]) -> dict[str, bool]:
+        """Whether each is there, as far as the coordinators say."""
+        by_channel: dict[Channel, list[str]] = {}
+        for write_id in write_ids:
+            try:
+                by_channel.setdefault(self._channel(write_id), []).append(write_id)
+            except FencepostError as error:
+                log.debug("no coordinator for the session of %s: %s", write_id, error)
+        found: dict[str, bool] = {}
+        for channel, asked in by_channel.items():
+            try:
+                found |= self._look_at(channel, asked)
+            except FencepostError as error:
+                log.debug("%s does not say who is there: %s", channel.address, error)
+                for write_id in asked:
+                    self._channels.pop(write_id, None)
+        return found
+
+    def _channel(self, write_id: str) -> Channel:
+        channel = self._channels.get(write_id)
+        if channel is None:
+            channel = self._channels[write_id] = self._routes.to(self._routes.coordinator(session_group(write_id)))
+        return channel
+
+    def _look_at(self, channel: Channel, write_ids: list[str]) -> dict[str, bool]:
+        groups = {session_group(write_id): write_id for write_id in write_ids}
+        fields = {"groups": list(groups), "include_authorized_operations": False}
+        found: dict[str, bool] = {}
+        for group in channel.request(Key.DESCRIBE_GROUPS, fields).message.groups:
+            write_id, code = groups[group.group_id], ErrorCode.of(group.error_code)
+            if code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                found[write_id] = code is ErrorCode.NONE and bool(group.members)
+            else:
+                log.debug("the session of %s: %s", write_id, code.name)
+                self._channels.pop(write_id, None)
+        return found
+
+
+class Session:
+    """A claimant's membership, and the thread that keeps it."""
+
+    def __init__(
+        self, settings: ClientSettings, write_id: str, seconds: float, on_beat: Callable[[], None], patience: float
+    ) -> None:
+        self.seconds = seconds
+        """As the coordinator took it, once it has begun."""
+        self._group = session_group(write_id)
+        self._write_id = write_id
+        self._routes = Routes(impatient(settings, seconds / 2))
+        self._channel: Channel | None = None
+        """The coordinator, for as long as it answers."""
+        self._settings = settings
+        self._on_beat = on_beat
+        self._patience = patience
+        self._member = ""
+        self._generation = -1
+        self._over = threading.Event()
+        self._refused: FencepostError | None = None
+        self._thread = threading.Thread(target=self._run, name="fencepost-session", daemon=True)
+        self._looking: threading.Thread | None = None
+
+    @property
+    def milliseconds(self) -> Milliseconds:
+        return max(1, round(self.seconds * 1000))
+
+    def begin(self) -> None:
+        """Returns when the coordinator counts this claimant as alive. Its first JoinGroup may be answered later
+        (group.initial.rebalance.delay.ms): nobody has to wait for that."""
+        self._thread.start()
+        deadline = time.monotonic() + self._patience
+        with Routes(self._settings) as routes:
+            liveness = Liveness(routes)
+            while not liveness.look([self._write_id]).get(self._write_id, False):
+                if self._refused is not None:
+                    raise self._refused
+                if time.monotonic() > deadline:
+                    raise TimedOut(f"no coordinator took the session of {self._write_id} within {self._patience:g} s")
+                self._over.wait(_LOOK_AGAIN)  # another process's state: nothing to await
+
+    def close(self) -> None:
+        """Leaves the group, so that nobody has to wait for the end of the session. Where a coordinator does not
+        answer, the thread does that when it can: nobody waits for it."""
+        self._over.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_SECONDS_TO_LEAVE)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        with self._routes:
+            self._live()
+            try:
+                if self._member:
+                    self._leave()
+            except FencepostError as error:
+                log.debug("the session of %s ends by time: %s", self._write_id, error)
+
+    def _live(self) -> None:
+        pause = self._settings.retry_backoff
+        while not self._over.is_set():
+            try:
+                self._join()
+                pause = self._settings.retry_backoff
+                self._stay()
+            except FencepostError as error:
+                self._channel = None
+                if error.code in _REFUSED_FOR_GOOD or keeps_us_out(error):
+                    if self._takes_another_timeout(error):
+                        continue
+                    self._refused = error
+                    return
+                log.debug("the session of %s: %s", self._write_id, error)
+                self._over.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except Exception:
+                log.exception("the session of %s ends", self._write_id)
+                return
+
+    def _takes_another_timeout(self, error: FencepostError) -> bool:
+        if error.code is not ErrorCode.INVALID_SESSION_TIMEOUT:
+            return False
+        possible = min(max(self.seconds, SHORTEST_BY_DEFAULT), _LONGEST_BY_DEFAULT)
+        if possible == self.seconds:
+            return False
+        log.warning(
+            "the broker takes no session of %g s (group.min.session.timeout.ms, group.max.session.timeout.ms): "
+            "it is %g s instead",
+            self.seconds,
+            possible,
+        )
+        self.seconds = possible
+        return True
+
+    def _join(self) -> None:
+        fields = {
+            "group_id": self._group,
+            "session_timeout": self.milliseconds,
+            "rebalance_timeout": self.milliseconds,
+            "member_id": self._member,
+            "group_instance_id": None,
+            "protocol_type": _PROTOCOL_TYPE,
+            "protocols": [{"name": _PROTOCOL, "metadata": b""}],
+            "reason": None,
+        }
+        answer = self._ask(Key.JOIN_GROUP, fields)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member = answer.member_id
+            answer = self._ask(Key.JOIN_GROUP, {**fields, "member_id": self._member})
+        if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member = ""
+        raise_for(answer.error_code, f"joining {self._group!r}")
+        self._member, self._generation = answer.member_id, answer.generation_id
+        answer = self._ask(
+            Key.SYNC_GROUP,
+            {
+                **self._who(),
+                "protocol_type": _PROTOCOL_TYPE,
+                "protocol_name": _PROTOCOL,
+                "assignments": [{"member_id": self._member, "assignment": b""}],
+            },
+        )
+        self._check(answer.error_code)
+
+    def _stay(self) -> None:
+        """Until the coordinator has thrown it out, or cannot be reached."""
+        while True:
+            self._check(self._ask(Key.HEARTBEAT, self._who()).error_code)
+            if self._looking is None or not self._looking.is_alive():
+                self._looking = threading.Thread(target=self._look, name="fencepost-session-look", daemon=True)
+                self._looking.start()
+            if self._over.wait(min(self.seconds / BEATS_PER_SESSION, LONGEST_BEAT)):
+                return
+
+    def _look(self) -> None:
+        """On a thread for the moment: a coordinator of transactions that hangs must not cost the session."""
+        try:
+            self._on_beat()
+        except FencepostError as error:
+            log.debug("looking after what is owned: %s", error)
+
+    def _leave(self) -> None:
+        leaving = {"member_id": self._member, "group_instance_id": None, "reason": None}
+        self._ask(Key.LEAVE_GROUP, {"group_id": self._group, "member_id": self._member, "members": [leaving]})
+
+    def _check(self, code: int) -> None:
+        if ErrorCode.of(code) is ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member = ""
+        raise_for(code, f"the session of {self._write_id}")
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "group_id": self._group,
+            "generation_id": self._generation,
+            "member_id": self._member,
+            "group_instance_id": None,
+        }
+
+    def _ask(self, key: Key, fields: dict[str, Any]) -> Any:
+        if self._channel is None:
+            self._channel = self._routes.to(self._routes.coordinator(self._group))
+        return self._channel.request(key, fields).message

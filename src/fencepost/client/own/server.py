@@ -1,0 +1,113 @@
+"""The road to fencepost's own server: what is claimed belongs to the connection that carries the data (OWN-9).
+
+The producer's claims are asked by its send thread, the reader's by whoever reads; both wait here for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.cluster.tenure import Asked
+from fencepost.client.own.shared_channel import SharedRoutes
+from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.transaction import wait_for_identity
+from fencepost.client.read.fetcher import Fetcher
+from fencepost.client.transactions.coordinator import Transactional
+from fencepost.core.own.request import Demand, Held
+from fencepost.errors import FencepostError, TimedOut
+
+
+class ProducerRoad:
+    """Claims over the send thread's connection."""
+
+    def __init__(
+        self, sender: Sender, settings: ClientSettings, patience: float, steps: Transactional | None, routes: Routes
+    ) -> None:
+        self._sender = sender
+        self._patience = patience
+        self._steps = steps
+        self._routes = routes
+        self._shared = SharedRoutes(settings, sender.errands, sender.tenure)
+
+    def claim(self, demand: Demand) -> list[Held]:
+        sender = self._sender
+        self._settle()
+        if self._steps is not None:
+            wait_for_identity(sender, self._patience)
+        rows = self._outcome(sender.errands.call(lambda: sender.tenure.claim(demand)))
+        if self._steps is not None and self._steps.routes is not self._shared:
+            # The name goes over to the owner's connection: what is begun there ends when that does.
+            self._steps.go_by(self._shared)
+            sender.errands.call(sender.standing.renew)
+            wait_for_identity(sender, self._patience)
+        return rows
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        sender = self._sender
+        self._settle()
+        self._outcome(sender.errands.call(lambda: sender.tenure.release(group, names)))
+        if self._steps is not None and not sender.tenure.held:
+            self._steps.go_by(self._routes)
+
+    def interrupt(self) -> None:
+        self._sender.errands.call(self._sender.tenure.give_up_waiting)
+
+    def close(self) -> None:
+        """What is owned ends with the connection."""
+
+    def forget(self) -> None:
+        """Nothing is left but the connection."""
+
+    def _settle(self) -> None:
+        """Order between records and claims is simple: everything before is answered before."""
+        queues = self._sender.queues
+        queues.wait_until_settled(None)
+        if queues.broken is not None:
+            raise queues.broken
+
+    def _outcome(self, asked: Asked) -> list[Held]:
+        sender = self._sender
+        try:
+            return asked.outcome.result(self._patience + asked.wait)
+        except TimeoutError:
+            sender.errands.call(lambda: sender.tenure.give_up(asked))
+            last = sender.brokers.last_error
+            because = f": {last}" if last is not None else ""
+            raise TimedOut(f"no answer to the claim within {self._patience:g} s{because}") from None
+        except FencepostError:
+            raise
+        except BaseException:  # Ctrl-C, while it waits
+            sender.errands.call(lambda: sender.tenure.give_up(asked))
+            raise
+
+
+class ReaderRoad:
+    """Claims over the connection that fetches; the reader's caller turns its loop meanwhile."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+
+    def claim(self, demand: Demand) -> list[Held]:
+        return self._outcome(self._fetcher.tenure.claim(demand))
+
+    def release(self, group: str, names: Sequence[str]) -> None:
+        self._outcome(self._fetcher.tenure.release(group, names))
+
+    def interrupt(self) -> None:
+        self._fetcher.call_soon(self._fetcher.tenure.give_up_waiting)
+
+    def close(self) -> None:
+        """What is owned ends with the connection."""
+
+    def forget(self) -> None:
+        """Nothing is left but the connection."""
+
+    def _outcome(self, asked: Asked) -> list[Held]:
+        try:
+            self._fetcher.run_until(asked.outcome, asked.wait)
+        except BaseException:
+            self._fetcher.tenure.give_up(asked)
+            raise
+        return asked.outcome.result()

@@ -1,0 +1,68 @@
+"""Questions of other threads over the one connection of an owner.
+
+A coordinator's steps (`transactional.py`) ask one question at a time and wait for the answer. They have channels of
+their own, except where the connection itself means something: on a guarded topic only the owner's connection may add a
+partition to a transaction, and a transaction ends with its owner only if it came over the owner's connection (OWN-9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from fencepost.client.cluster.blocking import Answer, Channel
+from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.tenure import Tenure
+from fencepost.errors import FencepostError, Unreachable
+
+T = TypeVar("T")
+
+
+class SharedChannel(Channel):
+    def __init__(self, address: Address, errands: Errands, tenure: Tenure) -> None:
+        super().__init__(address)
+        self._errands = errands
+        self._tenure = tenure
+
+    def request(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
+    ) -> Answer:
+        outcome: Future[Answer] = Future()
+
+        def ask() -> None:
+            connection = self._tenure.ready()
+            version = connection.version(key, at_most)
+
+            def answered(answer: Any) -> None:
+                outcome.set_result(Answer(version, answer))
+
+            def lost(error: FencepostError, left: bool) -> None:
+                outcome.set_exception(Unreachable(str(error)))
+
+            connection.ask(key, fields, answered, lost, at_most=at_most)
+
+        self._errands.call(ask)
+        return outcome.result()
+
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        return self._errands.call(lambda: dict(self._tenure.ready().versions))
+
+    def close(self) -> None:
+        """The connection is the owner's."""
+
+
+class SharedRoutes(Routes):
+    """Whoever is asked for, it is the one server at the other end of the owner's connection."""
+
+    def __init__(self, settings: ClientSettings, errands: Errands, tenure: Tenure) -> None:
+        super().__init__(settings)
+        self._shared = SharedChannel(settings.servers[0], errands, tenure)
+
+    def channel(self, address: Address) -> Channel:
+        return self._shared
+
+    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
+        return call(self._shared)

@@ -1,0 +1,157 @@
+"""Reads the log back to learn what is in it of a pid: how doubt ends (PROD-8, IDEM-4).
+
+Only headers are looked at: every batch says its pid, epoch and first sequence. The read goes from an offset known to
+lie before what is looked for up to the end of the leader's log. What lies behind the high watermark cannot be read yet:
+it may come to stay or go, and as long as there is any, the reading fails and is to be done again later. Records that
+are not committed yet count: they are in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fencepost.client.cluster.connection import Connection
+from fencepost.core.producers.inflight import Stamp
+from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
+from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
+from fencepost.types import Offset, Pid
+from fencepost.wire import hot
+from fencepost.wire.apis import Key
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+_CONSUMER: Final = -1
+_DEBUGGER: Final = -2
+"""As whom offsets are asked for. A consumer is told the high watermark as the end, this one the end of the log."""
+
+NEWEST_FETCH_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+_MAX_BYTES: Final = 4 << 20
+_MAX_WAIT_MS: Final = 100
+
+
+class LookBack:
+    """One reading; `finished` is called with what was found, or `failed`, once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        partition: int,
+        pid: Pid,
+        start: Offset | None,
+        finished: Callable[[dict[Stamp, Offset]], None],
+        failed: Callable[[FencepostError], None],
+        *,
+        leader_epoch: int = -1,
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._partition = partition
+        self._pid = pid
+        self._leader_epoch = leader_epoch
+        self._end = Offset(0)
+        self._finished = finished
+        self._failed = failed
+        self._found: dict[Stamp, Offset] = {}
+
+        def ends_at(end: Offset) -> None:
+            self._end = end
+            if start is None:
+                self._find(EARLIEST, _CONSUMER, self._read_from)
+            else:
+                self._read_from(start)
+
+        self._find(LATEST, _DEBUGGER, ends_at)
+
+    def _find(self, time: int, asker: int, found: Callable[[Offset], None]) -> None:
+        """The leader's epoch goes along: a follower would answer too, from a log that may be behind."""
+        partition = {
+            "partition_index": self._partition,
+            "current_leader_epoch": self._leader_epoch,
+            "timestamp": time,
+        }
+        fields = {
+            "replica_id": asker,
+            "isolation_level": 0,
+            "topics": [{"name": self._topic, "partitions": [partition]}],
+            "timeout": 30_000,
+        }
+
+        def answered(answer: Any) -> None:
+            row = answer.topics[0].partitions[0]
+            if row.error_code:
+                self._failed(ServerError(ErrorCode.of(row.error_code)))
+            else:
+                found(Offset(row.offset))
+
+        self._connection.ask(Key.LIST_OFFSETS, fields, answered, self._lost)
+
+    def _read_from(self, offset: Offset) -> None:
+        version = self._connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
+        wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES, self._leader_epoch)
+        request = hot.FetchRequest(_MAX_WAIT_MS, 0, _MAX_BYTES, 0, [hot.FetchTopic(self._topic, None, [wanted])])
+
+        def answered(version: int, body: memoryview) -> None:
+            self._read(hot.decode_fetch_response(version, body), offset)
+
+        self._connection.request(Key.FETCH, version, [hot.encode_fetch_request(version, request)], answered, self._lost)
+
+    def _read(self, response: hot.FetchResponse, offset: Offset) -> None:
+        if response.error_code:
+            self._failed(ServerError(ErrorCode.of(response.error_code)))
+            return
+        fetched = response.topics[0].partitions[0]
+        code = ErrorCode.of(fetched.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._read_from_the_first(offset)
+            return
+        if code is not ErrorCode.NONE:
+            self._failed(ServerError(code))
+            return
+        position = offset
+        try:
+            for buffer in fetched.records:
+                position = self._scan(memoryview(buffer), position)
+        except CorruptBatch as error:
+            self._failed(error)
+            return
+        if position >= self._end:
+            self._finished(self._found)
+        elif position == offset:
+            self._failed(ServerError(ErrorCode.OFFSET_NOT_AVAILABLE, "the end of the log is not replicated yet"))
+        else:
+            self._read_from(position)
+
+    def _read_from_the_first(self, wanted: Offset) -> None:
+        """Retention took what was to be read: it is not in doubt. Where the log starts is asked for, because Kafka's
+        answer to a Fetch out of range does not say it."""
+
+        def starts_at(first: Offset) -> None:
+            if first > wanted:
+                self._read_from(first)
+            else:
+                self._failed(ServerError(ErrorCode.OFFSET_OUT_OF_RANGE))
+
+        self._find(EARLIEST, _CONSUMER, starts_at)
+
+    def _scan(self, buffer: memoryview, position: Offset) -> Offset:
+        at = 0
+        while len(buffer) - at >= HEADER_SIZE:
+            header = read_header(buffer, at)
+            if header.size > len(buffer) - at:
+                break  # the last one may be cut off
+            self._meet(header, buffer[at : at + header.size])
+            position = max(position, header.next_offset)
+            at += header.size
+        return position
+
+    def _meet(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.pid == self._pid and not header.is_control:
+            self._found[Stamp(header.pid, header.epoch, header.base_sequence)] = header.base_offset
+
+    def _lost(self, error: FencepostError, left: bool) -> None:
+        self._failed(error)

@@ -1,0 +1,167 @@
+"""What a producer can be told. Times are seconds, sizes are bytes; every value is checked when it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from fencepost.client.cluster.checks import check_bytes, check_callable, check_name, check_seconds
+from fencepost.client.produce.stats import ProducerStats
+from fencepost.errors import ConfigError, SendFailed
+from fencepost.kernel import CODECS
+from fencepost.kernel.codecs import compress
+from fencepost.setting import setting
+
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Partitioner: TypeAlias = Callable[[bytes | None, int], int]
+"""Key and number of partitions in, partition out. Called on the send thread or the caller's; must not block."""
+Serializer: TypeAlias = Callable[[Any], bytes | str | None]
+Acks: TypeAlias = Literal["all", "leader", "none"]
+WhenFull: TypeAlias = Literal["block", "raise"]
+OnError: TypeAlias = Callable[[SendFailed], object]
+OnStats: TypeAlias = Callable[[ProducerStats], object]
+
+ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
+"""As the wire has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    compression: Compression = setting("none", "Codec of the batches.")
+    compression_level: int | None = setting(None, "Level of the codec; None: its default.")
+    batch_size: int = setting(
+        128 << 10,
+        "Bytes of a partition's batch, before compression; a record that would make it larger opens the next one.",
+    )
+    linger: float = setting(
+        0.0,
+        "Seconds that a batch which is not full waits for more records. Even with 0, records that arrive "
+        "while an earlier batch of the partition is in flight share one batch (for a few milliseconds at "
+        "most).",
+    )
+    buffer_memory: int = setting(
+        64 << 20,
+        "Bytes of records accepted and not settled. One topic holds at most as much as is still free, and one "
+        "partition as much as is still free of its topic's share.",
+    )
+    when_full: WhenFull = setting(
+        "block",
+        "What send does when buffer_memory is full: block until there is room, or raise BufferFull.",
+    )
+    block_timeout: float | None = setting(
+        None,
+        "Seconds that send blocks before it raises BufferFull; None: without limit.",
+    )
+    max_request_size: int = setting(1 << 20, "Bytes of the largest request, and with it of the largest record.")
+    delivery_timeout: float = setting(
+        120.0,
+        "Seconds from send to the answer, retries included; then the record fails with Expired, whether the server "
+        "answers or not. Must be more than linger.",
+    )
+    request_timeout: float = setting(30.0, "Seconds that the producer waits for one answer before it asks again.")
+    retry_backoff: float = setting(0.1, "Seconds between two attempts.")
+    metadata_max_age: float = setting(300.0, "Seconds after which the producer asks again who leads which partition.")
+    unknown_topic_timeout: float = setting(
+        10.0,
+        "Seconds that a topic may stay unknown to the cluster before its records fail.",
+    )
+    allow_topic_creation: bool = setting(True, "Let a cluster that creates topics on first use create them.")
+    idempotent: bool = setting(True, "Number the records, so that the server stores each one once and in order.")
+    name: str | None = setting(
+        None,
+        "Kafka's transactional id: the producer's identity across restarts. A later producer of the same name "
+        "fences it.",
+    )
+    transaction_timeout: float = setting(
+        60.0,
+        "Seconds after which the server aborts an open transaction and fences its producer.",
+    )
+    acks: Acks = setting(
+        "all",
+        "Who has a record when its ticket is settled: all in-sync replicas, the leader, or nobody for "
+        "certain. With 'none' the ticket is settled when the record has left for the network; its offset is "
+        "unknown.",
+    )
+    partitioner: Partitioner | None = setting(
+        None,
+        "Chooses the partition from key and number of partitions; None: Kafka's murmur2 for records with a "
+        "key, the least busy partition for others.",
+    )
+    key_serializer: Serializer | None = setting(None, "Turns a key into bytes or str, on the send thread.")
+    value_serializer: Serializer | None = setting(None, "Turns a value into bytes or str, on the send thread.")
+    on_error: OnError | None = setting(
+        None,
+        "Called with each batch that failed, on the send thread; these failures no longer make flush raise.",
+    )
+
+    exit_timeout: float = setting(
+        5.0,
+        "Seconds that the end of the program waits for the records of a producer that nobody closed, at most "
+        "delivery_timeout; then a line on stderr says what was not delivered. 0: does not wait.",
+    )
+
+    on_stats: OnStats | None = setting(
+        None, "Called with the producer's stats every stats_interval, on the send thread: keep it short."
+    )
+    stats_interval: float = setting(10.0, "Seconds between two calls of on_stats.")
+
+    def __post_init__(self) -> None:
+        if self.compression not in CODECS:
+            raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+        self._check_level()
+        for name in ("batch_size", "buffer_memory", "max_request_size"):
+            check_bytes(getattr(self, name), name)
+        for name in (
+            "delivery_timeout",
+            "request_timeout",
+            "stats_interval",
+            "unknown_topic_timeout",
+            "metadata_max_age",
+            "transaction_timeout",
+        ):
+            check_seconds(getattr(self, name), name)
+        for name in ("linger", "retry_backoff", "exit_timeout"):
+            check_seconds(getattr(self, name), name, or_zero=True)
+        if self.block_timeout is not None:
+            check_seconds(self.block_timeout, "block_timeout", or_zero=True)
+        for name in ("partitioner", "key_serializer", "value_serializer", "on_error", "on_stats"):
+            check_callable(getattr(self, name), name)
+        check_name(self.name, "name")
+        if self.when_full not in ("block", "raise"):
+            raise ConfigError(f"when_full={self.when_full!r}: expected 'block' or 'raise'")
+        if self.acks not in ACKS:
+            raise ConfigError(f"acks={self.acks!r}: expected 'all', 'leader' or 'none'{_kafka_acks(self.acks)}")
+        if self.name is not None and not self.idempotent:
+            raise ConfigError(f"name={self.name!r}: a producer with a name is idempotent")
+        if self.linger >= self.delivery_timeout:
+            raise ConfigError(
+                f"linger={self.linger:g} and delivery_timeout={self.delivery_timeout:g}: records would expire while "
+                "their batch waits for more; choose a linger below delivery_timeout"
+            )
+        if self.idempotent and self.acks != "all":
+            raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
+
+    def _check_level(self) -> None:
+        """By trying it: what a level may be, the codecs know."""
+        if self.compression_level is None:
+            return
+        try:
+            compress(self.codec, b"", self.compression_level)
+        except Exception as error:
+            level, codec = self.compression_level, self.compression
+            raise ConfigError(f"compression_level={level!r}: {codec} has no such level ({error})") from error
+
+    @property
+    def codec(self) -> int:
+        return CODECS[self.compression]
+
+    @property
+    def serializes(self) -> bool:
+        return self.key_serializer is not None or self.value_serializer is not None
+
+
+def _kafka_acks(given: Any) -> str:
+    """Return a hint for those who give Kafka's numbers."""
+    names = {str(number): name for name, number in ACKS.items()}
+    return f"; Kafka's {given} is {names[str(given)]!r} here" if str(given) in names else ""

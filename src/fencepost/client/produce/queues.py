@@ -1,0 +1,453 @@
+"""Between the caller's threads and the send thread: a queue per partition, one undesignated per topic (PROD-5).
+
+A record goes the shortest way that keeps the order:
+
+    partitions known, key or partition given   → encoded into that partition's open batch
+    partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its
+                                                 partition as a whole when it is drained; if there is only one
+                                                 partition, into that one's
+    partitions not known, or serializers set   → kept as it is, in order, until the send thread moves it
+                                                 (`waiting_room.py`)
+
+Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at
+most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are; and
+so does a partition inside its topic's share (`core/producers/sharing.py`). Records whose partition is not known yet, because
+their topic's are not or they are still to be serialized, count for their topic alone.
+
+One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fencepost.client.cluster.checks import check_topic, header_pairs, whole_number
+from fencepost.client.produce.filling import Filling
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.partition_queue import (
+    Batch,
+    EncodedRows,
+    PartitionQueue,
+    TopicQueues,
+    WaitingRows,
+)
+from fencepost.client.produce.record_size import RECORD_OVERHEAD, size_of
+from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
+from fencepost.client.produce.waiting_room import WaitingRoom
+from fencepost.clock import Clock
+from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge
+from fencepost.kernel import (
+    HEADER_SIZE,
+    BatchBuilder,
+    Budget,
+    Gate,
+    Headers,
+    Intake,
+    Record,
+    decode_batch,
+)
+from fencepost.types import Milliseconds
+
+
+def give_way() -> None:
+    """Lets the send thread have the interpreter. Who calls `send` in a tight loop never lets go of it, and a thread
+    that wants it waits for five milliseconds each time: two or three batches could be packed and sent meanwhile."""
+    time.sleep(0)
+
+
+def _nobody_to_tell(cause: Fenced) -> None:
+    """Nothing is owned."""
+
+
+class Queues:
+    """All queues of one producer, and the memory they share."""
+
+    def __init__(
+        self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], trouble: Callable[[], str] = str
+    ) -> None:
+        """`trouble` says which connection failed last, for messages; an empty text if none did."""
+        self._options = options
+        self._trouble = trouble
+        self._clock = clock
+        self._wake = wake
+        self._filling = filling = Filling(options, clock, wake)
+        self.waiting_room = WaitingRoom(filling, trouble)
+        """For the send thread."""
+        self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
+        self._topics: dict[str, TopicQueues] = {}
+        self._budget = Budget(options.buffer_memory)
+        self._gate = Gate()
+        self.intake = self.new_intake(self.send)
+        self._has_fast_way = not options.serializes and options.partitioner is None
+        self._gate.is_open = self._has_fast_way
+        self._callers_blocked = 0
+        self._unsettled, self._active = filling.unsettled, filling.active
+        self._bulks = 0
+        self._owned: Mapping[str, frozenset[int]] = {}
+        self.flushing = 0
+        """Callers inside `flush`: batches do not wait to become full."""
+        self._broken: FencepostError | None = None
+        self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
+        self._paused: FencepostError | None = None
+
+    def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
+        """A way in whose slow part is the caller's. The queues do not know it: whoever has it may become garbage while
+        the send thread still empties them."""
+        return Intake(self._topics, Ticket, slowly, self._options.batch_size, self._gate)
+
+    @property
+    def needs_partitions(self) -> bool:
+        """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
+        return self._filling.needs_partitions
+
+    def name_partitions(self) -> None:
+        """From now on records without a key need their partition named."""
+        self._filling.needs_partitions = True
+
+    # --- the caller's threads ---
+
+    def send(
+        self,
+        topic_name: str,
+        value: Any,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: Milliseconds | None = None,
+    ) -> Ticket:
+        options = self._options
+        timestamp = self._clock.now_ms() if timestamp is None else whole_number(timestamp, "timestamp")
+        if partition is not None:
+            partition = whole_number(partition, "partition")
+        if headers is not None:
+            headers = header_pairs(headers)
+        if options.serializes:
+            size = RECORD_OVERHEAD
+        else:
+            size = size_of(key, value, headers)
+            if size + HEADER_SIZE > options.max_request_size:
+                raise RecordTooLarge(
+                    f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
+                )
+        with self._lock:
+            topic = self._topic(topic_name)
+            queue = self._destination(topic, key, partition)
+            while not topic.has_room_for(size, queue):
+                self._wait_for_room(topic, queue, size)
+                if queue is None:  # it may have been found meanwhile
+                    queue = self._destination(topic, key, partition)
+            if queue is None or options.serializes:
+                return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
+            before = queue.open
+            ticket = self._filling.append(queue, key, value, headers, timestamp, size)
+            filled_one = before is not None and queue.open is not before
+        if filled_one:
+            give_way()
+        return ticket
+
+    def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
+        """The queue that has to have room; None where that is not known before the record is placed."""
+        if not topic.partition_count:
+            return None
+        if self._options.serializes:
+            return topic.partitions.get(partition) if partition is not None else None
+        return self._filling.queue_for(topic, key, partition)
+
+    def _wait_for_room(self, topic: TopicQueues, queue: PartitionQueue | None, size: int) -> None:
+        """PROD-1: the only place where `send` blocks."""
+        options = self._options
+        if size > options.buffer_memory // 2:
+            raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
+        if options.when_full == "raise":
+            raise self._full(topic, queue)
+        deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
+        self._callers_blocked += 1
+        try:
+            while not topic.has_room_for(size, queue):
+                left = None if deadline is None else deadline - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    raise self._full(topic, queue)
+                self._wake()
+                self._room.wait(left)
+                if (refusal := self.refusal) is not None:
+                    raise refusal
+        finally:
+            self._callers_blocked -= 1
+
+    def _full(self, topic: TopicQueues, queue: PartitionQueue | None) -> BufferFull:
+        here = f", {queue.held} of them for partition {queue.index}" if queue is not None and queue.index >= 0 else ""
+        return BufferFull(
+            f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged"
+            f"{here}, and {self._options.buffer_memory - self._budget.held} bytes are free{self._trouble()}"
+        )
+
+    def keep_rows(
+        self,
+        topic_name: str,
+        records: int,
+        size: int,
+        timestamp: Milliseconds,
+        encode: Callable[[int], list[EncodedRows]],
+    ) -> WaitingRows | None:
+        """Rows of a table for a topic whose partitions are not known: they wait in order with `send`'s records. None:
+        the partitions are known by now, and nothing was kept."""
+        with self._lock:
+            topic = self._topic(topic_name)
+            while not topic.partition_count and not topic.has_room_for(size):
+                self._wait_for_room(topic, None, size)
+            if topic.partition_count:
+                return None
+            return self.waiting_room.add_rows(topic, records, size, timestamp, encode)
+
+    def _topic(self, name: str) -> TopicQueues:
+        if (refusal := self.refusal) is not None:
+            raise refusal
+        topic = self._topics.get(name)
+        if topic is None:
+            check_topic(name)
+            topic = self._topics[name] = TopicQueues(name, self._budget, self._trouble)
+            topic.restrict(self._owned.get(name))
+        return topic
+
+    def partition_count(self, topic_name: str) -> int:
+        """0: not known."""
+        topic = self._topics.get(topic_name)
+        return topic.partition_count if topic is not None else 0
+
+    def next_partition(self, topic_name: str, count: int) -> int:
+        """For rows without a key that are sent together: each time another one."""
+        with self._lock:
+            self._bulks += 1
+            return self._topics[topic_name].pick(self._bulks, count)
+
+    def write_only_to(self, owned: Mapping[str, frozenset[int]]) -> None:
+        """While partitions of a topic are owned, records that name no partition go to those or are refused."""
+        with self._lock:
+            self._owned = owned
+            for topic in self._topics.values():
+                topic.restrict(owned.get(topic.name))
+
+    def owned(self, topic_name: str) -> frozenset[int] | None:
+        """The partitions of the topic that are owned; None: none, and records may go to any."""
+        return self._owned.get(topic_name)
+
+    def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> Batch:
+        """A batch that is complete already, behind what the partition's queue holds."""
+        with self._lock:
+            topic = self._topics[topic_name]
+            if (refusal := self.refusal) is not None:
+                raise refusal
+            queue = topic.queue(partition)
+            if not topic.has_room_for(builder.size, queue):
+                self._wait_for_room(topic, queue, builder.size)
+            return self._filling.enqueue(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+
+    def wait_until_settled(self, timeout: float | None) -> bool:
+        """Everything accepted before this call is settled; False if the time was over first."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        with self._lock:
+            targets = set(self._unsettled)
+            self.flushing += 1
+            self._wake()
+            try:
+                while targets := self._still_unsettled(targets):
+                    left = None if deadline is None else deadline - self._clock.monotonic()
+                    if left is not None and left <= 0:
+                        return False
+                    self._all_settled.wait(left)
+            finally:
+                self.flushing -= 1
+        return True
+
+    def _still_unsettled(self, targets: Iterable[Settlement]) -> set[Settlement]:
+        """Those that are not settled yet; what was moved counts as what it was moved into, which may be settled too."""
+        left: set[Settlement] = set()
+        to_see = list(targets)
+        while to_see:
+            target = to_see.pop()
+            if target in self._unsettled:
+                left.add(target)
+            elif isinstance(target, Unplaced):
+                to_see.extend(target.moved_into)
+        return left
+
+    def refuse_from_now(self, error: FencepostError) -> None:
+        """`send` raises this from now on; blocked callers are woken to hear it."""
+        with self._lock:
+            if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
+                self._broken = error
+            self._gate.is_open = False
+            self._room.notify_all()
+        if isinstance(error, Fenced):
+            self.on_fenced(error)
+
+    def pause(self, error: FencepostError) -> None:
+        """`send` raises this until `resume`."""
+        with self._lock:
+            self._paused = error
+            self._gate.is_open = False
+            self._room.notify_all()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._paused = None
+            self._gate.is_open = self._broken is None and self._has_fast_way
+
+    @property
+    def broken(self) -> FencepostError | None:
+        """Why nothing is accepted any more, ever."""
+        return self._broken
+
+    @property
+    def refusal(self) -> FencepostError | None:
+        return self._broken or self._paused
+
+    # --- the send thread ---
+
+    def active(self) -> list[PartitionQueue]:
+        """Queues that hold something, or had something when last looked at."""
+        with self._lock:
+            return list(self._active)
+
+    def topics_to_place(self) -> list[TopicQueues]:
+        with self._lock:
+            return list(self.waiting_room.topics)
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            return list(self._topics)
+
+    def rest(self, queue: PartitionQueue) -> bool:
+        """Takes an empty queue from the active ones; False if it is not empty."""
+        with self._lock:
+            if queue or queue.flight:
+                return False
+            self._active.pop(queue, None)
+            return True
+
+    def wake_up(self, queue: PartitionQueue) -> None:
+        """It has something to send again."""
+        with self._lock:
+            self._active[queue] = None
+
+    def drain(self, queue: PartitionQueue, *, also_open: bool) -> Batch | None:
+        """The oldest batch of the queue; the open one only if the caller says that it has waited long enough."""
+        with self._lock:
+            if not queue.sealed:
+                if queue.open is None or not also_open:
+                    return None
+                self._filling.seal(queue)
+            return queue.sealed.pop(0)
+
+    def withdraw(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Takes this batch out of its queue, wherever it stands; False if it is not there."""
+        with self._lock:
+            if queue.open is batch:
+                self._filling.seal(queue)
+            if batch not in queue.sealed:
+                return False
+            queue.sealed.remove(batch)
+            return True
+
+    def designate(self, batch: Batch, partition: int) -> PartitionQueue:
+        """An undesignated batch gets its partition and stands at the end of its queue."""
+        with self._lock:
+            topic = batch.queue.topic
+            queue = topic.queue(partition)
+            topic.move(batch.charged, batch.queue, queue)
+            batch.queue = queue
+            queue.sealed.append(batch)
+            self._active[queue] = None
+            return queue
+
+    def settled(self, batch: Batch) -> None:
+        """The batch's tickets have their answer: its memory is free again."""
+        batch.encoded = None
+        batch.builder = None
+        whole = batch.whole
+        if whole is not None:
+            assert whole.parts is not None
+            if all(part.settled for part in whole.parts):
+                whole.deliver(UNKNOWN_OFFSET)
+                self.settled(whole)
+            return
+        with self._lock:
+            batch.queue.topic.charge(-batch.charged, batch.queue)
+            self._unsettled.pop(batch, None)
+            if self._callers_blocked:
+                self._room.notify_all()
+            if self.flushing:
+                self._all_settled.notify_all()
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Two halves of a batch that the server finds too large. They are settled in its stead, and it with them."""
+        assert batch.encoded is not None
+        records = decode_batch(batch.encoded)
+        middle = len(records) // 2
+        return self.divide(batch, [records[:middle], records[middle:]])
+
+    def divide(self, batch: Batch, shares: Iterable[Sequence[Record]]) -> list[Batch]:
+        """Batches that are settled in the stead of this one, and it with them."""
+        parts = []
+        for share in shares:
+            part = Batch(self._filling.settling, batch.queue, batch.opened, batch.deadline)
+            part.builder = BatchBuilder()
+            for record in share:
+                part.builder.append(record.key, record.value, record.timestamp, record.headers)
+            part.count = len(share)
+            part.whole = batch
+            parts.append(part)
+        batch.parts = parts
+        batch.encoded = batch.builder = None
+        return parts
+
+    def grow(self, topic_name: str, partition_count: int) -> None:
+        """The topic has more partitions than before (or was made anew with fewer)."""
+        with self._lock:
+            topic = self._topics.get(topic_name)
+            if topic is not None and topic.partition_count not in (0, partition_count):
+                topic.know(partition_count)
+                topic.admit()
+
+    @property
+    def in_a_hurry(self) -> bool:
+        """Somebody waits for what is queued: batches do not wait to become full."""
+        return bool(self.flushing or self._callers_blocked)
+
+    def everything(self) -> Iterator[PartitionQueue]:
+        with self._lock:
+            topics = list(self._topics.values())
+        for topic in topics:
+            yield topic.roaming_queue
+            yield from list(topic.partitions.values())
+
+    @property
+    def held(self) -> int:
+        return self._budget.held
+
+    def unsettled(self) -> list[Settlement]:
+        with self._lock:
+            return list(self._unsettled)
+
+    def hurry(self) -> None:
+        """From now on batches do not wait to become full."""
+        with self._lock:
+            self.flushing += 1
+
+    def unsettled_records(self) -> dict[str, int]:
+        """Per topic."""
+        found: dict[str, int] = {}
+        with self._lock:
+            for topic in self._topics.values():
+                found[topic.name] = sum(waiting.records for waiting in topic.waiting)
+            for batch in self._unsettled:
+                if isinstance(batch, Batch):
+                    found[batch.topic_name] += batch.records_left
+        return {name: count for name, count in found.items() if count}
+
+    @property
+    def is_empty(self) -> bool:
+        with self._lock:
+            return not self._unsettled

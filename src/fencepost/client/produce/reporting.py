@@ -1,0 +1,100 @@
+"""A look at a producer's queues and at its brokers: how much waits where, since when, and who answers how fast."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from fencepost.client.cluster.metadata import NO_LEADER, Metadata
+from fencepost.client.produce.common import Common
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, TopicQueues
+from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
+
+log = logging.getLogger("fencepost.producer")
+
+
+class Reporting:
+    def __init__(self, common: Common) -> None:
+        self._options = common.options
+        self._queues = common.queues
+        self._metadata = common.metadata
+        self._brokers = common.brokers
+        self._agenda = common.agenda
+        self._next = self._agenda.now() + self._options.stats_interval
+
+    def report(self, now: float) -> None:
+        """Calls `on_stats` when it is time."""
+        hook = self._options.on_stats
+        if hook is None:
+            return
+        if now >= self._next:
+            self._next = now + self._options.stats_interval
+            try:
+                hook(self.look())
+            except Exception:
+                log.exception("on_stats raised")
+        self._agenda.due(self._next, now)
+
+    def look(self) -> ProducerStats:
+        """Costs as much as there is to see: partitions that hold nothing are left out (PROD-11)."""
+        now = self._agenda.now()
+        partitions = [_of_queue(queue, self._metadata, now) for queue in self._queues.active()]
+        waiting = [topic for topic in self._queues.topics_to_place() if topic.waiting]
+        partitions += [_of_waiting(topic, self._options, now) for topic in waiting]
+        shown = sorted((each for each in partitions if each.records), key=lambda each: (each.topic, each.partition))
+        return ProducerStats(
+            partitions=tuple(shown),
+            brokers=tuple(self._of_brokers()),
+            records=sum(each.records for each in shown),
+            bytes=self._queues.held,
+            buffer_memory=self._options.buffer_memory,
+        )
+
+    def _of_brokers(self) -> Iterable[BrokerStats]:
+        nodes = {address: node for node, address in self._metadata.brokers.items()}
+        for connection in self._brokers:
+            yield BrokerStats(
+                address=str(connection.address),
+                node=nodes.get(connection.address),
+                is_ready=connection.is_ready,
+                requests=connection.in_flight,
+                bytes=connection.window.under_way,
+                round_trip=connection.window.round_trip,
+                last_answer=connection.window.last_answer,
+            )
+
+
+def _of_queue(queue: PartitionQueue, metadata: Metadata, now: float) -> PartitionStats:
+    flight = queue.flight
+    batches = [sent.batch for sent in flight] if flight is not None else []
+    batches += queue.sealed
+    if queue.open is not None:
+        batches.append(queue.open)
+    leader = metadata.leader(*queue.name) if queue.index != UNDESIGNATED else NO_LEADER
+    return PartitionStats(
+        topic=queue.topic.name,
+        partition=queue.index,
+        records=sum(batch.records_left for batch in batches),
+        bytes=queue.held,
+        oldest=max((now - batch.opened for batch in batches), default=0.0),
+        in_flight=flight.in_flight if flight is not None else 0,
+        retries=flight.retries if flight is not None else 0,
+        leader=None if leader == NO_LEADER else leader,
+    )
+
+
+def _of_waiting(topic: TopicQueues, options: ProducerOptions, now: float) -> PartitionStats:
+    """Records that wait for their topic's partitions, or to be serialized."""
+    waiting = tuple(topic.waiting)
+    accepted = min((each.deadline for each in waiting), default=now) - options.delivery_timeout
+    return PartitionStats(
+        topic=topic.name,
+        partition=UNDESIGNATED,
+        records=sum(each.records for each in waiting),
+        bytes=sum(each.charged for each in waiting),
+        oldest=now - accepted,
+        in_flight=0,
+        retries=0,
+        leader=None,
+    )

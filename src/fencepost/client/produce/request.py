@@ -1,0 +1,232 @@
+"""A Produce request and what its answer means; where no answer comes, the log is asked.
+
+What becomes of a batch that was refused or lost is decided in `core/producers/inflight.py`. This module carries it out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.cluster.connection import Connection, Overdue
+from fencepost.client.produce.common import Common
+from fencepost.client.produce.lookback import LookBack
+from fencepost.client.produce.options import ACKS
+from fencepost.client.produce.partition_queue import Batch, PartitionQueue
+from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.ticket import UNKNOWN_OFFSET
+from fencepost.core.producers.inflight import Flight, Sent, Verdict
+from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
+from fencepost.types import Offset
+from fencepost.wire import hot
+from fencepost.wire.apis import Key
+
+log = logging.getLogger("fencepost.producer")
+
+NEWEST_PRODUCE_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
+"""Later versions add partitions to the transaction by themselves, and count on a new epoch for every one (KIP-890)."""
+
+_ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+
+_TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+
+
+class Aboard(NamedTuple):
+    """A batch in a request."""
+
+    queue: PartitionQueue
+    sent: Sent[Batch]
+
+
+class Produce:
+    def __init__(self, common: Common, settling: Settling) -> None:
+        self._leader_of = common.leader_of
+        self._options = common.options
+        self._queues = common.queues
+        self._metadata = common.metadata
+        self._agenda = common.agenda
+        self._standing = common.standing
+        self._settling = settling
+        self._looking_back: set[PartitionQueue] = set()
+
+    def encoded(self, sent: Sent[Batch]) -> memoryview:
+        """The batch as it goes over the wire: compressed and stamped when it is first asked for."""
+        batch, options = sent.batch, self._options
+        if batch.encoded is None:
+            assert batch.builder is not None
+            pid, epoch, base_sequence = sent.stamp
+            batch.encoded = batch.builder.finish(
+                options.codec,
+                options.compression_level,
+                pid=pid,
+                epoch=epoch,
+                base_sequence=base_sequence,
+                transactional=self._standing.transaction is not None or self._standing.lanes is not None,
+            )
+            batch.builder = None
+        return batch.encoded
+
+    def send(self, connection: Connection, aboard: list[Aboard]) -> None:
+        by_topic: dict[str, list[hot.ProducePartition]] = {}
+        for queue, sent in aboard:
+            partition = hot.ProducePartition(queue.index, self.encoded(sent))
+            by_topic.setdefault(queue.topic.name, []).append(partition)
+        topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
+        acks = ACKS[self._options.acks]
+        name = self._standing.name_for(aboard[0].queue)  # the same for all that are aboard
+        request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
+
+        def answered(version: int, body: memoryview) -> None:
+            now = self._agenda.now()
+            connection.window.answered(size, now)
+            connection.window.last_answer = now - sent_at
+            self._answered(connection, aboard, hot.decode_produce_response(version, body))
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._lost(aboard, left, overdue=isinstance(error, Overdue))
+
+        try:
+            newest = NEWEST_PRODUCE_BY_NAME if name is None else NEWEST_PRODUCE_IN_TRANSACTION
+            version = connection.version(Key.PRODUCE, newest)
+        except FencepostError as error:
+            for queue, sent in aboard:
+                assert queue.flight is not None
+                queue.flight.never_left(sent)
+                self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
+            return
+        body = hot.encode_produce_request(version, request)
+        size = sum(len(self.encoded(sent)) for _, sent in aboard)
+        sent_at = self._agenda.now()
+        connection.window.sent(size, sent_at)
+        if acks:
+            connection.request(Key.PRODUCE, version, body, answered, lost)
+        else:
+            connection.tell(Key.PRODUCE, version, body, lambda: self._gone(connection, size, aboard), lost)
+
+    def _gone(self, connection: Connection, size: int, aboard: list[Aboard]) -> None:
+        """Sent, and nobody will say what became of it: that is what acks="none" asks for."""
+        now = self._agenda.now()
+        connection.window.answered(size, now)
+        for queue, sent in aboard:
+            if sent in _unsettled(queue):
+                assert queue.flight is not None
+                queue.flight.acknowledged(sent, None, now)
+                self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
+
+    def _answered(self, connection: Connection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
+        now = self._agenda.now()
+        if response.throttle_ms:
+            connection.throttled_until = now + response.throttle_ms / 1000
+        waiting = {(queue.topic.name, queue.index): (queue, sent) for queue, sent in aboard}
+        for topic in response.topics:
+            for part in topic.partitions:
+                entry = waiting.pop((topic.name or "", part.index), None)
+                if entry is None:
+                    continue
+                queue, sent = entry
+                if sent not in _unsettled(queue):
+                    continue  # given up meanwhile
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    self._acknowledged(queue, sent, part)
+                else:
+                    self._refused(queue, sent, code, part.error_message, now)
+        if waiting:  # an answer that leaves partitions out
+            self._lost([Aboard(queue, sent) for queue, sent in waiting.values()], left=True)
+
+    def _acknowledged(self, queue: PartitionQueue, sent: Sent[Batch], part: hot.ProducedPartition) -> None:
+        assert queue.flight is not None
+        offset = Offset(part.base_offset) if part.base_offset >= 0 else None
+        queue.flight.acknowledged(sent, offset, self._agenda.now())
+        self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
+
+    def _refused(
+        self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode, message: str | None, now: float
+    ) -> None:
+        flight = queue.flight
+        assert flight is not None
+        if code in _ASK_FOR_METADATA:
+            self._metadata.distrust()
+        if (
+            code is ErrorCode.INVALID_TXN_STATE
+            and self._standing.steps is not None
+            and self._standing.transaction is None
+            and self._standing.lanes is None
+        ):
+            # The marker of the transaction before is still on its way to this partition.
+            code = ErrorCode.CONCURRENT_TRANSACTIONS
+        verdict = flight.refused(sent, code, now, self._backoff(sent))
+        lane = self._standing.lane(queue)
+        if code in _TRANSACTION_OVER and lane is not None:
+            # Fenced, or open for too long: the coordinator says which when it is asked to end it.
+            lane.fail(ServerError(code, "the transaction has ended on the server"))
+            return
+        if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
+            lane.fail(ServerError(code, "a batch that is in doubt cannot be split"))  # sent again, it is not in doubt
+            return
+        if verdict is Verdict.RETRY:
+            log.debug("%s: %s, to be sent again", queue.name, code.name)
+        elif verdict is Verdict.PERSISTED:
+            flight.acknowledged(sent, None, now)
+            self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
+        elif verdict is Verdict.FENCED:
+            self._settling.fence(code)
+        elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
+            parts = self._queues.split(sent.batch)
+            flight.split(sent, [(part, part.count) for part in parts])
+        else:
+            said = f": {message}" if message else ""
+            self._settling.give_up(queue, sent, f"the server answers {code.name}{said}", code)
+
+    def _lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
+        now = self._agenda.now()
+        self._metadata.distrust()
+        for queue, sent in aboard:
+            if sent not in _unsettled(queue):
+                continue
+            assert queue.flight is not None
+            if left:
+                queue.flight.lost(sent, now, self._backoff(sent), overdue=overdue)
+            else:
+                queue.flight.never_left(sent)
+
+    def _backoff(self, sent: Sent[Batch]) -> float:
+        return float(min(1.0, self._options.retry_backoff * 2 ** min(sent.attempts - 1, 10)))
+
+    def look_back(self, queue: PartitionQueue, flight: Flight[Batch]) -> None:
+        """Has the log read, to learn which of the batches in doubt are there."""
+        if queue in self._looking_back:
+            return
+        connection = self._leader_of(queue)
+        if connection is None:
+            return
+        assert flight.identity is not None
+        self._looking_back.add(queue)
+        start, asked = flight.look_back_from, flight.in_doubt()
+
+        def finished(found: dict[Any, Offset]) -> None:
+            self._looking_back.discard(queue)
+            for sent, offset in flight.looked_back(found, asked):
+                self._settling.deliver(sent.batch, offset, -1)
+
+        def failed(error: FencepostError) -> None:
+            self._looking_back.discard(queue)
+            if isinstance(error, ServerError) and error.code in _ASK_FOR_METADATA:
+                self._metadata.distrust()
+            flight.look_back_failed(asked, self._agenda.now(), self._options.retry_backoff)
+
+        log.info("%s: reading the log back from %s to learn what is there", queue.name, start)
+        try:
+            epoch = self._metadata.leader_epoch(*queue.name)
+            LookBack(connection, *queue.name, flight.identity.pid, start, finished, failed, leader_epoch=epoch)
+        except FencepostError as error:
+            failed(error)
+
+
+def _unsettled(queue: PartitionQueue) -> Iterator[Sent[Batch]]:
+    assert queue.flight is not None
+    return iter(queue.flight)

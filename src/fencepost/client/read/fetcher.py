@@ -1,0 +1,408 @@
+"""Fetches from all leaders at once and keeps a bounded amount ready: the reader's engine, without a thread of its own.
+
+`run_once` is a turn of one loop, as in the send thread, but it is the reader's caller who turns it, while nothing is
+ready. Per leader one request is under way, for all partitions of which not too much is ready; the next one leaves as
+soon as an answer is in, before it is decoded, so that the server and the line work while the caller does.
+
+What comes out are chunks: whole batches of one partition, those of aborted transactions and all markers left out, not
+decoded yet. A chunk says the position behind it; a partition is done when its position reaches the stop, never by
+counting (markers and compaction leave gaps).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from fencepost.client.cluster.brokers import Brokers
+from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
+from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.sockets import Network
+from fencepost.client.cluster.tenure import Tenure
+from fencepost.clock import Clock
+from fencepost.core.own.request import Held
+from fencepost.core.producers.read_committed import CommittedOnly
+from fencepost.errors import (
+    LEADER_IN_DOUBT,
+    CorruptBatch,
+    ErrorCode,
+    Fenced,
+    FencepostError,
+    ServerError,
+    TimedOut,
+    Unreachable,
+)
+from fencepost.kernel import check_batch, read_header
+from fencepost.kernel.control import is_abort
+from fencepost.kernel.header import split_batches
+from fencepost.types import Offset, TopicPartition
+from fencepost.wire import hot
+from fencepost.wire.apis import Key
+
+NEWEST_FETCH_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+_TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    read_committed: bool = True
+    partition_bytes: int = 2 << 20
+    """The most of one partition in one answer."""
+    request_bytes: int = 32 << 20
+    prefetch_bytes: int = 64 << 20
+    """Fetched and not yet handed to the caller: no more is asked for above it."""
+    max_wait: float = 0.5
+    """Seconds that a server may hold an answer back while there is nothing new."""
+    patience: float = 60.0
+    """Seconds that a partition is asked for without an answer before the reader gives up; the loop tries all that time.
+    While it is not asked for, because enough of it is ready or the caller is busy, no time passes."""
+
+
+class Chunk(NamedTuple):
+    partition: TopicPartition
+    batches: list[memoryview]
+    start: Offset
+    """Records before it are not to be shown: a server sends the whole batch that holds the asked offset."""
+    stop: Offset | None
+    next: Offset
+    """Where the partition goes on behind this chunk."""
+    size: int
+
+
+class Fetched:
+    """One partition that is being read."""
+
+    __slots__ = ("asked_since", "done", "fetching", "name", "not_before", "position", "ready", "stop")
+
+    def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
+        self.name = name
+        self.position = position
+        """Where the next fetch begins."""
+        self.stop = stop
+        self.ready = 0
+        """Bytes in chunks that the caller has not taken yet."""
+        self.fetching = False
+        self.not_before = now
+        self.asked_since: float | None = None
+        """When it was first asked for since its last answer, or would have been if its leader were there."""
+        self.done = stop is not None and position >= stop
+
+
+def _nobody_to_tell(cause: Fenced) -> None:
+    """Nothing is owned."""
+
+
+class Fetcher:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        options: FetchOptions,
+        network: Network,
+        clock: Clock,
+        partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]],
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._network = network
+        self._clock = clock
+        self._metadata = Metadata(backoff=settings.retry_backoff)
+        self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
+        self.tenure = Tenure(self.brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
+        self.brokers.on_lost = self.tenure.lost
+        self._calls: deque[Callable[[], None]] = deque()
+        self._partitions: dict[TopicPartition, Fetched] = {}
+        self._ready: deque[Chunk] = deque()
+        self._ready_bytes = 0
+        self._busy: set[Connection] = set()
+        self._error: FencepostError | None = None
+        self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
+        self._turned = clock.monotonic()
+        """When the last turn ended that fetches."""
+        self.begin(partitions)
+
+    def begin(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
+        """Reads these from here on, and hands out nothing that was fetched before."""
+        now = self._clock.monotonic()
+        self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
+        for name in self._partitions:
+            self._metadata.want(name.topic, now)
+        self._ready.clear()
+        self._ready_bytes = 0
+
+    def take(self) -> Chunk | None:
+        """The next chunk, if one is ready."""
+        if not self._ready:
+            if self._error is not None:
+                raise self._error
+            return None
+        chunk = self._ready.popleft()
+        self._ready_bytes -= chunk.size
+        self._partitions[chunk.partition].ready -= chunk.size
+        return chunk
+
+    @property
+    def is_done(self) -> bool:
+        """Every partition has reached its stop, and everything was taken."""
+        return not self._ready and all(fetched.done for fetched in self._partitions.values())
+
+    def run_once(self, timeout: float | None = None, *, fetches: bool = True) -> None:
+        """One turn; waits until something happens, at most `timeout` seconds."""
+        self._network.before_work()
+        while self._calls:
+            self._calls.popleft()()
+        now = self._clock.monotonic()
+        self._refresh_metadata(now)
+        moment = self.tenure.turn(now)
+        if fetches:
+            moment = min(moment, self._fetch(now))
+        if not self._metadata.due(now):
+            moment = min(moment, self._metadata.ask_at())
+        moment = min(moment, self.brokers.next_moment(now))
+        patience = max(0.0, moment - now)
+        self._network.poll(patience if timeout is None else min(timeout, patience))
+        now = self._clock.monotonic()
+        if fetches:
+            self._turned = now
+        self.brokers.check_deadlines(now)
+
+    def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
+        """Turns without fetching until something that was asked is answered, or raises TimedOut."""
+        deadline = self._clock.monotonic() + self._settings.request_timeout + longer
+        while not outcome.done():
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                last = self.brokers.last_error
+                raise TimedOut("no answer in time" + (f": {last}" if last is not None else ""))
+            self.run_once(left, fetches=False)
+
+    def ask(self, key: int, fields: Mapping[str, Any], at_most: int) -> Any:
+        """One question over the connection that owns what is read, and its answer."""
+        outcome: Future[Any] = Future()
+
+        def lost(error: FencepostError, left: bool) -> None:
+            outcome.set_exception(error)
+
+        self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most)
+        self.run_until(outcome)
+        if self.tenure.fenced is not None:
+            raise self.tenure.fenced
+        return outcome.result()
+
+    def call_soon(self, what: Callable[[], None]) -> None:
+        """From another thread: done in the next turn, by whoever turns."""
+        self._calls.append(what)
+        self._network.wake()
+
+    def close(self) -> None:
+        self.tenure.close()
+        self.brokers.close()
+        self._network.close()
+
+    def forget_sockets(self) -> None:
+        """In a forked child: what is open is the parent's."""
+        self._network.forget_sockets()
+
+    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
+        """What was fetched and not handed out yet is somebody else's to work on (OWN-9)."""
+        self._ready.clear()
+        self._ready_bytes = 0
+        self._error = cause
+        self.on_fenced(cause)
+
+    # --- asking ---
+
+    def _refresh_metadata(self, now: float) -> None:
+        if not self._metadata.due(now):
+            return
+        fields = question(self._metadata.wanted() or ())
+
+        def answered(answer: Any) -> None:
+            self._metadata.answered(answer, self._clock.monotonic())
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._metadata.failed(self._clock.monotonic())
+
+        try:
+            if self.brokers.ask_any(Key.METADATA, fields, answered, lost) is not None:
+                self._metadata.asked()
+        except FencepostError as error:
+            self._metadata.asked()
+            self._fail(error)
+
+    def _fetch(self, now: float) -> float:
+        """Asks every leader that has nothing of ours to do; when to look again."""
+        moment = float("inf")
+        wanted: dict[int, list[Fetched]] = {}
+        if now - self._turned >= self._options.patience:
+            # The caller was away for so long that what was asked may be lost for no other reason.
+            for fetched in self._partitions.values():
+                fetched.asked_since = None
+        if self._ready_bytes >= self._options.prefetch_bytes:
+            return moment
+        for fetched in self._partitions.values():
+            if fetched.done or fetched.fetching or fetched.ready > self._options.partition_bytes:
+                continue
+            if fetched.asked_since is not None:
+                give_up_at = fetched.asked_since + self._options.patience
+                if now >= give_up_at:
+                    self._fail(self._unheard(fetched))
+                    return now
+                moment = min(moment, give_up_at)
+            if now < fetched.not_before:
+                moment = min(moment, fetched.not_before)
+                continue
+            wanted.setdefault(self._metadata.leader(*fetched.name), []).append(fetched)
+        for leader, partitions in wanted.items():
+            connection = None if leader == NO_LEADER else self.brokers.of_node(leader)
+            if connection in self._busy:
+                continue
+            for fetched in partitions:
+                if fetched.asked_since is None:
+                    fetched.asked_since = now
+                    moment = min(moment, now + self._options.patience)
+            if leader == NO_LEADER:
+                self._metadata.distrust()
+            elif connection is not None:
+                self._ask(connection, partitions)
+        return moment
+
+    def _unheard(self, fetched: Fetched) -> FencepostError:
+        known = self._metadata.topics.get(fetched.name.topic)
+        if known is not None and known.error is not ErrorCode.NONE:
+            return ServerError(known.error, f"reading {fetched.name}")
+        last = self.brokers.last_error
+        return Unreachable(f"{fetched.name} could not be read for {self._options.patience:g} s: {last or 'no leader'}")
+
+    def _ask(self, connection: Connection, partitions: list[Fetched]) -> None:
+        options = self._options
+        by_topic: dict[str, list[hot.FetchPartition]] = {}
+        for fetched in partitions:
+            fetched.fetching = True
+            # With the epoch it is said at once who leads; without, a broker that is a follower by now would answer.
+            epoch = self._metadata.leader_epoch(*fetched.name)
+            asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes, epoch)
+            by_topic.setdefault(fetched.name.topic, []).append(asked)
+        request = hot.FetchRequest(
+            max_wait_ms=int(options.max_wait * 1000),
+            min_bytes=1,
+            max_bytes=options.request_bytes,
+            isolation_level=int(options.read_committed),
+            topics=[hot.FetchTopic(topic, None, asked) for topic, asked in by_topic.items()],
+        )
+        waiting = {fetched.name: fetched for fetched in partitions}
+
+        def answered(version: int, body: memoryview) -> None:
+            self._busy.discard(connection)
+            self._hear(waiting, hot.decode_fetch_response(version, body))
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self._busy.discard(connection)
+            for fetched in waiting.values():
+                self._later(fetched)
+
+        try:
+            version = connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
+        except FencepostError as error:
+            self._fail(error)
+            return
+        self._busy.add(connection)
+        body = hot.encode_fetch_request(version, request)
+        connection.request(Key.FETCH, version, [body], answered, lost, timeout=self._settings.request_timeout)
+
+    # --- hearing ---
+
+    def _hear(self, waiting: dict[TopicPartition, Fetched], response: hot.FetchResponse) -> None:
+        if response.error_code:
+            self._fail(ServerError(ErrorCode.of(response.error_code), "fetching"))
+            return
+        for topic in response.topics:
+            for part in topic.partitions:
+                fetched = waiting.pop(TopicPartition(topic.name or "", part.index), None)
+                if fetched is None:
+                    continue
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    fetched.fetching = False
+                    fetched.asked_since = None
+                    self._chunk(fetched, part)
+                elif code in _TRY_ELSEWHERE:
+                    self._metadata.distrust()
+                    self._later(fetched)
+                elif code.retriable:
+                    self._later(fetched)
+                else:
+                    self._fail(self._refused(fetched, part, code))
+        for fetched in waiting.values():
+            self._later(fetched)
+
+    def _chunk(self, fetched: Fetched, part: hot.FetchedPartition) -> None:
+        if self._partitions.get(fetched.name) is not fetched:
+            return  # asked for before it was begun anew
+        position, batches, size = fetched.position, [], 0
+        hidden = CommittedOnly(part.aborted or ())
+        try:
+            for buffer in part.records:
+                for batch in split_batches(buffer):
+                    header = read_header(batch)
+                    if header.next_offset <= position or _behind(header.base_offset, fetched.stop):
+                        position = max(position, header.next_offset)
+                        continue
+                    position = header.next_offset
+                    if header.is_control:
+                        check_batch(
+                            batch
+                        )  # what is passed over nobody looks at again: a damaged bit must not decide it
+                        if header.is_transactional and is_abort(batch):
+                            hidden.ends(header.pid, header.base_offset)
+                    elif not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional):
+                        batches.append(batch)
+                        size += header.size
+                    else:
+                        check_batch(batch)
+        except FencepostError as error:
+            self._fail(error)
+            return
+        if position == fetched.position:
+            if part.records and any(len(buffer) for buffer in part.records):
+                self._fail(CorruptBatch(f"{fetched.name} at {position}: not even one whole batch in the answer"))
+            return
+        start, fetched.position = fetched.position, Offset(position)
+        fetched.done = fetched.stop is not None and position >= fetched.stop
+        fetched.ready += size
+        self._ready_bytes += size
+        self._ready.append(Chunk(fetched.name, batches, start, fetched.stop, fetched.position, size))
+
+    def _refused(self, fetched: Fetched, part: hot.FetchedPartition, code: ErrorCode) -> ServerError:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return ServerError(
+                code,
+                f"{fetched.name} has no offset {fetched.position}"
+                + (f"; it begins at {part.log_start_offset}" if part.log_start_offset >= 0 else "")
+                + ": it was deleted, or never written; start elsewhere",
+            )
+        return ServerError(code, f"reading {fetched.name}")
+
+    def _kept_out(self, address: Address | None, error: FencepostError) -> None:
+        waiting = [fetched for fetched in self._partitions.values() if not fetched.done]
+        leaders = {self._metadata.brokers.get(self._metadata.leader(*fetched.name)) for fetched in waiting}
+        if address is None or address in leaders:
+            self._fail(error)
+
+    def _later(self, fetched: Fetched) -> None:
+        fetched.fetching = False
+        fetched.not_before = self._clock.monotonic() + self._settings.retry_backoff
+
+    def _fail(self, error: FencepostError) -> None:
+        """Raised to the caller, once everything that came before it was taken."""
+        if self._error is None:
+            self._error = error
+
+
+def _behind(offset: int, stop: int | None) -> bool:
+    return stop is not None and offset >= stop

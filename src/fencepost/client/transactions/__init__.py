@@ -1,0 +1,1 @@
+"""Transactions: the coordinator's requests, writers that share one transaction, progress topics."""

@@ -1,0 +1,278 @@
+"""The steps of a transaction, each a function of its own: init, add partitions, add offsets, end, describe.
+
+Client libraries bind a transaction to one process; the wire does not. Whoever has the identity (pid, epoch) may write
+into it, and one process may begin what another commits. These functions are what the Spark sink is made of, and any
+program that spreads one transaction over many processes.
+
+They wait out what waiting cures (a coordinator that moves or loads, CONCURRENT_TRANSACTIONS while a decision is being
+carried out) and repeat what may be repeated. `end` may be repeated as often as one likes: Kafka answers the same again.
+Never decide what became of a transaction by an error code: fence it with `init` and look at what readers see.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.routing import Routes
+from fencepost.core.producers.pid import Identity
+from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Offset, Pid, TopicPartition
+from fencepost.wire.apis import Key
+
+T = TypeVar("T")
+
+_CURED_BY_WAITING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_END_CURED_BY_WAITING: Final = _CURED_BY_WAITING | {ErrorCode.UNKNOWN_SERVER_ERROR}
+"""Kafka answers an EndTxn with that while somebody fences the name; asked again, it says who has it."""
+_END_VERSION: Final = 4
+"""Later versions bump the epoch at every end (KIP-890): here the next one is asked for where it matters, after a
+step that had to be repeated and may still be on its way."""
+_ADD_VERSION: Final = 3
+"""Later versions are for brokers among themselves."""
+_OFFSETS_VERSION: Final = 3
+"""Later versions count on an epoch that is new for every transaction."""
+
+
+class Member(NamedTuple):
+    """Who commits offsets; a group refuses members that it has replaced (KIP-447)."""
+
+    generation: int = -1
+    id: str = ""
+    instance_id: str | None = None
+
+
+NO_MEMBER: Final = Member()
+
+
+class TransactionState(NamedTuple):
+    state: str
+    """Kafka's word: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
+    identity: Identity
+    timeout_ms: Milliseconds
+
+
+class Steps(Protocol):
+    """What the producer needs of a coordinator."""
+
+    @property
+    def doubts(self) -> int:
+        """How many requests may have taken effect though nobody said so."""
+
+    def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
+    def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
+    def add_offsets(
+        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None: ...
+    def end(self, who: Identity, *, commit: bool) -> None: ...
+
+
+def abort_open(steps: Steps, who: Identity) -> None:
+    """Nothing is open under `who` any more, and nobody else is disturbed: to be done before it asks for the next epoch.
+
+    `init` aborts, too. But a coordinator below Kafka's transaction.version 2 does that under an epoch that it tells
+    nobody, answers CONCURRENT_TRANSACTIONS, and takes the repeated question for that of a producer that was replaced.
+    And it aborts whatever is open, a successor's transaction as well (KIP-360 compares the pid alone).
+    """
+    try:
+        steps.end(who, commit=False)
+    except FencepostError as error:
+        if error.code is not ErrorCode.INVALID_TXN_STATE:  # nothing was open
+            raise
+
+
+@dataclass(slots=True)
+class Transactional:
+    """A transactional id at its coordinator."""
+
+    routes: Routes
+    name: str
+    patience: float = 60.0
+    """Seconds for which waiting is tried."""
+    absent_patience: float | None = None
+    """Of these, how many for a topic or partition that the coordinator does not know; None: all."""
+    doubts: int = 0
+    """How many requests may have taken effect though nobody said so: no answer came, or one that told nothing. If none
+    was added meanwhile, the last answer is the whole truth."""
+    is_over: bool = False
+    """Its producer is closed: an errand that is still out asks nothing more, and opens no connection again."""
+    _channel: Channel | None = None
+    _aborts: int = 0
+    """How many were asked for."""
+
+    def go_by(self, routes: Routes) -> None:
+        """From now on the coordinator is asked this way."""
+        self.routes, self._channel = routes, None
+
+    def ask_first(self, coordinator: Channel) -> None:
+        """It is known by now who the coordinator is."""
+        self._channel = coordinator
+
+    def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity:
+        """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before.
+
+        With `who`, only if nobody else has taken the name since (KIP-360): otherwise PRODUCER_FENCED.
+        """
+        expected = who or Identity(NO_PID, NO_EPOCH)
+
+        def ask(channel: Channel) -> Identity:
+            fields = {
+                "transactional_id": self.name,
+                "transaction_timeout": timeout_ms,
+                "producer_id": expected.pid,
+                "producer_epoch": expected.epoch,
+            }
+            answer = channel.request(Key.INIT_PRODUCER_ID, fields, at_most=5).message
+            if answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise ServerError(
+                    ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                    f"the server allows no transaction of {timeout_ms} ms; "
+                    "ask for less, or raise its transaction.max.timeout.ms",
+                )
+            raise_for(answer.error_code, f"InitProducerId of {self.name!r}")
+            return Identity(Pid(answer.producer_id), Epoch(answer.producer_epoch))
+
+        return self._until_answered(ask)
+
+    def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are part of the transaction from now on; it begins with the first of them."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        aborts = self._aborts
+
+        def ask(channel: Channel) -> None:
+            if self._aborts != aborts:  # by another errand, while this one waited: repeated now, it begins another one
+                raise ServerError(ErrorCode.INVALID_TXN_STATE, f"a transaction of {self.name!r} was aborted meanwhile")
+            fields = {
+                "v3_and_below_transactional_id": self.name,
+                "v3_and_below_producer_id": who.pid,
+                "v3_and_below_producer_epoch": who.epoch,
+                "v3_and_below_topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
+            answer = channel.request(Key.ADD_PARTITIONS_TO_TXN, fields, at_most=_ADD_VERSION).message
+            errors = {
+                ErrorCode.of(row.partition_error_code): f"{topic.name}-{row.partition_index}"
+                for topic in answer.results_by_topic_v3_and_below
+                for row in topic.results_by_partition
+            }
+            errors.pop(ErrorCode.NONE, None)
+            if len(errors) > 1:
+                errors.pop(ErrorCode.OPERATION_NOT_ATTEMPTED, None)
+            for code, where in errors.items():
+                raise ServerError(code, f"adding {where} to a transaction of {self.name!r}")
+
+        self._until_answered(ask)
+
+    def add_offsets(
+        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+    ) -> None:
+        """Offsets of a group that count if, and only if, the transaction commits."""
+
+        def announce(channel: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "group_id": group,
+            }
+            answer = channel.request(Key.ADD_OFFSETS_TO_TXN, fields, at_most=_OFFSETS_VERSION).message
+            raise_for(answer.error_code, f"adding offsets of {group!r} to a transaction of {self.name!r}")
+
+        topics: dict[str, list[dict[str, object]]] = {}
+        for (topic, index), offset in offsets.items():
+            row = {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
+            topics.setdefault(topic, []).append(row | {"committed_metadata": ""})
+
+        def commit(_: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "group_id": group,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "generation_id": member.generation,
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
+            channel = self.routes.to(self.routes.coordinator(group))  # not the coordinator of the transaction
+            answer = channel.request(Key.TXN_OFFSET_COMMIT, fields, at_most=_OFFSETS_VERSION).message
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    raise_for(row.error_code, f"offset of {topic.name}-{row.partition_index} for group {group!r}")
+
+        self._until_answered(announce)
+        self._until_answered(commit)
+
+    def end(self, who: Identity, *, commit: bool) -> None:
+        """Commits or aborts; repeated until it is answered. Raises what the coordinator refuses it with."""
+        self._aborts += not commit
+
+        def ask(channel: Channel) -> None:
+            fields = {
+                "transactional_id": self.name,
+                "producer_id": who.pid,
+                "producer_epoch": who.epoch,
+                "committed": commit,
+            }
+            answer = channel.request(Key.END_TXN, fields, at_most=_END_VERSION).message
+            raise_for(answer.error_code, f"{'commit' if commit else 'abort'} of a transaction of {self.name!r}")
+
+        self._until_answered(ask, _END_CURED_BY_WAITING)
+
+    def describe(self) -> TransactionState | None:
+        """What the coordinator knows of the name, without disturbing anything; None if it does not know it."""
+
+        def ask(channel: Channel) -> TransactionState | None:
+            answer = channel.request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [self.name]}).message
+            found = answer.transaction_states[0]
+            if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            raise_for(found.error_code, f"describing transactional id {self.name!r}")
+            who = Identity(Pid(found.producer_id), Epoch(found.producer_epoch))
+            return TransactionState(found.transaction_state, who, int(found.transaction_timeout.total_seconds() * 1000))
+
+        return self._until_answered(ask)
+
+    def _until_answered(
+        self, ask: Callable[[Channel], T], cured_by_waiting: frozenset[ErrorCode] = _CURED_BY_WAITING
+    ) -> T:
+        began = time.monotonic()
+        pause = 0.002
+        while True:
+            if self.is_over:
+                raise Closed(f"the producer of {self.name!r} is closed")
+            try:
+                channel = self._channel  # which another errand of the same producer may give up meanwhile
+                if channel is None:
+                    channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
+                return ask(channel)
+            except FencepostError as error:
+                known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
+                self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
+                if not known or keeps_us_out(error) or time.monotonic() + pause > began + self._patience_with(error):
+                    raise
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    self._channel = None
+            time.sleep(pause)
+            pause = min(pause * 2, self.routes.settings.retry_backoff)
+
+    def _patience_with(self, error: FencepostError) -> float:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.absent_patience is not None:
+            return min(self.patience, self.absent_patience)
+        return self.patience

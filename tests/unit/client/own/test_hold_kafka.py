@@ -1,0 +1,69 @@
+"""Sessions on Apache Kafka, as far as it goes without one: which one an owner has (OWN-8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.claim import kafka as own_kafka
+from fencepost.client.own.hold_kafka import hold_on_kafka
+from fencepost.client.own.kafka_session import Session
+from fencepost.core.own.kafka_steps import Owned
+from fencepost.core.own.request import Held, demand
+from fencepost.core.producers.pid import Identity
+from fencepost.types import Epoch, Generation, Pid
+
+pytestmark = pytest.mark.unit
+
+TAKEN_INSTEAD = 6.0
+
+
+class Coordinated(Session):
+    """Its coordinator takes no short session."""
+
+    def begin(self) -> None:
+        self.seconds = max(self.seconds, TAKEN_INSTEAD)
+
+
+def test_a_holder_knows_the_session_that_the_broker_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watcher that goes by a shorter one ends the command between two signs of life (OWN-8)."""
+
+    def granted(*_: Any) -> Owned:
+        return Owned([Held("it", Generation(1), 1)], (Identity(Pid(7), Epoch(0)),))
+
+    monkeypatch.setattr(own_kafka, "Session", Coordinated)
+    monkeypatch.setattr(own_kafka.KafkaOwner, "_claimed", granted)
+    monkeypatch.setattr(own_kafka.KafkaOwner, "release_all", lambda _owner: None)
+    with hold_on_kafka(ClientSettings.of("127.0.0.1:1"), demand("jobs", ["it"], generation=1, session=0.5)) as held:
+        assert held.session == TAKEN_INSTEAD
+
+
+def test_a_waiting_claim_leaves_the_longer_session_of_an_owner_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked for 60 s may be silent for so long; and between two sessions it would be taken for gone (OWN-8)."""
+    sessions: list[Noted] = []
+
+    class Noted(Coordinated):
+        is_over = False
+
+        def begin(self) -> None:
+            sessions.append(self)
+
+        def close(self) -> None:
+            self.is_over = True
+
+    granted = iter("ab")
+
+    def claimed(*_: Any) -> Owned:
+        return Owned([Held(next(granted), Generation(1), 1)], (Identity(Pid(7), Epoch(0)),))
+
+    monkeypatch.setattr(own_kafka, "Session", Noted)
+    monkeypatch.setattr(own_kafka.KafkaOwner, "_claimed", claimed)
+    settings = ClientSettings.of("127.0.0.1:1")
+    with Routes(settings) as routes:
+        owner = own_kafka.KafkaOwner(settings, routes)
+        owner.claim(demand("jobs", ["a"], generation=1, session=60))
+        owner.claim(demand("jobs", ["b"], wait=5))
+    assert [(each.seconds, each.is_over) for each in sessions] == [(60, False)]

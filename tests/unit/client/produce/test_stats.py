@@ -1,0 +1,80 @@
+"""The queues and brokers of a producer can be seen: how much waits where, since when, who answers (PROD-5, PROD-6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.client.produce.stats import ProducerStats
+from fencepost.testing.clock import HandWoundClock
+from fencepost.testing.scripted import Api, Fate, ScriptedCluster
+from tests.support.stepped import SteppedProducer
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_partition_shows_its_depth_age_flight_retries_and_leader() -> None:
+    on = ScriptedCluster(HandWoundClock(), nodes=2, topics={"t": 2})
+    producer = SteppedProducer(on, request_timeout=1.0)
+    producer.send("t", b"first", partition=1)
+    producer.settle()
+    assert producer.sender.stats().partitions == ()
+    on.next(Api.PRODUCE, Fate.CUT)
+    on.latency = 0.5
+    for _ in range(3):
+        producer.send("t", b"x" * 100, partition=1)
+    producer.run_for(0.1)
+    (shown,) = producer.sender.stats().partitions
+    assert (shown.topic, shown.partition, shown.records, shown.in_flight, shown.leader) == ("t", 1, 3, 1, 1)
+    assert shown.retries == 0
+    assert 300 < shown.bytes == producer.sender.stats().bytes
+    assert shown.oldest == pytest.approx(0.1, abs=0.01)
+    producer.run_for(2.0)
+    producer.settle()
+    flight = producer.sender.queues._topics["t"].partitions[1].flight
+    assert flight is not None
+    assert flight.retries == 1
+    stats = producer.sender.stats()
+    assert (stats.records, stats.bytes) == (0, 0)
+    leader = next(each for each in stats.brokers if each.node == 1)
+    assert leader.is_ready
+    assert (leader.requests, leader.bytes) == (0, 0)
+    assert leader.last_answer == pytest.approx(0.5, abs=0.1)
+    assert leader.round_trip is not None
+
+
+def test_records_of_an_unknown_topic_are_seen_in_its_undesignated_queue() -> None:
+    on = ScriptedCluster(HandWoundClock())
+    on.creates_topics = False
+    producer = SteppedProducer(on)
+    producer.send("new", b"value")
+    producer.run_for(1.0)
+    (shown,) = producer.sender.stats().partitions
+    assert (shown.topic, shown.partition, shown.records, shown.leader) == ("new", -1, 1, None)
+    assert shown.oldest == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_partition_without_a_leader_is_seen_to_have_none() -> None:
+    on = ScriptedCluster(HandWoundClock(), topics={"t": 1})
+    producer = SteppedProducer(on)
+    producer.send("t", b"first")
+    producer.settle()
+    on.move_leader("t", 0, -1)
+    producer.send("t", b"stuck")
+    producer.run_for(2.0)
+    (shown,) = producer.sender.stats().partitions
+    assert (shown.leader, shown.records) == (None, 1)
+
+
+def test_the_hook_is_called_at_its_interval_and_may_raise() -> None:
+    heard: list[ProducerStats] = []
+
+    def hook(stats: ProducerStats) -> None:
+        heard.append(stats)
+        raise ValueError("the user's")
+
+    on = ScriptedCluster(HandWoundClock(), topics={"t": 1})
+    producer = SteppedProducer(on, on_stats=hook, stats_interval=2.0)
+    producer.send("t", b"value")
+    producer.run_for(9.0)
+    assert len(heard) == 4
+    assert heard[-1].records == 0
