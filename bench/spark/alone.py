@@ -9,11 +9,11 @@ from bench.spark.plan import PARTITIONS
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.ranges import Range, fetch
+from fencepost.client.transactions.targets import Target
 from fencepost.kernel import CODECS
 from fencepost.spark import arrow
-from fencepost.spark.fetch import Range, fetch
 from fencepost.spark.freeze import Encoding, encoded_batches
-from fencepost.spark.targets import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,10 +14,10 @@ from fencepost.cli import main
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
-from fencepost.spark import readiness
-from fencepost.spark.progress import TOPIC_PREFIX as SINKS
-from fencepost.spark.progress import ProgressTopic
-from fencepost.spark.targets import describe
+from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
+from fencepost.client.transactions.progress_topic import ProgressTopic
+from fencepost.client.transactions.targets import describe
+from fencepost.spark import check as readiness
 from tests.conftest import without_kafka
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster

@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 from fencepost import Admin
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.ranges import DataLost, Range
+from fencepost.client.transactions.shared_writer import Transaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
 from fencepost.spark.copy import Copy, Round, _name_of, _task
-from fencepost.spark.fetch import DataLost, Range
-from fencepost.spark.publish import Transaction
 from tests.support.committed import committed
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import fencepost
 import fencepost.spark
 from fencepost import Admin, SendFailed, ServerError
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.errors import ErrorCode
 from fencepost.spark.copy import Copy
-from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
 from tests.support.committed import committed_values
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
 from fencepost.kernel import encode_batch
 from fencepost.spark.permissions import try_name, try_read, try_write
-from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
-from fencepost.spark.publish import Links, PartitionWriter, Transaction
 from fencepost.types import TopicPartition
 from tests.support.committed import committed_values
 

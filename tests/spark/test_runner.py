@@ -13,11 +13,11 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.micro_batch import MicroBatch, Runner
+from fencepost.client.transactions.shared_writer import PartitionWriter, Transaction
 from fencepost.core.micro_batch import Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
-from fencepost.spark.publish import PartitionWriter, Transaction
-from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.types import TopicPartition
 from tests.support.committed import committed_values
 

@@ -165,7 +165,7 @@ def test_a_time_that_the_server_refuses_all_the_same_is_judged_again_with_more_d
     spark: SparkSession, servers: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes between freezing and publishing, and clocks differ."""
-    from fencepost.spark.targets import TimeLimits
+    from fencepost.client.transactions.targets import TimeLimits
 
     create(servers, name, message_timestamp_before_max_ms="3600000")
     create(servers, f"{name}-dead", partitions=1)
@@ -289,7 +289,7 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     spark: SparkSession, servers: str, name: str, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-4: the second attempt repeats nothing and leaves nothing out."""
-    from fencepost.spark import publishing
+    from fencepost.spark import publish_jobs as publishing
 
     create(servers, name, partitions=2)
     marker = tmp_path / "failed"
@@ -321,7 +321,7 @@ def test_a_query_that_is_stopped_while_it_publishes_gives_the_batch_up_and_write
     spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-4: `stop` cancels the job. That is no failure that another attempt cures, and Spark waits for the sink."""
-    from fencepost.spark import publishing
+    from fencepost.spark import publish_jobs as publishing
 
     source, target, marker = f"{name}-in", f"{name}-out", tmp_path / "publishing"
     fill(spark, ours, source, 300)
@@ -408,7 +408,7 @@ def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_t
     shuffled: bool,
 ) -> None:
     """PIPE-5: as from a topic of three partitions to one of three or six; PIPE-2: order is kept either way."""
-    from fencepost.spark import publishing
+    from fencepost.spark import publish_jobs as publishing
 
     source, target = f"{name}-in", f"{name}-out"
     fill(spark, ours, source, 3_000)
@@ -459,7 +459,7 @@ def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
     spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-2: the frozen blocks are lost between freeze and publish, and random rows differ when computed anew."""
-    from fencepost.spark import publishing
+    from fencepost.spark import publish_jobs as publishing
 
     create(ours, name)
     df = spark.range(0, 2_000, 1, 4).selectExpr("cast(uuid() as string) value")

@@ -13,11 +13,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.errors import ServerError
 from fencepost.kernel import decode_batch
-from fencepost.spark.fetch import DataLost, Range, fetch
-from fencepost.spark.options import parse
 from fencepost.spark.source import StreamReader
+from fencepost.spark.source_options import parse
 from tests.spark.test_source import NOW, fill
 
 pytestmark = pytest.mark.integration

@@ -135,7 +135,7 @@ def _replication(admin: Admin) -> Iterator[Finding]:
     """Of the topics that owners and sinks keep their state in."""
     from fencepost.client.manage.lasting import weak_topics
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
-    from fencepost.spark.progress import TOPIC_PREFIX as SINKS
+    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
 
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
     weak = list(weak_topics(admin, names))

@@ -39,7 +39,7 @@ def list_sinks(target: Target) -> None:
       fencepost sink list
       fencepost sink list --json
     """
-    from fencepost.spark.progress import TOPIC_PREFIX
+    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX
 
     settings = target.settings()
     with target.admin() as admin:
@@ -79,7 +79,7 @@ def reset(target: Target, name: str, yes: bool) -> None:
     """
     from fencepost.client.cluster.routing import Routes
     from fencepost.client.transactions.coordinator import Transactional
-    from fencepost.spark.progress import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 
     topic = TOPIC_PREFIX + check_name(name)
     confirm(f"forget what sink {name} has written, and fence whoever runs it?", yes)
@@ -94,7 +94,7 @@ def reset(target: Target, name: str, yes: bool) -> None:
 
 def _last(settings: ClientSettings, admin: Admin, name: str) -> Progress | None:
     from fencepost.client.cluster.routing import Routes
-    from fencepost.spark.progress import TOPIC_PREFIX, ProgressTopic
+    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, ProgressTopic
 
     with Routes(settings) as routes:
         try:

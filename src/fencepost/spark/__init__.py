@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fencepost.core.micro_batch import CalledTwice, Poisoned, Replaced, SinkNameInUse
+    from fencepost.spark.check import check
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
-    from fencepost.spark.readiness import check
     from fencepost.spark.sink import BatchReport, Sink
     from fencepost.spark.source import register
 
@@ -45,7 +45,7 @@ _HOME = {
     "Replaced": "fencepost.core.micro_batch",
     "Sink": "fencepost.spark.sink",
     "SinkNameInUse": "fencepost.core.micro_batch",
-    "check": "fencepost.spark.readiness",
+    "check": "fencepost.spark.check",
     "register": "fencepost.spark.source",
     "write": "fencepost.spark.jobs",
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from fencepost.client.read.ranges import Fetched, Range
 from fencepost.kernel import ColumnDecoder
 from fencepost.kernel.arrow import to_arrow
-from fencepost.spark.fetch import Fetched, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa

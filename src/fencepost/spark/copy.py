@@ -26,16 +26,16 @@ from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
+from fencepost.client.read.ranges import DataLost, Fetched, Range, fetch
+from fencepost.client.transactions.micro_batch import MicroBatch, Runner
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
+from fencepost.client.transactions.targets import describe
 from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
 from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
 from fencepost.kernel.header import DELETE_HORIZON
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
-from fencepost.spark.fetch import DataLost, Fetched, Range, fetch
-from fencepost.spark.publish import Links, PartitionWriter, Transaction
-from fencepost.spark.runner import MicroBatch, Runner
-from fencepost.spark.targets import describe
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from fencepost.client.transactions.targets import Target
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
-from fencepost.spark.targets import Target
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:

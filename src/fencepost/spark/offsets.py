@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, TypeAlias
 
-from fencepost.spark.fetch import DataLost, Range
+from fencepost.client.read.ranges import DataLost, Range
 
 Position: TypeAlias = Mapping[str, Mapping[int, int]]
 

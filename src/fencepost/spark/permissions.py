@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
 

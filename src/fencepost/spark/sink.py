@@ -22,10 +22,14 @@ from zlib import crc32
 from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import Compression
+from fencepost.client.transactions.micro_batch import MicroBatch, Runner
+from fencepost.client.transactions.shared_writer import Transaction
+from fencepost.client.transactions.targets import describe, describe_all, reached
 from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
-from fencepost.spark import columns, publishing, tuning
+from fencepost.spark import columns, tuning
+from fencepost.spark import publish_jobs as publishing
 from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
     SCHEMA,
@@ -36,9 +40,6 @@ from fencepost.spark.freeze import (
     manifest_of,
 )
 from fencepost.spark.origin import is_stopped, origin_of, query_of
-from fencepost.spark.publish import Transaction
-from fencepost.spark.runner import MicroBatch, Runner
-from fencepost.spark.targets import describe, describe_all, reached
 from fencepost.spark.workers import use_this_python
 from fencepost.types import TopicPartition
 

@@ -28,10 +28,11 @@ from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
+from fencepost.client.read.ranges import Range, fetch
+from fencepost.client.transactions import progress_topic as progress
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
-from fencepost.spark import arrow, offsets, progress
-from fencepost.spark.fetch import Range, fetch
-from fencepost.spark.options import Offsets, SourceOptions, parse
+from fencepost.spark import arrow, offsets
+from fencepost.spark.source_options import Offsets, SourceOptions, parse
 from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.read.ranges import Fetched, Range
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import arrow
-from fencepost.spark.fetch import Fetched, Range
 
 pytestmark = pytest.mark.unit
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fencepost.client.transactions.targets import Target, TimeLimits
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import RecordTooLarge
 from fencepost.kernel import CODECS, decode_batch, partition_for_key
 from fencepost.spark.freeze import Encoding, Entry, Frozen, Unwritable, compare, encoded_batches, manifest_of
-from fencepost.spark.targets import Target, TimeLimits
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -10,13 +10,13 @@ import pytest
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.ranges import Range, fetch
+from fencepost.client.transactions.micro_batch import MicroBatch, Runner
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
 from fencepost.core.micro_batch import StepFailed
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.kernel import BatchBuilder
-from fencepost.spark.fetch import Range, fetch
-from fencepost.spark.publish import Links, PartitionWriter, Transaction
-from fencepost.spark.runner import MicroBatch, Runner
 from fencepost.types import Epoch, Pid, TopicPartition
 
 pytestmark = pytest.mark.unit

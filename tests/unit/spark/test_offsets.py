@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fencepost.client.read.ranges import DataLost, Range
 from fencepost.spark import offsets
-from fencepost.spark.fetch import DataLost, Range
 
 pytestmark = pytest.mark.unit
 

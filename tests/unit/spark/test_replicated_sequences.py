@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.transactions.shared_writer import replicated_sequences
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import TimedOut
-from fencepost.spark.publish import replicated_sequences
 from fencepost.types import Epoch, Pid
 from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler

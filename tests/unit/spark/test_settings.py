@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.cluster.security import Sasl, Tls
+from fencepost.client.transactions.targets import reached
 from fencepost.errors import ConfigError
-from fencepost.spark.options import parse
-from fencepost.spark.targets import reached
+from fencepost.spark.source_options import parse
 
 pytestmark = pytest.mark.unit
 

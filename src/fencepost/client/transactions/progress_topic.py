@@ -13,10 +13,10 @@ from typing import Final
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.lasting import create_lasting_topic
+from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch import Progress
 from fencepost.errors import ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_batch, encode_batch
-from fencepost.spark.fetch import Range, fetch
 from fencepost.types import Milliseconds, TopicPartition
 
 TOPIC_PREFIX: Final = "__fencepost_sink."

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencepost.errors import ConfigError
-from fencepost.spark.options import EARLIEST, LATEST, Offsets, parse
+from fencepost.spark.source_options import EARLIEST, LATEST, Offsets, parse
 
 pytestmark = pytest.mark.unit
 

@@ -22,6 +22,20 @@ from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.progress_topic import (
+    TRANSACTIONAL_ID_PREFIX,
+    ProgressTopic,
+    check_name,
+    record_batch,
+)
+from fencepost.client.transactions.shared_writer import (
+    ABSENT_PATIENCE,
+    Links,
+    PartitionWriter,
+    Transaction,
+    replicated_sequences,
+)
+from fencepost.client.transactions.targets import refuse_absent
 from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
@@ -42,9 +56,6 @@ from fencepost.core.micro_batch import (
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.spark.progress import TRANSACTIONAL_ID_PREFIX, ProgressTopic, check_name, record_batch
-from fencepost.spark.publish import ABSENT_PATIENCE, Links, PartitionWriter, Transaction, replicated_sequences
-from fencepost.spark.targets import refuse_absent
 from fencepost.types import TopicPartition
 
 logger = logging.getLogger(__name__)

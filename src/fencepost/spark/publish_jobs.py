@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark import tuning
 from fencepost.spark.freeze import Entry, Manifest, compare
-from fencepost.spark.publish import Links, PartitionWriter, Transaction
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import weak_topics
 from fencepost.client.manage.results import NewTopic
+from fencepost.client.transactions.micro_batch import refuse_old_kafka
+from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, check_name
+from fencepost.client.transactions.targets import describe, reached
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.columns import refuse_connect
 from fencepost.spark.permissions import try_name, try_read, try_write
-from fencepost.spark.progress import TOPIC_PREFIX, check_name
-from fencepost.spark.runner import refuse_old_kafka
-from fencepost.spark.targets import describe, reached
 from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:
