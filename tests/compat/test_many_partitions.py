@@ -1,7 +1,7 @@
 """Real clients with 10,000 partitions: what they send stays well below the limits of the server, and works.
 
-The largest request of each API is printed: the limits in `server/net/router.py` and `wire/messages.py` come from here. With
-all 10,000 partitions, kafka-python's Fetch has 330 kB and ListOffsets 170 kB; librdkafka's SyncGroup has 40 kB.
+The largest request of each API is printed: the limits in `server/net/router.py` and `wire/messages.py` come from it.
+With all 10,000 partitions, kafka-python's Fetch has 330 kB and ListOffsets 170 kB; librdkafka's SyncGroup has 40 kB.
 """
 
 from __future__ import annotations

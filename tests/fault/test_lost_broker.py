@@ -17,7 +17,7 @@ from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
 from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.transactions.progress_topic import ProgressTopic
 from fencepost.client.transactions.targets import describe
-from fencepost.spark import check as readiness
+from fencepost.spark import readiness
 from tests.conftest import without_kafka
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster

@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, read_header
-from fencepost.log.compaction.job import swap
+from fencepost.log.compaction import swap
 from fencepost.log.partition import PartitionLog
 from fencepost.testing.files import Stopped
 from fencepost.types import Offset, Pid

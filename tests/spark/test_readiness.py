@@ -11,7 +11,7 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
-from fencepost.spark import check as readiness
+from fencepost.spark import readiness
 from tests.support.process import free_port
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ batch within a run, so somebody calls the sink, or another sink of its name, twi
 
 `Protocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look`, `Freeze` …) and is sent what
 came of it; a step that failed is thrown in as `StepFailed`. It never looks at an error code: whatever went wrong after
-the fence, the next turn fences and looks again. Whoever carries the steps out (`client/transactions/micro_batch.py`, or a test without
-a JVM) decides nothing.
+the fence, the next turn fences and looks again. Whoever carries the steps out (`client/transactions/micro_batch.py`,
+or a test without a JVM) decides nothing.
 
     ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ (from another run: Announce) ─▶ done
     │                              │ no, tries left

@@ -5,8 +5,7 @@ segment.py, index.py         a stretch of it: a file of batches, and the indexes
 reading.py, times.py         from an offset, and from a time, to bytes
 handles.py, index_cache.py   what all logs of a server share: open files, indexes in memory
 snapshot.py, snapshot_job.py, recovery.py    where to begin after a crash, and how
-retention.py                 which segments have had their time
-compaction.py, keeping.py    of each key the last record stays: the job, and the rule
-rewriting.py, swap.py, cleaned.py    its tools: a batch with records taken out, the exchange of segments, how far it is
+retention.py                 which segments are too old or too many
+compaction/                  keep the last record of each key
 files.py                     the few file operations all of it is made of, so that tests can fail them
 """

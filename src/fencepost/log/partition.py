@@ -32,8 +32,8 @@ from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
 from fencepost.log import retention, times
+from fencepost.log.compaction import job as compaction
 from fencepost.log.compaction.job import CompactionJob
-from fencepost.log.compaction.job import job as compaction
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles

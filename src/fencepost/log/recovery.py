@@ -18,7 +18,7 @@ from fencepost.core.producers.dedup import Batch, IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
-from fencepost.log.compaction.job import cleaned, swap
+from fencepost.log.compaction import cleaned, swap
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, write_all
 from fencepost.log.handles import Handles

@@ -4,24 +4,16 @@
     sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
     fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
 
-Theory of operation. Everything that decides stands in `core/micro_batch.py` and is tested there without a JVM. Here is what
-carries it out, one question per file:
+`core/micro_batch.py` decides everything, and its tests need no JVM. `client/transactions/` carries the steps out
+against a cluster. The modules here are those that know Spark, one question per file:
 
-    sink.py      the sink of foreachBatch                    source.py    Spark's data source
-    jobs.py      a batch DataFrame, once per job name        options.py   what a user may say to it
-    copy.py      topic to topic without decoding             offsets.py   which offsets a micro-batch covers
-    readiness.py is everything in place, everywhere?         fetch.py     record batches of a range of offsets
-    runner.py    the protocol's steps, against a cluster     arrow.py     record batches → Spark's columns
-    origin.py    a micro-batch's query, run and source offsets
-    columns.py   a DataFrame's columns, as the sink takes them
-    targets.py   what the target topics allow
-    freeze.py    rows → record batches, and their manifest
-    publishing.py, publish.py   who publishes; one partition, exactly once
-    progress.py  the sink's progress topic
-    tuning.py    Spark's own settings, while our jobs are planned
-    workers.py   which Python Spark's workers run
-    permissions.py   what a sink needs to be allowed
-    java.py      which Java Spark would take
+    source.py, source_options.py     Spark's data source, and its options
+    offsets.py, arrow.py             which offsets a micro-batch covers; record batches as Spark's columns
+    sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
+    origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink takes
+    freeze.py, publish_jobs.py       rows into record batches; publish them from the driver or from tasks
+    readiness.py, permissions.py     is everything in place, everywhere; what a sink must be allowed to do
+    tuning.py, workers.py, java.py   Spark's settings, its workers' Python, its Java
 """
 
 from __future__ import annotations
@@ -31,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fencepost.core.micro_batch import CalledTwice, Poisoned, Replaced, SinkNameInUse
-    from fencepost.spark.check import check
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
+    from fencepost.spark.readiness import check
     from fencepost.spark.sink import BatchReport, Sink
     from fencepost.spark.source import register
 
@@ -45,7 +37,7 @@ _HOME = {
     "Replaced": "fencepost.core.micro_batch",
     "Sink": "fencepost.spark.sink",
     "SinkNameInUse": "fencepost.core.micro_batch",
-    "check": "fencepost.spark.check",
+    "check": "fencepost.spark.readiness",
     "register": "fencepost.spark.source",
     "write": "fencepost.spark.jobs",
 }

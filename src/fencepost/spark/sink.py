@@ -1,6 +1,6 @@
 """The exactly-once sink: `df.writeStream.foreachBatch(Sink(servers, topic="b", name="enrich"))`.
 
-One transaction per micro-batch, shared by all tasks. What is to be done next is decided in `core/micro_batch.py`; here it is
+One transaction per micro-batch, shared by all tasks. `core/micro_batch.py` decides what is to be done next; here it is
 done: fence, look, freeze, publish, commit. The transaction is open only while publishing.
 
 Small micro-batches come back to the driver with their manifest and are published from there: a second Spark job would

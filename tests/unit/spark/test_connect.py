@@ -9,9 +9,9 @@ import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
-from fencepost.spark.check import check
 from fencepost.spark.copy import Copy
 from fencepost.spark.jobs import write
+from fencepost.spark.readiness import check
 from fencepost.spark.sink import Sink
 
 pytestmark = pytest.mark.unit

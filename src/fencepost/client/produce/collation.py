@@ -1,8 +1,8 @@
 """What is sent next: one batch of each partition into one request per leader (PROD-9), round after round while there is
 room in flight.
 
-What may be sent of a partition, again or for the first time, is decided in `core/producers/inflight.py`; here it is asked, for
-every queue that has something, with the topics taking turns (PROD-6).
+`core/producers/inflight.py` decides which batch of a partition is sent next, for the first time or again. This module
+asks it for every queue that holds something, and lets the topics take turns (PROD-6).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A record goes the shortest way that keeps the order:
 
 Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at
 most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are; and
-so does a partition inside its topic's share (`core/producers/sharing.py`). Records whose partition is not known yet, because
-their topic's are not or they are still to be serialized, count for their topic alone.
+so does a partition inside its topic's share (`core/producers/sharing.py`). Records whose partition is not known yet,
+because their topic's are not or they are still to be serialized, count for their topic alone.
 
 One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
 """

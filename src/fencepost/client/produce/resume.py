@@ -10,8 +10,8 @@ Per partition, when the first record for it comes:
              are what this producer's earlier lives have sent since the save, in order.
     skip     The first records that are sent are those again. They are compared, answered for, and not sent.
 
-`core/producers/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took from the log,
-and the log for what the server has forgotten.
+`core/producers/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took
+from the log, and the log for what the server has forgotten.
 """
 
 from __future__ import annotations

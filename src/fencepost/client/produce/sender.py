@@ -1,6 +1,6 @@
 """The send thread: one loop whose turn, `run_once`, can be stepped in a test (PROD-10).
 
-A turn, in the order of the source document's event loop, and who does it (in `client/sending/`):
+A turn, in the order of the source document's event loop, and who does it (in `client/produce/`):
 
     place        records whose topic's partitions became known go to their queues          `placing.py`
     metadata     asked for when due, without waiting for the answer (PROD-7)               `placing.py`
@@ -12,8 +12,8 @@ A turn, in the order of the source document's event loop, and who does it (in `c
                  answers settle their batches                                              `settling.py`
     deadlines    answers and connections that are overdue
 
-Everything a partition's batches go through is decided in `core/producers/inflight.py`. Apart from `Queues`, nothing here is
-shared with other threads: what they want of it they have it do, by `errands`.
+`core/producers/inflight.py` decides what a partition's batches go through. Apart from `Queues`, nothing here is shared
+with other threads: what they want of it they have it do, by `errands`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Reading: fetches from all leaders at once, and ranges of offsets from one."""
+"""Reading: fetches from all leaders at once, and ranges of offsets from one.
+
+fetcher.py   the reader's engine: fetches from all leaders, keeps a bounded amount ready
+ranges.py    the record batches of a range of offsets, as they stand in the log
+"""

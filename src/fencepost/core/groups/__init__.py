@@ -1,1 +1,8 @@
-"""The rules of consumer groups: the classic protocol, the one of KIP-848, assignors and committed offsets."""
+"""The rules of consumer groups: the classic protocol, the one of KIP-848, assignors and committed offsets.
+
+classic.py, classic_messages.py   JoinGroup, SyncGroup, Heartbeat, LeaveGroup; their requests and answers
+kip848.py, kip848_messages.py     ConsumerGroupHeartbeat; its requests and answers
+assignors.py                      which member reads which partition, where the server decides
+offsets.py                        the committed offsets of one group
+patterns.py                       regular expressions over topic names, matched in linear time
+"""

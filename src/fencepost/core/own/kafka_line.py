@@ -7,8 +7,8 @@ records and with the same function, and only that one claims:
     owners and claims in line that are gone (their session is over) do not count
     in order of arrival, a claim whose resources are all free gets them
 
-Who is gone is not in the records: the group coordinator says so (`client/own/kafka_session.py`). An answer that is wrong or late
-costs time or a place in the line, and never the fence: whoever goes ahead claims as everybody does.
+Who is gone is not in the records: the group coordinator says so (`client/own/kafka_session.py`). An answer that is
+wrong or late costs time or a place in the line, and never the fence: whoever goes ahead claims as everybody does.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Plan(NamedTuple):
     fence_then: tuple[str, ...]
     """Replaced by the records that hold now. The claimant is told when they are fenced, not before."""
     line: Mapping[str, WaitingRecord | None] = NO_LINE
-    """To be written with `records`: changes of the waiting claims' line (`core/own/kafka_line.py`); None takes one out."""
+    """Changes of the line of waiting claims (`core/own/kafka_line.py`), written with `records`; None removes one."""
 
 
 def judge(table: Table, me: Claimant, wanted: Sequence[Wanted], gone: Collection[str] = ()) -> Plan:

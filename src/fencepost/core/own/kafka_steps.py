@@ -18,7 +18,7 @@ all of it). Up to the commit nothing has happened; from the commit on the record
 and whoever comes next does what is left. It returns only after step 3, so of those that have returned at most one is
 not fenced.
 
-An owner has several write ids, one per lane (`core/own/kafka_records.py:write_ids`). All of them are initialised in step 1,
+An owner has several write ids, one per lane (`core/own/kafka_records.py:write_ids`). Step 1 initialises all of them,
 before a record names them, and from then on their owner asks for a next epoch only by naming the one it has. So a
 successor fences all of them by fencing each, in any order, before it returns.
 

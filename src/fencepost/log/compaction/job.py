@@ -24,8 +24,8 @@ from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
 from fencepost.log import snapshot as snapshots
+from fencepost.log.compaction import cleaned, swap
 from fencepost.log.compaction.cleaned import Cleaned
-from fencepost.log.compaction.job import cleaned, swap
 from fencepost.log.compaction.survivors import AbortedRanges, BatchFilter
 from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all

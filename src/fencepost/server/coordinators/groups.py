@@ -1,4 +1,4 @@
-"""The group coordinator: `core.groups.classic`, `core.groups.kip848` and `core.groups.offsets` on the loop, the store and the clock.
+"""The group coordinator: the rules of `core/groups/` on the loop, the store and the clock.
 
 Handlers call in; parked requests are futures; one timer serves all groups. Two rules carry the rest:
 
@@ -336,7 +336,7 @@ class Coordinator:
             await asyncio.wait(on_their_way)
 
     def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
-        """Offsets of an open transaction, which `server.coordinators.transactions` stores: undecided until it says otherwise."""
+        """Keep the offsets of an open transaction as undecided. The transaction coordinator stores them."""
         entry = self._groups.get(group_id) or self._create(group_id)
         entry.offsets.stage(pid, offsets)
 

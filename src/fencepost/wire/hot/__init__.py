@@ -8,6 +8,9 @@ version, in both directions.
 What nobody here uses is skipped when read and has its default when written: leader hints (current_leader,
 node_endpoints, diverging_epoch, snapshot_id, preferred_read_replica; our client looks into Metadata instead) and a
 follower's fields (cluster_id, replica_epoch, replica_directory_id, high_watermark).
+
+produce.py, fetch.py   the two messages, requests and responses
+pieces.py              the encodings that both share
 """
 
 from fencepost.wire.hot.fetch import (

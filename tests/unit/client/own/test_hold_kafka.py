@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.own.claim import kafka as own_kafka
+from fencepost.client.own import kafka as own_kafka
 from fencepost.client.own.hold_kafka import hold_on_kafka
 from fencepost.client.own.kafka_session import Session
 from fencepost.core.own.kafka_steps import Owned

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from fencepost.core.groups.classic import patterns as module
+from fencepost.core.groups import patterns as module
 from fencepost.core.groups.patterns import BadPattern, TopicPattern, matching
 
 pytestmark = pytest.mark.unit

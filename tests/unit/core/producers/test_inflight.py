@@ -299,7 +299,7 @@ def test_without_idempotence_one_batch_is_in_flight_and_doubt_ends_in_sending_ag
 
 
 class Partition:
-    """A server's partition in ten lines: the rule of `core/dedup` and a list."""
+    """A server's partition in ten lines: the rule of `core/producers/dedup.py` and a list."""
 
     def __init__(self) -> None:
         self.log: list[int] = []
