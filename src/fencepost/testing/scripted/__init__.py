@@ -8,8 +8,8 @@
     cluster.values("orders", 0)                # what is in the log
 
 Left alone it behaves as a Kafka broker does: the same rule for sequences (`core/producers/dedup.py`), the same error
-codes. A fate for the next request of an API, or a function that chooses one for every request, makes it misbehave. Time passes only
-in `poll`, and only as far as the next thing that happens.
+codes. A fate for the next request of an API, or a function that chooses one for every request, makes it misbehave.
+Time passes only in `poll`, and only as far as the next thing that happens.
 
 cluster, network, log, state, answers   the cluster, its connections, its partitions, its transactions, its answers
 fates                                   what a test can have happen to a request
