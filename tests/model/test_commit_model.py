@@ -365,7 +365,7 @@ def test_many_disturbances_at_random_leave_each_batch_in_the_log_once(data: st.D
     play(choose, disturbances=8, drivers=5)
 
 
-@pytest.mark.parametrize("disturbances", [1, 2, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("disturbances", [1, 2, pytest.param(3, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_a_checkpoint_restored_from_a_backup_loses_no_batch_without_an_error(disturbances: int) -> None:
     """PIPE-4: the batch that is planned anew has the number of one that is in the log, and other rows."""
     explore(lambda choose: play(choose, disturbances=disturbances, restored=True))
