@@ -1,4 +1,4 @@
-"""Time, as a value that is passed in, so that tests wind it by hand (`fencepost.testing.clock`)."""
+"""The clock: passed in as a value, so that tests can replace it (`fencepost.testing.clock`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fencepost.types import Milliseconds
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds that only rise: for timeouts."""
+        """Return seconds that never go back, for timeouts."""
 
     def now_ms(self) -> Milliseconds:
-        """Milliseconds since 1970: for the timestamps of records."""
+        """Return milliseconds since 1970, for timestamps of records."""
 
 
 class SystemClock:

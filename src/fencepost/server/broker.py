@@ -11,11 +11,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from fencepost.clock import Clock, SystemClock
 from fencepost.core.fetch_sessions import FetchSessions
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
-from fencepost.server.clock import Clock, SystemClock
 from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import Coordinator
 from fencepost.server.coordinators.pids import PidAllocator

@@ -14,8 +14,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, TypeVar
 
+from fencepost.clock import Clock
 from fencepost.errors import FencepostError
-from fencepost.server.clock import Clock
 from fencepost.types import Milliseconds
 
 logger = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, Unpack
 
+from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
-from fencepost.server.clock import Clock
 from fencepost.server.health import Health, Trouble
 from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test winds it."""
+"""A clock that stands still until a test advances it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START_MS = 1_700_000_000_000
 
 
 class HandWoundClock:
-    """Both of its times move together, and only by `advance`."""
+    """A replacement for `fencepost.clock.SystemClock`; only `advance` moves its two times, and both together."""
 
     def __init__(self) -> None:
         self._elapsed = 0.0
@@ -20,5 +20,5 @@ class HandWoundClock:
         return START_MS + round(self._elapsed * 1000)
 
     def advance(self, seconds: float) -> None:
-        assert seconds >= 0, "time only rises"
+        assert seconds >= 0, "time never goes back"
         self._elapsed += seconds

@@ -12,13 +12,13 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fencepost.clock import Clock
 from fencepost.core.producers.dedup import Accept, Verdict
 from fencepost.errors import StorageError
 from fencepost.kernel.header import BatchHeader
 from fencepost.log.files import Files
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
-from fencepost.server.clock import Clock
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.storage.space import Space, is_full
 from fencepost.types import Milliseconds, Offset, TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from fencepost.clock import Clock
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.server.clock import Clock
 from fencepost.server.storage.topics import Topic
 
 _COUNT_SECONDS: Final = 1.0

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fencepost.clock import Clock
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import Files
-from fencepost.server.clock import Clock
 
 logger = logging.getLogger(__name__)
 

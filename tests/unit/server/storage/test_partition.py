@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.clock import SystemClock
 from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
-from fencepost.server.clock import SystemClock
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Disk, Partition
 from fencepost.server.storage.store import Store
