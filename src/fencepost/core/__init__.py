@@ -10,5 +10,5 @@ fetch_sessions.py    server: what a client reads and was told; which partitions 
 topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker is asked what any can answer, and when a second one is
 replication.py       client: how many replicas fencepost's own topics have
-notices.py, repeats.py   when to report what happens again and again
+repeats.py           a limit on log lines about things that keep happening
 """

@@ -1,8 +1,8 @@
-"""What the server tells its operator, line by line on stderr; whoever does not read it holds up nobody.
+"""The server's log lines on stderr, written by a thread so that the loop never waits for stderr's reader.
 
-Lines wait in a bounded queue for a thread that writes them: stderr may be a pipe that nobody reads, or a slow disk, and
-the loop must not wait for either. Lines of the same kind, such as one for each of a thousand broken connections, are
-counted after the first few; how many there were is said once. If the queue is full, lines are dropped and counted.
+Lines wait for the thread in a bounded queue: stderr may be a pipe that nobody reads, or a slow disk. When the queue is
+full, further lines are dropped and counted. Of similar lines, such as one for each of a thousand broken connections,
+only the first few are written; a summary line later says how many more there were.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from typing import Final, NamedTuple
 from fencepost.core.repeats import Repeats
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+FIRST_LINES: Final = 10
+_PERIOD_SECONDS: Final = 10.0
+"""In each period the first `FIRST_LINES` lines of a kind are written; then a summary follows."""
 _MOST_LINES: Final = 1000
-"""That wait to be written."""
+"""Limit of the queue."""
 _CLOSE_SECONDS: Final = 1.0
-"""How long the end of the process waits for them."""
+"""How long `close` waits for queued lines to be written."""
 _LOOK_SECONDS: Final = 1.0
 
 
 def report_to_stderr(level: int) -> None:
-    """For a process that is a server and nothing else: its log goes to stderr, from this level on."""
+    """Log to stderr from `level` on; only for a process that is a server and nothing else."""
     target = logging.StreamHandler()
     target.setFormatter(logging.Formatter(FORMAT))
     logging.basicConfig(level=level, handlers=[Reporter(target)])
@@ -35,18 +38,18 @@ class _Kind(NamedTuple):
     logger: str
     level: int
     text: str
-    """Before anything is filled in."""
+    """The message before its arguments are filled in."""
 
 
 class Reporter(logging.Handler):
-    """Hands lines to `target` in a thread."""
+    """A log handler that passes lines to `target` in a thread."""
 
     def __init__(self, target: logging.Handler, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._target = target
         self._monotonic = monotonic
         self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
-        self._repeats = Repeats[_Kind]()  # guarded by the handler's lock
+        self._repeats = Repeats[_Kind](FIRST_LINES, _PERIOD_SECONDS)  # guarded by the handler's lock
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="fencepost-report", daemon=True)
         self._thread.start()
@@ -57,12 +60,12 @@ class Reporter(logging.Handler):
         if self._lines.qsize() >= _MOST_LINES:
             self._dropped += 1
             return
-        # Now, because what the arguments say may change before the line is written.
+        # Format now, because the arguments may change before the thread writes the line.
         record.msg, record.args = record.getMessage(), None
         self._lines.put(record)
 
     def close(self) -> None:
-        """Write what waits, unless nobody reads it."""
+        """Wait a moment for queued lines to be written; give up if nobody reads stderr."""
         self._lines.put(None)
         self._thread.join(_CLOSE_SECONDS)
         super().close()
@@ -79,13 +82,13 @@ class Reporter(logging.Handler):
                     ended = True
                 else:
                     self._target.handle(line)
-            self._say_what_was_left_out(ended=ended)
+            self._summarize(ended=ended)
 
-    def _say_what_was_left_out(self, *, ended: bool) -> None:
+    def _summarize(self, *, ended: bool) -> None:
         with self.lock or threading.Lock():
-            due = self._repeats.due(self._monotonic(), all_of_them=ended)
+            unwritten = self._repeats.end_periods(self._monotonic(), all_of_them=ended)
             dropped, self._dropped = self._dropped, 0
-        for kind, count in due:
+        for kind, count in unwritten:
             self._target.handle(_line(kind.logger, kind.level, f"{count} more like this: {kind.text}"))
         if dropped:
             self._target.handle(_line(__name__, logging.WARNING, f"{dropped} lines were dropped: stderr was not read"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import fencepost
-from fencepost.core.notices import INTERVAL
+from fencepost.client.cluster.brokers import REPORT_SECONDS
 from fencepost.errors import BufferFull, TimedOut, Undelivered
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster
@@ -34,9 +34,9 @@ def test_the_first_failed_connection_is_a_warning_and_later_ones_come_at_interva
     (first,) = warnings(caplog)
     assert "10.0.0.1:9092" in first
     assert "nothing listens" in first
-    producer.run_for(INTERVAL / 2)
+    producer.run_for(REPORT_SECONDS / 2)
     assert warnings(caplog) == [first]
-    producer.run_for(2 * INTERVAL)
+    producer.run_for(2 * REPORT_SECONDS)
     assert 2 < len(warnings(caplog)) < 5
 
 

@@ -1,35 +1,58 @@
-"""Lines that repeat: the first few are written, the rest is counted, and none is lost from the count."""
+"""Repeated events: the first few of a period are reported, the rest is counted, and none is lost from the count."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.repeats import FIRST, WHILE_SECONDS, Repeats
+from fencepost.core.repeats import Repeats
 
 pytestmark = pytest.mark.unit
 
+FIRST = 10
+SECONDS = 10.0
+events = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.0, 3 * SECONDS)), max_size=40)
 
-def test_the_first_few_are_written_and_the_rest_is_counted() -> None:
-    repeats = Repeats[str]()
-    written = [repeats.admit("a", 0.0) for _ in range(1200)]
-    assert written == [True] * FIRST + [False] * (1200 - FIRST)
+
+def test_the_first_few_are_reported_and_the_rest_is_counted() -> None:
+    repeats = Repeats[str](FIRST, SECONDS)
+    reported = [repeats.admit("a", 0.0) for _ in range(1200)]
+    assert reported == [True] * FIRST + [False] * (1200 - FIRST)
     assert repeats.admit("b", 0.0)
-    assert repeats.due(WHILE_SECONDS / 2) == []
-    assert repeats.due(WHILE_SECONDS) == [("a", 1200 - FIRST)]
-    assert repeats.admit("a", WHILE_SECONDS)
+    assert repeats.end_periods(SECONDS / 2) == []
+    assert repeats.end_periods(SECONDS) == [("a", 1200 - FIRST)]
+    assert repeats.admit("a", SECONDS)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=200))
-def test_every_line_is_written_or_counted(lines: list[tuple[str, float]]) -> None:
-    repeats = Repeats[str]()
-    written, counted = Counter[str](), Counter[str]()
-    for kind, now in sorted(lines, key=lambda line: line[1]):
-        counted.update(dict(repeats.due(now)))
-        written[kind] += repeats.admit(kind, now)
-    counted.update(dict(repeats.due(100.0, all_of_them=True)))
-    assert written + counted == Counter(kind for kind, _ in lines)
-    assert all(count <= FIRST * 4 for count in written.values())
+def test_every_event_is_reported_or_counted(happened: list[tuple[str, float]]) -> None:
+    repeats = Repeats[str](FIRST, SECONDS)
+    reported, counted = Counter[str](), Counter[str]()
+    for kind, now in sorted(happened, key=lambda event: event[1]):
+        counted.update(dict(repeats.end_periods(now)))
+        reported[kind] += repeats.admit(kind, now)
+    counted.update(dict(repeats.end_periods(100.0, all_of_them=True)))
+    assert reported + counted == Counter(kind for kind, _ in happened)
+    assert all(count <= FIRST * 4 for count in reported.values())
+
+
+@given(events)
+def test_a_limit_of_one_reports_at_once_and_then_once_per_period(happened: list[tuple[str, float]]) -> None:
+    happened.sort(key=lambda event: event[1])
+    repeats = Repeats[str](1, SECONDS)
+    reported = []
+    for kind, at in happened:
+        repeats.end_periods(at)
+        if repeats.admit(kind, at):
+            reported.append((kind, at))
+    for kind in "ab":
+        all_of_it = [at for what, at in happened if what == kind]
+        times = [at for what, at in reported if what == kind]
+        assert times[:1] == all_of_it[:1]
+        assert all(later - earlier >= SECONDS for earlier, later in pairwise(times))
+        # No event goes unreported for longer than the period.
+        assert all(any(0 <= at - known < SECONDS for known in times) for at in all_of_it)

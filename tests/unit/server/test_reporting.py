@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencepost.core.repeats import FIRST
-from fencepost.server.reporting import _MOST_LINES, Reporter
+from fencepost.server.reporting import _MOST_LINES, FIRST_LINES, Reporter
 
 pytestmark = pytest.mark.unit
 
@@ -48,10 +47,10 @@ def close(logger: logging.Logger) -> None:
 
 
 def test_lines_arrive_in_order(logger: logging.Logger, target: Target) -> None:
-    for number in range(FIRST):
+    for number in range(FIRST_LINES):
         logger.warning("line %d", number)
     close(logger)
-    assert target.lines == [f"line {number}" for number in range(FIRST)]
+    assert target.lines == [f"line {number}" for number in range(FIRST_LINES)]
 
 
 def test_lines_of_one_kind_are_counted_and_not_repeated(logger: logging.Logger, target: Target) -> None:
@@ -59,7 +58,7 @@ def test_lines_of_one_kind_are_counted_and_not_repeated(logger: logging.Logger, 
         logger.warning("closing %s", number)
     logger.warning("something else")
     close(logger)
-    assert target.lines == [*(f"closing {number}" for number in range(FIRST)), "something else", "1190 more like this: closing %s"]  # fmt: skip  # noqa: E501
+    assert target.lines == [*(f"closing {number}" for number in range(FIRST_LINES)), "something else", "1190 more like this: closing %s"]  # fmt: skip  # noqa: E501
 
 
 def test_whoever_logs_never_waits_and_what_does_not_fit_is_counted(logger: logging.Logger, target: Target) -> None:

@@ -19,12 +19,14 @@ from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.clock import Clock
 from fencepost.core.broker_choice import Hedge, by_load
-from fencepost.core.notices import Notices
+from fencepost.core.repeats import Repeats
 from fencepost.errors import FencepostError
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 2.0
+REPORT_SECONDS: Final = 30.0
+"""Seconds between two log lines about the same broker that cannot be reached."""
 
 KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
 """The broker that does not let us in, or None where nobody is left who does; and why."""
@@ -89,7 +91,7 @@ class Brokers:
         self._refusals: dict[Address, FencepostError] = {}
         self._questions: list[_Question] = []
         """Those of `ask_any` that are not answered yet."""
-        self._notices: Notices[Address] = Notices()
+        self._reports = Repeats[Address](1, REPORT_SECONDS)
         self._random = random.Random()
         self.offers_own: bool | None = None
         """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
@@ -205,7 +207,8 @@ class Brokers:
         self.last_error = error
         failures = self._failures[address] = self._failures.get(address, 0) + 1
         wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
-        self._not_before[address] = self._clock.monotonic() + wait * self._random.uniform(0.8, 1.2)
+        now = self._clock.monotonic()
+        self._not_before[address] = now + wait * self._random.uniform(0.8, 1.2)
         self._metadata.distrust()
         if self.on_lost is not None:
             self.on_lost(connection, error)
@@ -215,7 +218,8 @@ class Brokers:
             self._refusals[address] = error
         else:
             self._refusals.pop(address, None)
-            if not connection.versions and self._notices.is_due(address, self._clock.monotonic()):
+            self._reports.end_periods(now)
+            if not connection.versions and self._reports.admit(address, now):
                 logger.warning("%s; trying again", error)  # nobody should have to wait for a timeout to hear of it
         self._tell_who_is_kept_out(address)
 
