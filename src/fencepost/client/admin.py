@@ -19,7 +19,7 @@ from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.checks import check_names, check_text
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes, unknown_topic
 from fencepost.client.cluster.settings import ClientSettings, Servers
 from fencepost.client.manage.groups import Groups
@@ -437,7 +437,7 @@ class Admin(Closing):
                 answered.append(partition)
         return answered
 
-    def _ask_leader(self, leader: Broker, key: Key, fields: Mapping[str, Any], topic: str) -> Any:
+    def _ask_leader(self, leader: BrokerNode, key: Key, fields: Mapping[str, Any], topic: str) -> Any:
         """One that has died is one that moves: the cluster, which has just named it, will name another."""
         try:
             return self._routes.to(leader).request(key, fields).message
@@ -495,8 +495,8 @@ class Admin(Closing):
             time.sleep(settings.retry_backoff)
 
 
-def _broker(found: Any) -> Broker:
-    return Broker(found.broker_id, found.host, found.port, found.rack)
+def _broker(found: Any) -> BrokerNode:
+    return BrokerNode(found.broker_id, found.host, found.port, found.rack)
 
 
 def _failure(name: str, result: Any, what: str) -> _Failure | None:

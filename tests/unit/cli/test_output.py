@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.cli.output import Column, plain, show_json, show_table, when
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.manage.results import OffsetAt
 from fencepost.types import TopicPartition
 
@@ -44,7 +44,7 @@ def test_at_a_terminal_names_are_not_taken_for_markup(
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (Broker(1, "h", 2), {"id": 1, "host": "h", "port": 2, "rack": None}),
+        (BrokerNode(1, "h", 2), {"id": 1, "host": "h", "port": 2, "rack": None}),
         (TopicPartition("t", 3), {"topic": "t", "partition": 3}),
         ({0: (1, 2)}, {"0": [1, 2]}),
         (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
@@ -56,7 +56,7 @@ def test_results_become_json_with_their_field_names(value: Any, expected: Any) -
 
 
 def test_json_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
-    show_json((Broker(1, "h", 2),))
+    show_json((BrokerNode(1, "h", 2),))
     assert json.loads(capsys.readouterr().out) == [{"id": 1, "host": "h", "port": 2, "rack": None}]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.client.admin import EARLIEST, LATEST
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.manage.groups import read_assignment
 from fencepost.client.manage.results import GroupOffset, NewTopic, OffsetAt, OffsetChange
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
@@ -342,7 +342,7 @@ def test_configs_say_where_each_value_comes_from() -> None:
 
 def test_a_group_is_described_and_read_at_its_coordinator(groups: FakeCluster) -> None:
     admin = groups.admin()
-    assert admin.describe_group("billing").coordinator == Broker(2, "fake", 9002)
+    assert admin.describe_group("billing").coordinator == BrokerNode(2, "fake", 9002)
     assert admin.group_offsets("billing") == (
         GroupOffset("orders", 0, 3, 9),  # type: ignore[arg-type]
         GroupOffset("orders", 1, 5, 9),  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerNode:
     """One node of the cluster."""
 
     id: int

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fencepost.client.cluster.blocking import Answer, Channel, raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
-from fencepost.client.cluster.metadata import Broker, question
+from fencepost.client.cluster.metadata import BrokerNode, question
 from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.core.broker_choice import Hedge
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -46,7 +46,7 @@ _CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
 class ClusterView(NamedTuple):
     """One Metadata answer, as far as routing needs it."""
 
-    brokers: Mapping[int, Broker]
+    brokers: Mapping[int, BrokerNode]
     controller: int
     cluster_id: str | None
     topics: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Routes(Closing):
             known = self._channels.setdefault(address, fresh)
         return known
 
-    def to(self, broker: Broker) -> Channel:
+    def to(self, broker: BrokerNode) -> Channel:
         return self.channel(Address(broker.host, broker.port))
 
     def any(self) -> Channel:
@@ -149,7 +149,7 @@ class Routes(Closing):
         answer = self.ask(Key.METADATA, question(topics)).message
         raise_for(getattr(answer, "error_code", 0), "asking for metadata")
         return ClusterView(
-            {b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
+            {b.node_id: BrokerNode(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
             getattr(answer, "controller_id", -1),
             getattr(answer, "cluster_id", None),
             answer.topics,
@@ -182,11 +182,11 @@ class Routes(Closing):
 
         return self.whoever(answering, [Address(broker.host, broker.port) for broker in brokers])
 
-    def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[Broker, list[int]]:
+    def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[BrokerNode, list[int]]:
         """Each leader with the partitions it leads, of those asked for (None: all)."""
         view, found = self.topic(topic)
         by_index = {partition.partition_index: partition for partition in found.partitions}
-        led: dict[Broker, list[int]] = {}
+        led: dict[BrokerNode, list[int]] = {}
         for index in sorted(by_index) if partitions is None else partitions:
             if index not in by_index:
                 raise ServerError(
@@ -199,30 +199,30 @@ class Routes(Closing):
             led.setdefault(leader, []).append(index)
         return led
 
-    def coordinator(self, group: str) -> Broker:
+    def coordinator(self, group: str) -> BrokerNode:
         """The broker that keeps the group."""
         return self._coordinator(group, 0, f"group {group!r}")
 
-    def transaction_coordinator(self, name: str) -> Broker:
+    def transaction_coordinator(self, name: str) -> BrokerNode:
         """The broker that keeps the transactional id."""
         return self._coordinator(name, 1, f"transactional id {name!r}")
 
-    def transaction_coordinators(self, names: Sequence[str]) -> dict[str, Broker]:
+    def transaction_coordinators(self, names: Sequence[str]) -> dict[str, BrokerNode]:
         """The brokers that keep these transactional ids, with one question where the server takes several."""
         answer = self.ask(Key.FIND_COORDINATOR, {"key": names[0], "key_type": 1, "coordinator_keys": list(names)})
         if answer.version < _SEVERAL_KEYS:
             return {name: self.transaction_coordinator(name) for name in names}
         for found in answer.message.coordinators:
             raise_for(found.error_code, f"finding the coordinator of {found.key!r}", found.error_message)
-        return {found.key: Broker(found.node_id, found.host, found.port) for found in answer.message.coordinators}
+        return {found.key: BrokerNode(found.node_id, found.host, found.port) for found in answer.message.coordinators}
 
-    def _coordinator(self, key: str, key_type: int, what: str) -> Broker:
+    def _coordinator(self, key: str, key_type: int, what: str) -> BrokerNode:
         # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
         answer = self.ask(Key.FIND_COORDINATOR, {"key": key, "key_type": key_type, "coordinator_keys": [key]})
         found = answer.message.coordinators[0] if answer.version >= _SEVERAL_KEYS else answer.message
         message = getattr(found, "error_message", None)
         raise_for(found.error_code, f"finding the coordinator of {what}", message)
-        return Broker(found.node_id, found.host, found.port)
+        return BrokerNode(found.node_id, found.host, found.port)
 
     def retried(self, call: Callable[[], T]) -> T:
         """`call` again and again while its error is one that waiting cures and there is time."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.results import (
     GroupDescription,
@@ -61,7 +61,7 @@ class Groups:
                 )
         return tuple(found[name] for name in sorted(found))
 
-    def _list_at(self, broker: Broker) -> Any:
+    def _list_at(self, broker: BrokerNode) -> Any:
         answer = self._routes.to(broker).request(Key.LIST_GROUPS, {}).message
         raise_for(answer.error_code, "listing groups")
         return answer

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.types import Epoch, Generation, Milliseconds, Offset, Pid, Sequence, TopicPartition
 
 
@@ -15,7 +15,7 @@ class ClusterDescription:
     cluster_id: str
     controller: int
     """Node id; −1 where there is none at the moment."""
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class GroupDescription:
     state: str
     kind: str
     assignor: str
-    coordinator: Broker
+    coordinator: BrokerNode
     members: tuple[GroupMember, ...]
 
 
@@ -212,5 +212,5 @@ class TransactionDescription:
     epoch: Epoch
     timeout_ms: Milliseconds
     started_ms: Milliseconds | None
-    coordinator: Broker
+    coordinator: BrokerNode
     partitions: tuple[TopicPartition, ...]

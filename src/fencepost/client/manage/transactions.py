@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.results import ProducerState, TransactionDescription, TransactionSummary
 from fencepost.client.transactions.coordinator import Transactional
@@ -40,7 +40,7 @@ class Transactions:
                 found[summary.name] = summary
         return tuple(found[name] for name in sorted(found))
 
-    def _list_at(self, broker: Broker, states: list[str]) -> list[TransactionSummary]:
+    def _list_at(self, broker: BrokerNode, states: list[str]) -> list[TransactionSummary]:
         channel = self._routes.to(broker)
         answer = channel.request(
             Key.LIST_TRANSACTIONS, {"state_filters": states, "producer_id_filters": [], "duration_filter": -1}
@@ -62,7 +62,7 @@ class Transactions:
             for row in answer.transaction_states
         ]
 
-    def _started(self, broker: Broker, names: list[str]) -> dict[str, Milliseconds]:
+    def _started(self, broker: BrokerNode, names: list[str]) -> dict[str, Milliseconds]:
         """When each began; one that has ended meanwhile is left out."""
         answer = self._routes.to(broker).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": names}).message
         return {

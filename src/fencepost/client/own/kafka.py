@@ -23,7 +23,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Final
 
-from fencepost.client.cluster.metadata import Broker
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka_line import wait_in_line
@@ -82,7 +82,7 @@ class KafkaOwner:
         self._aborted: Identity | None = None
         """The epoch under which nothing is open, since it is to be replaced."""
         self._lane_count = lanes
-        self._coordinators: dict[int, Broker | None] = {}
+        self._coordinators: dict[int, BrokerNode | None] = {}
         """Of the lanes, by number: chosen with the first claim."""
         self._lane_steps: list[Transactional] = []
         self.lanes: tuple[WriteId, ...] = ()
