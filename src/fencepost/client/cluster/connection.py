@@ -30,7 +30,7 @@ Lost: TypeAlias = Callable[[FencepostError, bool], None]
 """Why, and whether anything of the request may have left."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     DIALLING = "dialling"
     NEGOTIATING = "negotiating"
     AUTHENTICATING = "authenticating"
@@ -93,7 +93,7 @@ class Connection:
         clock: Callable[[], float],
     ) -> None:
         self.address = address
-        self.state = State.DIALLING
+        self.state = ConnectionState.DIALLING
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.throttled_until = float("-inf")
         self.window = Window()
@@ -121,7 +121,7 @@ class Connection:
 
     @property
     def is_ready(self) -> bool:
-        return self.state is State.READY
+        return self.state is ConnectionState.READY
 
     @property
     def is_fencepost(self) -> bool:
@@ -200,7 +200,7 @@ class Connection:
 
     @property
     def next_deadline(self) -> float:
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return float("inf")
         overdue_at = self._pending[0].deadline if self._pending else float("inf")
         if self._leaving:
@@ -226,7 +226,7 @@ class Connection:
 
     def close(self, error: FencepostError | None = None) -> None:
         """Everything unanswered is lost. Without an error it is the user's wish, and nobody is told of the loss."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         self._link.close()
         self._end(error or Unreachable(f"the connection to {self.address} was closed"), tell=error is not None)
@@ -267,7 +267,7 @@ class Connection:
             self.close(error)
         else:
             key, version, fields = question
-            self.state = State.NEGOTIATING if key == Key.API_VERSIONS else State.AUTHENTICATING
+            self.state = ConnectionState.NEGOTIATING if key == Key.API_VERSIONS else ConnectionState.AUTHENTICATING
 
             def answered(version: int, body: memoryview) -> None:
                 self._go_on(steps, messages.decode_response(key, version, body))
@@ -278,7 +278,7 @@ class Connection:
         is_new = not self.versions
         self.versions = welcome.versions
         self._session_ends = float("inf") if welcome.session is None else self._clock() + welcome.session
-        self.state = State.READY
+        self.state = ConnectionState.READY
         if is_new and self._on_ready is not None:
             self._on_ready(self)
 
@@ -295,7 +295,7 @@ class Connection:
 
     def _end(self, error: FencepostError, *, tell: bool) -> None:
         self._see_off()
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         leaving, self._leaving = self._leaving, deque()
         for telling in leaving:
             telling.lost(error, self._link.written > telling.begins_at)

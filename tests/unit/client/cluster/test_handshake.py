@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.cluster.connection import Connection, State
+from fencepost.client.cluster.connection import Connection, ConnectionState
 from fencepost.client.cluster.handshake import INTRODUCTION, Question, Welcome, follow, introduce, renew
 from fencepost.client.cluster.sasl import Plain
 from fencepost.client.cluster.security import Sasl, Security, Tls
@@ -175,7 +175,12 @@ def test_a_connection_is_ready_when_it_is_authenticated_and_not_before() -> None
     for _ in range(3):
         dialled.answer()
         states.append(dialled.connection.state)
-    assert states == [State.NEGOTIATING, State.AUTHENTICATING, State.AUTHENTICATING, State.READY]
+    assert states == [
+        ConnectionState.NEGOTIATING,
+        ConnectionState.AUTHENTICATING,
+        ConnectionState.AUTHENTICATING,
+        ConnectionState.READY,
+    ]
     assert dialled.ready == 1
     assert dialled.connection.next_deadline == float("inf")
 
@@ -183,7 +188,7 @@ def test_a_connection_is_ready_when_it_is_authenticated_and_not_before() -> None
 def test_a_connection_that_is_refused_ends_with_the_servers_reason() -> None:
     dialled = Dialled(Server(authenticate={"error_code": 58, "error_message": "Invalid username"}))
     dialled.answer(3)
-    assert dialled.connection.state is State.CLOSED
+    assert dialled.connection.state is ConnectionState.CLOSED
     assert not dialled.link.is_open
     assert [error.code for error in dialled.errors] == [ErrorCode.SASL_AUTHENTICATION_FAILED]
 
@@ -216,7 +221,7 @@ def test_a_renewal_that_is_not_answered_in_time_ends_the_connection() -> None:
     dialled.connection.check_deadlines(dialled.clock.monotonic())
     dialled.clock.advance(11)
     dialled.connection.check_deadlines(dialled.clock.monotonic())
-    assert dialled.connection.state is State.CLOSED
+    assert dialled.connection.state is ConnectionState.CLOSED
 
 
 # --- files of certificates ---
