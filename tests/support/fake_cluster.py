@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fencepost.client.admin import Admin
-from fencepost.client.cluster.blocking import Answer, Channel
+from fencepost.client.cluster.blocking import Channel, Reply
 from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire import messages
@@ -110,9 +110,9 @@ class FakeChannel(Channel):
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
-    ) -> Answer:
+    ) -> Reply:
         if key not in self.versions():
             raise ServerError(ErrorCode.UNSUPPORTED_VERSION, messages.API_NAMES[key])
         highest = self.versions()[key][1]
         version = highest if at_most is None else min(highest, at_most)
-        return Answer(version, self._cluster.answer(self.address.port - 9000, key, version, fields))
+        return Reply(version, self._cluster.answer(self.address.port - 9000, key, version, fields))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fencepost.client.read.ranges import Fetched, Range
+from fencepost.client.read.ranges import FetchedBatch, Range
 from fencepost.kernel import ColumnDecoder
 from fencepost.kernel.arrow import to_arrow
 
@@ -49,7 +49,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, kinds[name]) for name in columns])
 
 
-def rows(wanted: Range, fetched: Iterable[list[Fetched]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows(wanted: Range, fetched: Iterable[list[FetchedBatch]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """These columns of the records of the range, decoded and checked."""
     target = arrow_schema(columns)
     decoder = ColumnDecoder(headers="headers" in columns)

@@ -26,7 +26,7 @@ from fencepost.client.admin import EARLIEST, LATEST, Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.read.ranges import DataLost, Fetched, Range, fetch
+from fencepost.client.read.ranges import DataLost, FetchedBatch, Range, fetch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
 from fencepost.client.transactions.targets import describe
@@ -330,7 +330,7 @@ def _task(
     return task
 
 
-def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> memoryview | None:
+def _whole(batch: FetchedBatch, wanted: Range, max_bytes: int) -> memoryview | None:
     """The batch as a producer would send it, in the memory that it was fetched into; None if it has to be taken
     apart."""
     header = batch.header
@@ -348,7 +348,7 @@ def _whole(batch: Fetched, wanted: Range, max_bytes: int) -> memoryview | None:
     return batch.data
 
 
-def _encoded_again(batch: Fetched, wanted: Range, max_bytes: int) -> Iterable[bytearray]:
+def _encoded_again(batch: FetchedBatch, wanted: Range, max_bytes: int) -> Iterable[bytearray]:
     """The records of the range, in the codec they had. The same range always comes out as the same bytes, so that a
     second attempt repeats the first."""
     codec = batch.header.codec

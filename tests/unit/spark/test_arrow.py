@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.read.ranges import Fetched, Range
+from fencepost.client.read.ranges import FetchedBatch, Range
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import arrow
 
 pytestmark = pytest.mark.unit
 
 
-def fetched(records: int, base_offset: int = 0) -> Fetched:
+def fetched(records: int, base_offset: int = 0) -> FetchedBatch:
     batch = encode_batch(
         [(b"k", b"%d" % n, 1_000 + n, [("h", b"%d" % n)]) for n in range(records)], base_offset=base_offset
     )
-    return Fetched(read_header(batch), memoryview(batch))
+    return FetchedBatch(read_header(batch), memoryview(batch))
 
 
 def test_all_columns_are_those_of_sparks_kafka_source() -> None:

@@ -42,7 +42,7 @@ _MAX_ANSWER: Final = 256 << 20
 _RECEIVE: Final = 1 << 16
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     version: int
     message: Any
     """The kio entity of that version's response."""
@@ -84,7 +84,7 @@ class Channel:
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
-    ) -> Answer:
+    ) -> Reply:
         """Asks in the newest version that both sides know (and not above `at_most`), and waits for the answer.
 
         `reconnect=False` is for those whose connection itself means something, as an owner's does: Unreachable if it
@@ -199,8 +199,8 @@ class Channel:
     def _put(self, question: Question) -> Any:
         return self._ask(*question).message
 
-    def _ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Answer:
-        return Answer(version, messages.decode_response(key, version, self._exchange(key, version, fields)))
+    def _ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Reply:
+        return Reply(version, messages.decode_response(key, version, self._exchange(key, version, fields)))
 
     def _exchange(self, key: int, version: int, fields: Mapping[str, Any]) -> memoryview:
         """Sends one request and returns the body of its answer. On any failure the connection is given up, since the

@@ -21,7 +21,7 @@ from fencepost.wire.apis import Key
 from fencepost.wire.messages import ms
 
 if TYPE_CHECKING:
-    from fencepost.client.cluster.sasl import Exchange
+    from fencepost.client.cluster.sasl import SaslExchange
 
 SOFTWARE_NAME: Final = "fencepost"
 """What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""
@@ -60,7 +60,7 @@ class Welcome(NamedTuple):
 Steps: TypeAlias = Generator[Question, Any, T]
 
 
-def introduce(address: Address, exchange: Exchange | None) -> Steps[Welcome]:
+def introduce(address: Address, exchange: SaslExchange | None) -> Steps[Welcome]:
     """Our name, the server's versions, and who we are if there is an exchange for that."""
     answer = yield Question(Key.API_VERSIONS, _INTRODUCTION_VERSION, INTRODUCTION)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -73,12 +73,12 @@ def introduce(address: Address, exchange: Exchange | None) -> Steps[Welcome]:
     return Welcome(versions, session)
 
 
-def renew(address: Address, versions: Versions, exchange: Exchange) -> Steps[Welcome]:
+def renew(address: Address, versions: Versions, exchange: SaslExchange) -> Steps[Welcome]:
     """Who we are, once more, on a connection whose session is about to end."""
     return Welcome(versions, (yield from authenticate(address, versions, exchange)))
 
 
-def authenticate(address: Address, versions: Versions, exchange: Exchange) -> Steps[float | None]:
+def authenticate(address: Address, versions: Versions, exchange: SaslExchange) -> Steps[float | None]:
     """SaslHandshake, then as many SaslAuthenticate as the mechanism takes. Returns the seconds until the next time."""
     offered = versions.get(Key.SASL_AUTHENTICATE)
     if offered is None or Key.SASL_HANDSHAKE not in versions:

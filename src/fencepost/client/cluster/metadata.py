@@ -38,17 +38,17 @@ class BrokerNode:
 
 
 @dataclass(slots=True)
-class PartitionInfo:
+class PartitionMetadata:
     leader: int
     """Node id; NO_LEADER where there is none at the moment."""
     leader_epoch: int
 
 
 @dataclass(slots=True)
-class TopicInfo:
+class TopicMetadata:
     name: str
     topic_id: UUID | None
-    partitions: list[PartitionInfo]
+    partitions: list[PartitionMetadata]
     error: ErrorCode
     """NONE, or why nothing is known of it."""
 
@@ -58,7 +58,7 @@ class Metadata:
         self.cluster_id: str | None = None
         self.brokers: dict[int, Address] = {}
         self.controller = -1
-        self.topics: dict[str, TopicInfo] = {}
+        self.topics: dict[str, TopicMetadata] = {}
         self._max_age = max_age
         self._backoff = backoff
         self._everything = everything
@@ -149,11 +149,11 @@ class Metadata:
             known.error = error
             self._stale = True
             return
-        partitions: list[PartitionInfo] = []
+        partitions: list[PartitionMetadata] = []
         for partition in sorted(answer.partitions, key=_index):
             # Gaps in the numbers do not happen; should they, the partitions behind have no leader for us.
             while len(partitions) < partition.partition_index:
-                partitions.append(PartitionInfo(NO_LEADER, -1))
+                partitions.append(PartitionMetadata(NO_LEADER, -1))
             epoch = getattr(partition, "leader_epoch", -1)
             leader, before = partition.leader_id, self._partition(known, partition.partition_index)
             same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not made anew since
@@ -162,13 +162,13 @@ class Metadata:
             if leader == NO_LEADER or leader not in self.brokers:
                 leader = NO_LEADER
                 self._stale = True
-            partitions.append(PartitionInfo(leader, epoch))
-        self.topics[answer.name] = TopicInfo(answer.name, getattr(answer, "topic_id", None), partitions, error)
+            partitions.append(PartitionMetadata(leader, epoch))
+        self.topics[answer.name] = TopicMetadata(answer.name, getattr(answer, "topic_id", None), partitions, error)
         if partitions:
             self._wanted[answer.name] = now
 
     @staticmethod
-    def _partition(topic: TopicInfo | None, index: int) -> PartitionInfo | None:
+    def _partition(topic: TopicMetadata | None, index: int) -> PartitionMetadata | None:
         return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
 
     # --- what is known ---

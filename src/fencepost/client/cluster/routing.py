@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fencepost.client.cluster.blocking import Answer, Channel, raise_for
+from fencepost.client.cluster.blocking import Channel, Reply, raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode, question
@@ -140,7 +140,7 @@ class Routes(Closing):
                 raise outcome
             return outcome
 
-    def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Answer:
+    def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Reply:
         """Put a question that changes nothing to whoever answers first."""
         return self.whoever(lambda channel: channel.request(key, fields, at_most=at_most))
 

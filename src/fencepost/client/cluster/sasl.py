@@ -1,8 +1,8 @@
-"""Who we are, to brokers that ask: SASL PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, as steps without I/O.
+"""SASL PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, as steps without I/O.
 
-An `Exchange` is one authentication: `first` gives the bytes to open with, `next` takes the server's answer and gives
-the next bytes, or None when it is done. SCRAM (RFC 5802) proves both sides: a server that does not know the password
-cannot produce the last signature, and is refused.
+A `SaslExchange` is one authentication: `first` returns the opening bytes, `next` takes the server's answer and returns
+the next bytes, or None when the exchange is complete. SCRAM (RFC 5802) proves both sides: a server that does not know
+the password cannot produce the last signature, and the client rejects it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AuthenticationFailed(FencepostError):
     fatal = True
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     mechanism: str
 
     def first(self) -> bytes: ...

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fencepost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fencepost.client.cluster.sasl import Exchange
+    from fencepost.client.cluster.sasl import SaslExchange
 
 Token: TypeAlias = Callable[[], str]
 """Returns a bearer token that is valid now. Called once for every authentication, and waited for."""
@@ -89,7 +89,7 @@ class Sasl:
         elif self.username is None or self.password is None:
             raise ConfigError(f"{self.mechanism} needs a user name and a password")
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> SaslExchange:
         """The steps of one authentication."""
         from fencepost.client.cluster.sasl import Bearer, Plain, Scram
 
@@ -109,7 +109,7 @@ class Security:
     tls: Tls | None = None
     sasl: Sasl | None = None
 
-    def exchange(self) -> Exchange | None:
+    def exchange(self) -> SaslExchange | None:
         return None if self.sasl is None else self.sasl.exchange()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from fencepost.client.cluster.blocking import Answer, Channel
+from fencepost.client.cluster.blocking import Channel, Reply
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import Address, ClientSettings
@@ -29,15 +29,15 @@ class SharedChannel(Channel):
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
-    ) -> Answer:
-        outcome: Future[Answer] = Future()
+    ) -> Reply:
+        outcome: Future[Reply] = Future()
 
         def ask() -> None:
             connection = self._tenure.ready()
             version = connection.version(key, at_most)
 
             def answered(answer: Any) -> None:
-                outcome.set_result(Answer(version, answer))
+                outcome.set_result(Reply(version, answer))
 
             def lost(error: FencepostError, left: bool) -> None:
                 outcome.set_exception(Unreachable(str(error)))

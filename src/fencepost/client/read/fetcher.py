@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
     size: int
 
 
-class Fetched:
+class PartitionRead:
     """One partition that is being read."""
 
     __slots__ = ("asked_since", "done", "fetching", "name", "not_before", "position", "ready", "stop")
@@ -116,7 +116,7 @@ class Fetcher:
         self.tenure = Tenure(self.brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
         self.brokers.on_lost = self.tenure.lost
         self._calls: deque[Callable[[], None]] = deque()
-        self._partitions: dict[TopicPartition, Fetched] = {}
+        self._partitions: dict[TopicPartition, PartitionRead] = {}
         self._ready: deque[Chunk] = deque()
         self._ready_bytes = 0
         self._busy: set[Connection] = set()
@@ -129,7 +129,7 @@ class Fetcher:
     def begin(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
         """Reads these from here on, and hands out nothing that was fetched before."""
         now = self._clock.monotonic()
-        self._partitions = {name: Fetched(name, start, stop, now) for name, (start, stop) in partitions.items()}
+        self._partitions = {name: PartitionRead(name, start, stop, now) for name, (start, stop) in partitions.items()}
         for name in self._partitions:
             self._metadata.want(name.topic, now)
         self._ready.clear()
@@ -238,7 +238,7 @@ class Fetcher:
     def _fetch(self, now: float) -> float:
         """Asks every leader that has nothing of ours to do; when to look again."""
         moment = float("inf")
-        wanted: dict[int, list[Fetched]] = {}
+        wanted: dict[int, list[PartitionRead]] = {}
         if now - self._turned >= self._options.patience:
             # The caller was away for so long that what was asked may be lost for no other reason.
             for fetched in self._partitions.values():
@@ -272,14 +272,14 @@ class Fetcher:
                 self._ask(connection, partitions)
         return moment
 
-    def _unheard(self, fetched: Fetched) -> FencepostError:
+    def _unheard(self, fetched: PartitionRead) -> FencepostError:
         known = self._metadata.topics.get(fetched.name.topic)
         if known is not None and known.error is not ErrorCode.NONE:
             return ServerError(known.error, f"reading {fetched.name}")
         last = self.brokers.last_error
         return Unreachable(f"{fetched.name} could not be read for {self._options.patience:g} s: {last or 'no leader'}")
 
-    def _ask(self, connection: Connection, partitions: list[Fetched]) -> None:
+    def _ask(self, connection: Connection, partitions: list[PartitionRead]) -> None:
         options = self._options
         by_topic: dict[str, list[hot.FetchPartition]] = {}
         for fetched in partitions:
@@ -317,7 +317,7 @@ class Fetcher:
 
     # --- hearing ---
 
-    def _hear(self, waiting: dict[TopicPartition, Fetched], response: hot.FetchResponse) -> None:
+    def _hear(self, waiting: dict[TopicPartition, PartitionRead], response: hot.FetchResponse) -> None:
         if response.error_code:
             self._fail(ServerError(ErrorCode.of(response.error_code), "fetching"))
             return
@@ -341,7 +341,7 @@ class Fetcher:
         for fetched in waiting.values():
             self._later(fetched)
 
-    def _chunk(self, fetched: Fetched, part: hot.FetchedPartition) -> None:
+    def _chunk(self, fetched: PartitionRead, part: hot.FetchedPartition) -> None:
         if self._partitions.get(fetched.name) is not fetched:
             return  # asked for before it was begun anew
         position, batches, size = fetched.position, [], 0
@@ -378,7 +378,7 @@ class Fetcher:
         self._ready_bytes += size
         self._ready.append(Chunk(fetched.name, batches, start, fetched.stop, fetched.position, size))
 
-    def _refused(self, fetched: Fetched, part: hot.FetchedPartition, code: ErrorCode) -> ServerError:
+    def _refused(self, fetched: PartitionRead, part: hot.FetchedPartition, code: ErrorCode) -> ServerError:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             return ServerError(
                 code,
@@ -394,7 +394,7 @@ class Fetcher:
         if address is None or address in leaders:
             self._fail(error)
 
-    def _later(self, fetched: Fetched) -> None:
+    def _later(self, fetched: PartitionRead) -> None:
         fetched.fetching = False
         fetched.not_before = self._clock.monotonic() + self._settings.retry_backoff
 

@@ -54,7 +54,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBatch:
     header: BatchHeader
     data: memoryview
 
@@ -79,7 +79,7 @@ def fetch(
     fail_on_data_loss: bool = True,
     max_bytes: int = MAX_BYTES,
     patience: float = 60.0,
-) -> Iterator[list[Fetched]]:
+) -> Iterator[list[FetchedBatch]]:
     """The whole batches that hold records of the range, an answer's worth at a time. The first and the last may hold
     records outside of it: dropping those is the caller's."""
     position = wanted.start
@@ -171,10 +171,10 @@ def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
         raise ServerError(code, f"fetching {wanted}")
 
 
-def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -> tuple[list[Fetched], int]:
+def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -> tuple[list[FetchedBatch], int]:
     """The batches to hand on, and where to go on."""
     hidden = CommittedOnly(answer.aborted or () if committed else ())
-    found: list[Fetched] = []
+    found: list[FetchedBatch] = []
     for buffer in answer.records:
         for batch in split_batches(buffer):
             header = read_header(batch)
@@ -191,5 +191,5 @@ def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -
                 if header.is_control and header.is_transactional and is_abort(batch):
                     hidden.ends(header.pid, header.base_offset)
             else:
-                found.append(Fetched(header, batch))
+                found.append(FetchedBatch(header, batch))
     return found, position
