@@ -29,13 +29,13 @@ from fencepost.core.micro_batch import (
     Outcome,
     Peek,
     Progress,
-    Protocol,
     Publish,
     Replaced,
+    SinkInstance,
     SinkNameInUse,
+    SinkProtocol,
     Step,
     StepFailed,
-    Who,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
@@ -152,7 +152,9 @@ class Driver:
     def run(self) -> Iterator[str]:
         """Yields before every effect, the effect's name; is sent what becomes of it: ok, lost request, lost answer."""
         protocols = [
-            Protocol("k", Who(f"token-{self.number}-{sink}", "host", self.number), attempts=2, adopt=self.adopt)
+            SinkProtocol(
+                "k", SinkInstance(f"token-{self.number}-{sink}", "host", self.number), attempts=2, adopt=self.adopt
+            )
             for sink in range(self.sinks)
         ]
         while self.checkpoint.done < BATCHES:
@@ -178,7 +180,7 @@ class Driver:
             self.checkpoint.commit(batch, self.world.log, self.sinks)
         self.ended = "finished"
 
-    def _micro_batch(self, protocol: Protocol, batch: int, origin: Origin) -> Iterator[str]:
+    def _micro_batch(self, protocol: SinkProtocol, batch: int, origin: Origin) -> Iterator[str]:
         steps = protocol.micro_batch("q", batch, now_ms=self.number, origin=origin)
         try:
             step = next(steps)
@@ -379,7 +381,7 @@ def test_two_sinks_of_one_name_never_let_spark_commit_a_batch(disturbances: int)
 
 def test_the_model_notices_a_protocol_that_goes_by_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of the check: without the origin, a restored checkpoint and a second sink lose a batch."""
-    monkeypatch.setattr(Protocol, "_refuse_another", lambda *_: None)
+    monkeypatch.setattr(SinkProtocol, "_refuse_another", lambda *_: None)
     for how in ({"restored": True, "disturbances": 1}, {"sinks": 2, "disturbances": 0}):
         with pytest.raises(AssertionError, match="is lost"):
             explore(partial(_play, how))
@@ -392,7 +394,7 @@ def _play(how: dict[str, Any], choose: Choose) -> None:
 def test_the_model_notices_a_protocol_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of the check: without the look, a lost answer to the commit doubles the batch."""
     monkeypatch.setattr(World, "progress", property(lambda _: None, lambda _self, _value: None), raising=False)
-    monkeypatch.setattr(Protocol, "_refuse", lambda *_: None)
-    monkeypatch.setattr(Protocol, "_heed", lambda self, _last: setattr(self, "_announced", True))
+    monkeypatch.setattr(SinkProtocol, "_refuse", lambda *_: None)
+    monkeypatch.setattr(SinkProtocol, "_heed", lambda self, _last: setattr(self, "_announced", True))
     with pytest.raises(AssertionError, match="batch"):
         explore(lambda choose: play(choose, disturbances=1))

@@ -17,7 +17,7 @@ from fencepost import Admin
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import DataLost, Range
-from fencepost.client.transactions.shared_writer import Transaction
+from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
 from fencepost.spark.copy import Copy, Round, _name_of, _task
@@ -39,7 +39,7 @@ class LocalCopy(Copy):
         nothing: Any = None
         super().__init__(nothing, ClientSettings.of(source), topic, ClientSettings.of(target), target_topic, **options)
 
-    def carry(self, transaction: Transaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
         return [_task(self.source, self.target, self.target_topic, self.max_bytes, transaction)(r) for r in ranges]
 
 

@@ -14,7 +14,7 @@ import pytest
 from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import PartitionWriter, Transaction
+from fencepost.client.transactions.shared_writer import PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
@@ -40,7 +40,7 @@ class Words(MicroBatch):
             rows.setdefault(TopicPartition(self.topic, at % 2), []).append(word.encode())
         return rows
 
-    def publish(self, transaction: Transaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
         for where, values in manifest.items():
             self.runner.on_step(f"to {where.partition}")
             writer = PartitionWriter(self.links(), transaction, where)
@@ -257,7 +257,7 @@ class ThreeBatches(Words):
 
     bumped = False
 
-    def publish(self, transaction: Transaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
         for where, values in manifest.items():
             writer = PartitionWriter(self.links(), transaction, where, fresh=True)
             for value in values:

@@ -13,7 +13,7 @@ from fencepost.cli.output import Column, show_json, show_table
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
-    from fencepost.demo.story import Verdict
+    from fencepost.demo.story import DemoResult
 
 
 @click.command()
@@ -59,7 +59,7 @@ def _end(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: DemoResult) -> None:
     from fencepost.demo.story import NEXT
 
     counts, ledger = verdict.counts, verdict.takeover

@@ -23,7 +23,7 @@ from fencepost.client.produce.transaction import Transaction
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
-from fencepost.client.transactions.coordinator import NO_MEMBER, Member
+from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.own.request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
 from fencepost.kernel import Headers
@@ -214,7 +214,7 @@ class AsyncProducer:
         await asyncio.to_thread(transaction.__exit__, None, None, None)
 
     async def send_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
         await asyncio.to_thread(self._its.send_offsets, group, offsets, member)
 

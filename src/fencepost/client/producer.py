@@ -29,7 +29,7 @@ from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.produce.ticket import Ticket
 from fencepost.client.produce.transaction import Transaction, wait_for_identity
 from fencepost.client.produce.unclosed import Remains
-from fencepost.client.transactions.coordinator import NO_MEMBER, Member, Transactional
+from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Transactional
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.request import Resources, demand
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
@@ -266,7 +266,9 @@ class Producer:
         self._transaction = Transaction(self._sender, self._steps, self._options.delivery_timeout)
         return self._transaction
 
-    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER) -> None:
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
+    ) -> None:
         """In a transaction: the group's offsets become these if, and only if, it commits."""
         if self._transaction is None or not self._transaction.is_open:
             raise FencepostError("offsets are sent in a transaction")

@@ -11,7 +11,7 @@ perhaps from other offsets. So the record also carries the batch's *origin*: a h
 Spark's run. Another hash or other targets under the same number: `SinkNameInUse`. The same run: Spark never repeats a
 batch within a run, so somebody calls the sink, or another sink of its name, twice, and `CalledTwice` says so.
 
-`Protocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look`, `Freeze` …) and is sent what
+`SinkProtocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look` …) and is sent what
 came of it; a step that failed is thrown in as `StepFailed`. It never looks at an error code: whatever went wrong after
 the fence, the next turn fences and looks again. Whoever carries the steps out (`client/transactions/micro_batch.py`,
 or a test without a JVM) decides nothing.
@@ -57,7 +57,7 @@ _LOOKS_BEFORE_TAKING_BACK: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class SinkInstance:
     """One sink object in one driver process."""
 
     token: str
@@ -245,10 +245,10 @@ class Outcome(NamedTuple):
 # --- the decisions ---
 
 
-class Protocol:
+class SinkProtocol:
     """A sink's life in one driver. `micro_batch` is called for one batch after the other, never for two at once."""
 
-    def __init__(self, name: str, who: Who, *, adopt: bool = False, attempts: int = 3) -> None:
+    def __init__(self, name: str, who: SinkInstance, *, adopt: bool = False, attempts: int = 3) -> None:
         self.name = name
         self.who = who
         self.attempts = attempts

@@ -9,7 +9,7 @@ from typing import Any, Self
 from fencepost.server.server import Server
 
 
-class Broker:
+class DemoBroker:
     def __init__(self, data: Path) -> None:
         self._data = data
         self.address = "127.0.0.1:0"  # a free port at first, the same one afterwards

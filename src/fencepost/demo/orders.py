@@ -9,7 +9,7 @@ from typing import Final
 
 from fencepost.client.admin import Admin
 from fencepost.client.producer import Producer
-from fencepost.demo.broker import Broker
+from fencepost.demo.broker import DemoBroker
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.timeline import Timeline, Watch
 
@@ -34,7 +34,7 @@ def number_of(value: bytes) -> int:
     return int(json.loads(value)["order"])
 
 
-def write(broker: Broker, records: int, narrator: Narrator, timeline: Timeline) -> float:
+def write(broker: DemoBroker, records: int, narrator: Narrator, timeline: Timeline) -> float:
     """Writes orders 0 … records − 1 and kills the server half-way. Answers how long it took."""
     with Admin(broker.address) as admin:
         admin.create_topic(TOPIC, PARTITIONS)
@@ -55,7 +55,7 @@ def write(broker: Broker, records: int, narrator: Narrator, timeline: Timeline) 
     return time.monotonic() - began
 
 
-def _kill(broker: Broker, sent: int, narrator: Narrator, timeline: Timeline) -> None:
+def _kill(broker: DemoBroker, sent: int, narrator: Narrator, timeline: Timeline) -> None:
     """The answers that were on their way are lost: the producer sends again, and the server has to know it."""
     broker.kill()
     timeline.mark("server killed")

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from fencepost.demo.timeline import Mark, Stretch, Timeline
+from fencepost.demo.timeline import Interval, Mark, Timeline
 
 _WIDTH: Final = 1000
 _LEFT, _RIGHT, _TOP = 90, 30, 96
 _ROW, _GAP = 110, 46
 _BINS: Final = 160
 _INSTANT: Final = 1e-6
-"""No stretch is shorter: what came at one moment needs a width to be spread over."""
+"""No interval is shorter: what came at one moment needs a width to be spread over."""
 _COLOURS: Final = ("#2563eb", "#059669", "#d97706", "#7c3aed")
 _INK, _PALE, _RED = "#1f2937", "#d1d5db", "#dc2626"
 _FONT: Final = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
@@ -38,26 +38,26 @@ def draw(timeline: Timeline, title: str, verdict: str) -> str:
         f"<text x='{_LEFT}' y='46' fill='#4b5563'>{escape(verdict)}</text>",
     ]
     top, titles = _TOP, []
-    for index, (name, stretches) in enumerate(timeline.rows.items()):
+    for index, (name, intervals) in enumerate(timeline.rows.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        parts += _row(stretches, timeline.began, span, top + _GAP - 16, colour)
-        titles.append(_title(name, stretches, top + _GAP - 24, colour))
+        parts += _row(intervals, timeline.began, span, top + _GAP - 16, colour)
+        titles.append(_title(name, intervals, top + _GAP - 24, colour))
         top += _ROW + _GAP
     parts += _time_axis(span, top + 14)
     parts += _marks(timeline.marks, timeline.began, span, top + 2)
     return "\n".join([*parts, *titles, "</svg>", ""])
 
 
-def rates(stretches: Sequence[Stretch], began: float, span: float, bins: int) -> list[float]:
-    """Records per second in each of `bins` equal parts of the time; a stretch is spread evenly over its length."""
+def rates(intervals: Sequence[Interval], began: float, span: float, bins: int) -> list[float]:
+    """Records per second in each of `bins` equal parts of the time; an interval is spread evenly over its length."""
     width = span / bins
     sums = [0.0] * bins
-    for stretch in stretches:
-        begin = min(max(stretch.begin - began, 0.0), span - _INSTANT)
-        end = min(max(stretch.end - began, begin + _INSTANT), span)
+    for interval in intervals:
+        begin = min(max(interval.begin - began, 0.0), span - _INSTANT)
+        end = min(max(interval.end - began, begin + _INSTANT), span)
         for at in range(min(int(begin / width), bins - 1), min(int(end / width), bins - 1) + 1):
             common = min(end, (at + 1) * width) - max(begin, at * width)
-            sums[at] += stretch.records * max(common, 0.0) / (end - begin)
+            sums[at] += interval.records * max(common, 0.0) / (end - begin)
     return [records / width for records in sums]
 
 
@@ -81,18 +81,18 @@ def _x(time: float, span: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * time / span
 
 
-def _title(name: str, stretches: Sequence[Stretch], y: float, colour: str) -> str:
+def _title(name: str, intervals: Sequence[Interval], y: float, colour: str) -> str:
     """Above a white shadow of itself, so that it can be read where a mark's line goes through it."""
     first = f"{escape(name)}, per second"
-    rest = f"  ({sum(stretch.records for stretch in stretches):,} in all)"
+    rest = f"  ({sum(interval.records for interval in intervals):,} in all)"
     place = f"x='{_LEFT}' y='{y:.1f}' font-weight='600'"
     white = "stroke='white' stroke-width='5' stroke-linejoin='round' aria-hidden='true'"
     shadow = f"<text {place} {white}>{first}<tspan font-weight='400'>{rest}</tspan></text>"
     return f"{shadow}<text {place} fill='{colour}'>{first}<tspan font-weight='400' fill='#4b5563'>{rest}</tspan></text>"
 
 
-def _row(stretches: Sequence[Stretch], began: float, span: float, top: float, colour: str) -> list[str]:
-    bars = rates(stretches, began, span, _BINS)
+def _row(intervals: Sequence[Interval], began: float, span: float, top: float, colour: str) -> list[str]:
+    bars = rates(intervals, began, span, _BINS)
     most = round_up(max(bars, default=0.0))
     base = top + _ROW
     parts = []

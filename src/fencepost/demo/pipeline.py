@@ -16,7 +16,7 @@ from fencepost.client.admin import Admin
 from fencepost.demo.children import Child
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.orders import PARTITIONS
-from fencepost.demo.timeline import Stretch, Timeline
+from fencepost.demo.timeline import Interval, Timeline
 from fencepost.errors import FencepostError
 from fencepost.spark import java
 
@@ -99,7 +99,7 @@ def run(
         look()
     for batch in journal.batches:
         timeline.add(
-            "orders enriched, committed", Stretch(batch["time"] - batch["seconds"], batch["time"], batch["rows"])
+            "orders enriched, committed", Interval(batch["time"] - batch["seconds"], batch["time"], batch["rows"])
         )
     return time.monotonic() - began
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from fencepost._version import __version__
 from fencepost.demo import orders, picture, pipeline, stranger, takeover
-from fencepost.demo.broker import Broker
+from fencepost.demo.broker import DemoBroker
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.proof import Count, Takeover, count, judge_takeover
 from fencepost.demo.timeline import Timeline
@@ -27,7 +27,7 @@ NEXT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoResult:
     """What the demo found out."""
 
     counted_by: str
@@ -52,11 +52,11 @@ class Verdict:
         return f"Exactly once, through {kills} and a take-over: lost 0, doubled 0, {refused}."
 
 
-def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path) -> Verdict:
+def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path) -> DemoResult:
     """Runs it all."""
     began, timeline, kills = time.monotonic(), Timeline(), 1
     missing = pipeline.what_is_missing() if with_spark else "left out (--no-spark)"
-    with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as name, Broker(Path(name) / "data") as broker:
+    with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as name, DemoBroker(Path(name) / "data") as broker:
         folder = Path(name)
         narrator.say("server", f"fencepost {__version__} on {broker.address}, every acknowledged record on the disk")
         job = (broker.address, orders.TOPIC, records, folder)
@@ -86,7 +86,7 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
             refused=owned.refused,
             successor=owned.successor,
         )
-    verdict = Verdict(
+    verdict = DemoResult(
         reader.name,
         tuple(found),
         ledger,
@@ -99,5 +99,5 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
     return verdict
 
 
-def _count(broker: Broker, reader: stranger.Stranger, topic: str, records: int) -> Count:
+def _count(broker: DemoBroker, reader: stranger.Stranger, topic: str, records: int) -> Count:
     return count(topic, records, orders.numbers(reader.read(broker.address, topic, orders.PARTITIONS)))

@@ -29,7 +29,7 @@ _AT_A_TIME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TakeoverResult:
     acknowledged: int
     unknown: int
     refused: int
@@ -37,7 +37,7 @@ class Outcome:
     """Records that the successor wrote, all of them acknowledged."""
 
 
-def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> Outcome:
+def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> TakeoverResult:
     with Admin(address) as admin:
         admin.create_topic(TOPIC, 1, configs={"fencepost.writer.group": GROUP})
     out = folder / "ledger.jsonl"
@@ -62,7 +62,7 @@ def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> O
         written = _write(second, written)
         fenced = _told(first, out, 1)
     narrator.blow("SIGCONT", f"A wakes up and goes on: {fenced['refused']:,} writes refused, A is fenced and stops")
-    return Outcome(fenced["acknowledged"], fenced["unknown"], fenced["refused"], written)
+    return TakeoverResult(fenced["acknowledged"], fenced["unknown"], fenced["refused"], written)
 
 
 def _write(producer: fencepost.Producer, number: int) -> int:

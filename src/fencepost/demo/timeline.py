@@ -23,7 +23,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Stretch(NamedTuple):
+class Interval(NamedTuple):
     """Records that came between two moments."""
 
     begin: float
@@ -35,14 +35,14 @@ class Stretch(NamedTuple):
 class Timeline:
     began: float = field(default_factory=time.time)
     marks: list[Mark] = field(default_factory=list)
-    rows: dict[str, list[Stretch]] = field(default_factory=dict)
+    rows: dict[str, list[Interval]] = field(default_factory=dict)
     """What is written by whom → when it came."""
 
     def mark(self, text: str) -> None:
         self.marks.append(Mark(time.time(), text))
 
-    def add(self, row: str, stretch: Stretch) -> None:
-        self.rows.setdefault(row, []).append(stretch)
+    def add(self, row: str, interval: Interval) -> None:
+        self.rows.setdefault(row, []).append(interval)
 
 
 class Watch:
@@ -75,7 +75,7 @@ class Watch:
                     found = seen
                 now = time.time()
                 if found > seen:
-                    self._timeline.add(self.row, Stretch(at, now, found - seen))
+                    self._timeline.add(self.row, Interval(at, now, found - seen))
                 seen, at = found, now
                 if last:
                     return

@@ -28,7 +28,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.read.ranges import DataLost, FetchedBatch, Range, fetch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
 from fencepost.client.transactions.targets import describe
 from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
@@ -242,7 +242,7 @@ class Copy:
                 "what is there"
             )
 
-    def carry(self, transaction: Transaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
         """One task per range, on Spark."""
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
         found: list[Any] = self._spark.sparkContext.parallelize(ranges, len(ranges)).map(task).collect()
@@ -258,7 +258,7 @@ class _CopyRound(MicroBatch):
     def freeze(self, position: str) -> Plan:
         return self._copy.plan(position, self._upto)
 
-    def publish(self, transaction: Transaction, manifest: Plan) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: Plan) -> None:
         if not manifest.ranges:
             return
         for partition, last, records, size, whole, batches in self._copy.carry(transaction, manifest.ranges):
@@ -301,7 +301,7 @@ def _task(
     target: ClientSettings,
     topic: str,
     max_bytes: int,
-    transaction: Transaction,
+    transaction: SharedTransaction,
     *,
     compacted: bool = False,
 ) -> Callable[[Range], tuple[int, int, int, int, int, int]]:

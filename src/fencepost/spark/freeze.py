@@ -103,7 +103,7 @@ class Frozen(NamedTuple):
     payload: bytearray
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One batch of the manifest."""
 
     map_partition: int
@@ -117,7 +117,7 @@ class Entry(NamedTuple):
 class Manifest:
     """What is to be published: target partition → its batches in order."""
 
-    batches: Mapping[TopicPartition, tuple[Entry, ...]]
+    batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
     payloads: Mapping[TopicPartition, tuple[Buffer, ...]] | None
     """The batches themselves, if they are few and the driver publishes them."""
     unasked: frozenset[str] = frozenset()
@@ -140,7 +140,7 @@ class Manifest:
         return {where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()}
 
 
-def compare(where: TopicPartition, expected: Entry | None, found: Entry, payload: Buffer) -> None:
+def compare(where: TopicPartition, expected: ManifestEntry | None, found: ManifestEntry, payload: Buffer) -> None:
     """Raises Poisoned unless the batch is the one that the manifest names."""
     if expected != found:
         raise Poisoned(f"{where}: batch {found} where the manifest has {expected}")
@@ -485,7 +485,8 @@ def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
     return Manifest(
         {
             where: tuple(
-                Entry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF) for row in found
+                ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
+                for row in found
             )
             for where, found in by_target.items()
         },

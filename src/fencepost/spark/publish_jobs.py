@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, Transaction
+from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark import tuning
-from fencepost.spark.freeze import Entry, Manifest, compare
+from fencepost.spark.freeze import Manifest, ManifestEntry, compare
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 
-def by_driver(links: Links, transaction: Transaction, manifest: Manifest) -> None:
+def by_driver(links: Links, transaction: SharedTransaction, manifest: Manifest) -> None:
     assert manifest.payloads is not None
     for where, payloads in manifest.payloads.items():
         writer = PartitionWriter(links, transaction, where, fresh=True)
@@ -35,7 +35,7 @@ def by_driver(links: Links, transaction: Transaction, manifest: Manifest) -> Non
         writer.finish()
 
 
-def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: Transaction, manifest: Manifest) -> None:
+def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest) -> None:
     """Each target partition by one task; raises unless every batch is there at the end."""
     arranged = _arranged(frozen.select(*_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
@@ -78,7 +78,7 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 
 
 def publish_rows(
-    settings: ClientSettings, transaction: Transaction, expected: Any
+    settings: ClientSettings, transaction: SharedTransaction, expected: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that Spark maps over the sorted batches. What the driver has to know comes back as rows, because an
     exception would reach it as text; anything else is raised, so that Spark runs the task again."""
@@ -94,19 +94,22 @@ def publish_rows(
     return publish
 
 
-def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, Entry, Any]]:
+def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Any]]:
     for batch in rows:
         cells = [batch.column(name).to_pylist() for name in _COLUMNS]
         payloads = batch.column("payload")
         for at, (topic, partition, map_partition, number, records, size, checksum) in enumerate(
             zip(*cells, strict=True)
         ):
-            entry = Entry(map_partition, number, records, size, checksum & 0xFFFFFFFF)
+            entry = ManifestEntry(map_partition, number, records, size, checksum & 0xFFFFFFFF)
             yield TopicPartition(topic, partition), entry, payloads[at].as_buffer()
 
 
 def _publish(
-    links: Links, transaction: Transaction, expected: Any, entries: Iterator[tuple[TopicPartition, Entry, Any]]
+    links: Links,
+    transaction: SharedTransaction,
+    expected: Any,
+    entries: Iterator[tuple[TopicPartition, ManifestEntry, Any]],
 ) -> Iterator[pa.RecordBatch]:
     where: TopicPartition | None = None
     writer: PartitionWriter | None = None

@@ -23,7 +23,7 @@ from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import Compression
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import Transaction
+from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.client.transactions.targets import describe, describe_all, reached
 from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
@@ -356,7 +356,7 @@ class _DataFrameBatch(MicroBatch):
                     raise
         return found
 
-    def publish(self, transaction: Transaction, manifest: Manifest) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
         try:
             if manifest.payloads is not None:
                 publishing.by_driver(self.links(), transaction, manifest)

@@ -67,7 +67,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(FencepostSource)
 
 
-class Partition(InputPartition):  # type: ignore[misc]
+class SourcePartition(InputPartition):  # type: ignore[misc]
     """What one task reads."""
 
     def __init__(self, wanted: Range) -> None:
@@ -109,7 +109,7 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         return dataclasses.replace(options, columns=tuple(schema.names))
 
 
-class Topics:
+class Subscription:
     """What the cluster says about the subscribed partitions. Asked anew every time: topics come, and grow."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -215,7 +215,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        topics = Topics(options)
+        topics = Subscription(options)
 
         def planned() -> list[Range]:
             with Admin(options.settings) as admin:
@@ -226,10 +226,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             return offsets.ranges(start, stop, at_least=options.min_partitions)
 
         found = patiently(planned, "planning a read", patience=options.patience)
-        return [Partition(wanted) for wanted in found]
+        return [SourcePartition(wanted) for wanted in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Partition):  # Spark makes one up where there is nothing to read
+        if isinstance(partition, SourcePartition):  # Spark makes one up where there is nothing to read
             yield from read_range(self._options, partition.wanted)
 
 
@@ -239,7 +239,7 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._topics = Topics(options)
+        self._topics = Subscription(options)
         self._admin: Admin | None = None
         self._goal: dict[str, dict[int, int]] | None = None
         """availableNow: where the query ends."""
@@ -273,10 +273,10 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
         else:
             begin = offsets.clamped(begin, earliest, stop)
             stop = {topic: partitions for topic, partitions in stop.items() if topic in begin}
-        return [Partition(w) for w in offsets.ranges(begin, stop, at_least=self._options.min_partitions)]
+        return [SourcePartition(w) for w in offsets.ranges(begin, stop, at_least=self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Partition)
+        assert isinstance(partition, SourcePartition)
         return read_range(self._options, partition.wanted)
 
     def commit(self, end: dict[str, Any]) -> None:

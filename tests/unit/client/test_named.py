@@ -13,7 +13,7 @@ from fencepost.client.produce.ids import ProducerIds, SavedPartition
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.transaction import Transaction, wait_for_identity
-from fencepost.client.transactions.coordinator import NO_MEMBER, Member
+from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
@@ -62,7 +62,11 @@ class Coordinator:
         self.added += partitions
 
     def add_offsets(
-        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+        self,
+        who: Identity,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
         raise AssertionError("not in these tests")
 

@@ -21,21 +21,21 @@ from fencepost.core.micro_batch import (
     Pause,
     Peek,
     Progress,
-    Protocol,
     Publish,
     Replaced,
+    SinkInstance,
     SinkNameInUse,
+    SinkProtocol,
     Step,
     StepFailed,
     UnknownProgress,
-    Who,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.unit
 
-ME = Who("me", "here", 1)
+ME = SinkInstance("me", "here", 1)
 OTHER = Progress("q", 4, incarnation=3, token="other", host="there", process=2, time_ms=7)
 
 
@@ -43,8 +43,8 @@ def identity(epoch: int) -> Identity:
     return Identity(Pid(9), Epoch(epoch))
 
 
-def protocol(**options: Any) -> Protocol:
-    return Protocol("k", ME, **options)
+def protocol(**options: Any) -> SinkProtocol:
+    return SinkProtocol("k", ME, **options)
 
 
 def expect(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> Any:
@@ -61,7 +61,7 @@ def expect(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> A
     return taken
 
 
-def announced(found: Progress | None, **options: Any) -> tuple[Protocol, Generator[Step, Any, Outcome], Progress]:
+def announced(found: Progress | None, **options: Any) -> tuple[SinkProtocol, Generator[Step, Any, Outcome], Progress]:
     """A sink whose first call has just announced itself and fenced anew: its next step is a Look."""
     sink = protocol(**options)
     steps = sink.micro_batch("q", 5, now_ms=8)

@@ -7,21 +7,21 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fencepost.demo.picture import draw, rates, round_up, short
-from fencepost.demo.timeline import Mark, Stretch, Timeline
+from fencepost.demo.timeline import Interval, Mark, Timeline
 
 pytestmark = pytest.mark.unit
 
 
 def test_rates_add_up_to_all_records() -> None:
-    stretches = [Stretch(100.0, 101.5, 300), Stretch(101.5, 104.0, 1000), Stretch(104.0, 104.0, 7)]
-    found = rates(stretches, 100.0, 5.0, 50)
+    intervals = [Interval(100.0, 101.5, 300), Interval(101.5, 104.0, 1000), Interval(104.0, 104.0, 7)]
+    found = rates(intervals, 100.0, 5.0, 50)
     assert sum(found) * 5.0 / 50 == pytest.approx(1307)
     assert found[0] == pytest.approx(200)
     assert found[-1] == 0
 
 
 def test_what_lies_outside_the_picture_is_drawn_at_its_edge() -> None:
-    assert sum(rates([Stretch(99.0, 99.5, 10), Stretch(107.0, 108.0, 20)], 100.0, 5.0, 5)) == pytest.approx(30)
+    assert sum(rates([Interval(99.0, 99.5, 10), Interval(107.0, 108.0, 20)], 100.0, 5.0, 5)) == pytest.approx(30)
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 1), (0.9, 1), (1, 1), (1.1, 2), (4.2, 5), (51_000, 100_000)])
@@ -35,7 +35,7 @@ def test_large_numbers_are_written_short() -> None:
 
 def test_the_picture_names_its_rows_and_marks() -> None:
     timeline = Timeline(began=0.0, marks=[Mark(1.0, "server killed"), Mark(1.1, "A < B")])
-    timeline.add("orders", Stretch(0.0, 2.0, 2000))
+    timeline.add("orders", Interval(0.0, 2.0, 2000))
     text = draw(timeline, "title", "1 & 2")
     root = ET.fromstring(text)
     words = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]

@@ -15,7 +15,7 @@ from fencepost.client.transactions.targets import Target, TimeLimits
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import RecordTooLarge
 from fencepost.kernel import CODECS, decode_batch, partition_for_key
-from fencepost.spark.freeze import Encoding, Entry, Frozen, Unwritable, compare, encoded_batches, manifest_of
+from fencepost.spark.freeze import Encoding, Frozen, ManifestEntry, Unwritable, compare, encoded_batches, manifest_of
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -346,7 +346,7 @@ def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_
 def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
     (batch,) = freeze(rows([b"k"], [b"v"]), encoding())
     (other,) = freeze(rows([b"k"], [b"w"]), encoding())
-    entry = Entry(0, batch.number, batch.records, batch.size, batch.checksum)
+    entry = ManifestEntry(0, batch.number, batch.records, batch.size, batch.checksum)
     compare(batch.where, entry, entry, batch.payload)
     with pytest.raises(Poisoned, match="where the manifest has"):
         compare(batch.where, None, entry, batch.payload)

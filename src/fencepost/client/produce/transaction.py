@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from fencepost.client.produce.sender import Sender
-from fencepost.client.transactions.coordinator import NO_MEMBER, Member, Steps
+from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Steps
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
@@ -69,7 +69,9 @@ class Transaction:
         elif self._who is not None:
             self.abort()
 
-    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER) -> None:
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
+    ) -> None:
         """The group's offsets become these if, and only if, the transaction commits."""
         who = self._the_open_one()
         self._sender.errands.call(self._note_begun)

@@ -49,7 +49,7 @@ _OFFSETS_VERSION: Final = 3
 """Later versions count on an epoch that is new for every transaction."""
 
 
-class Member(NamedTuple):
+class ConsumerGroupMetadata(NamedTuple):
     """Who commits offsets; a group refuses members that it has replaced (KIP-447)."""
 
     generation: int = -1
@@ -57,7 +57,7 @@ class Member(NamedTuple):
     instance_id: str | None = None
 
 
-NO_MEMBER: Final = Member()
+NO_MEMBER: Final = ConsumerGroupMetadata()
 
 
 class TransactionState(NamedTuple):
@@ -77,7 +77,11 @@ class Steps(Protocol):
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
     def add_offsets(
-        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+        self,
+        who: Identity,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None: ...
     def end(self, who: Identity, *, commit: bool) -> None: ...
 
@@ -180,7 +184,11 @@ class Transactional:
         self._until_answered(ask)
 
     def add_offsets(
-        self, who: Identity, group: str, offsets: Mapping[TopicPartition, Offset], member: Member = NO_MEMBER
+        self,
+        who: Identity,
+        group: str,
+        offsets: Mapping[TopicPartition, Offset],
+        member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
         """Offsets of a group that count if, and only if, the transaction commits."""
 

@@ -32,7 +32,7 @@ from fencepost.client.transactions.shared_writer import (
     ABSENT_PATIENCE,
     Links,
     PartitionWriter,
-    Transaction,
+    SharedTransaction,
     replicated_sequences,
 )
 from fencepost.client.transactions.targets import refuse_absent
@@ -48,11 +48,11 @@ from fencepost.core.micro_batch import (
     Peek,
     Poisoned,
     Progress,
-    Protocol,
     Publish,
+    SinkInstance,
+    SinkProtocol,
     Step,
     StepFailed,
-    Who,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
@@ -119,8 +119,8 @@ class Runner:
         self.admin = Admin(settings)
         self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, self.admin, name)
-        who = Who(uuid.uuid4().hex, socket.gethostname(), os.getpid())
-        self._protocol = Protocol(name, who, adopt=adopt, attempts=attempts)
+        who = SinkInstance(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+        self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts)
         self._ready = False
         # A query that did not stop in time may still be in its last batch when it is started again.
         self._one_at_a_time = threading.Lock()
@@ -199,7 +199,7 @@ class MicroBatch:
     def freeze(self, position: str) -> Any:
         raise NotImplementedError
 
-    def publish(self, transaction: Transaction, manifest: Any) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: Any) -> None:
         raise NotImplementedError
 
     def records(self, manifest: Any) -> Mapping[TopicPartition, int]:
@@ -351,8 +351,8 @@ class MicroBatch:
             self._links.close()
             self._links = None
 
-    def _transaction(self, identity: Identity) -> Transaction:
-        return Transaction(self.runner.transactional.name, identity)
+    def _transaction(self, identity: Identity) -> SharedTransaction:
+        return SharedTransaction(self.runner.transactional.name, identity)
 
     def links(self) -> Links:
         if self._links is None:

@@ -50,7 +50,7 @@ _CURED_BY_REPEATING: Final = LEADER_MOVED | frozenset(
 )
 
 
-class Transaction(NamedTuple):
+class SharedTransaction(NamedTuple):
     """What a task needs to write into it."""
 
     name: str
@@ -58,7 +58,7 @@ class Transaction(NamedTuple):
     identity: Identity
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     first: int
     last: int
     batch: bytearray | memoryview
@@ -152,7 +152,7 @@ class PartitionWriter:
     def __init__(
         self,
         links: Links,
-        transaction: Transaction,
+        transaction: SharedTransaction,
         where: TopicPartition,
         *,
         fresh: bool = False,
@@ -167,7 +167,7 @@ class PartitionWriter:
         self._confirmed = -1 if fresh else self._ask()
         self._alone = self._confirmed < 0
         self._link: Link | None = None
-        self._unanswered: deque[Sent] = deque()
+        self._unanswered: deque[SentBatch] = deque()
         self.repeated = 0
         """Batches that were there already."""
 
@@ -181,7 +181,7 @@ class PartitionWriter:
             return header.count
         identity = self._transaction.identity
         stamp_producer(batch, header, identity.pid, identity.epoch, first, transactional=True)
-        self._unanswered.append(Sent(first, last, batch))
+        self._unanswered.append(SentBatch(first, last, batch))
         try:
             self._send(self._unanswered[-1])
         except FencepostError as error:
@@ -195,7 +195,7 @@ class PartitionWriter:
         self._settle(0)
         return self._confirmed
 
-    def _send(self, sent: Sent) -> None:
+    def _send(self, sent: SentBatch) -> None:
         if self._link is None:
             self._link = self._links.to_leader(self._where)
         self._link.send_batch(self._where.topic, self._where.partition, sent.batch, self._transaction.name)
