@@ -12,7 +12,7 @@ import fencepost
 
 pytestmark = pytest.mark.unit
 
-HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "kio", "uvloop", "cramjam", "rich", "click"}
+HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "kio", "uvloop", "cramjam", "re2", "rich", "click"}
 HEAVY |= {"asyncio", "sqlite3", "ssl", "socket", "threading"}
 
 

@@ -47,8 +47,8 @@ from fencepost.core.groups.kip848_messages import (
     MemberState,
     TopicInfo,
     Topics,
-    _check_regex,
     check_form,
+    check_regex,
 )
 from fencepost.core.groups.patterns import matching
 from fencepost.errors import ErrorCode, ServerError
@@ -190,7 +190,7 @@ class ConsumerGroup:
 
     def _stay(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
         if request.topic_regex:
-            _check_regex(request.topic_regex)
+            check_regex(request.topic_regex)
         member, is_new = self._member_of(request)
         resubscribed = self._update(member, request) or is_new
         if resubscribed or topics.version != self._topics_version:

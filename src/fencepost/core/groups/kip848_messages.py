@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.groups.assignors import ASSIGNORS, Partitions
-from fencepost.core.groups.patterns import BadPattern, matching, topic_pattern
+from fencepost.core.groups.patterns import BadPattern, matching, name_matcher
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 
@@ -192,8 +192,8 @@ def check_form(request: Heartbeat) -> HeartbeatResult | None:
     return None
 
 
-def _check_regex(pattern: str) -> None:
+def check_regex(pattern: str) -> None:
     try:
-        topic_pattern(pattern)
+        name_matcher(pattern)
     except BadPattern as error:
         raise ServerError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {error}") from error

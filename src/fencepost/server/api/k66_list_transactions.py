@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from fencepost.core.groups.patterns import BadPattern, topic_pattern
+from fencepost.core.groups.patterns import BadPattern, name_matcher
 from fencepost.core.transactions import State, Transaction
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
@@ -27,7 +27,7 @@ def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     pattern = getattr(message, "transactional_id_pattern", None) or ""
     answer: Fields = {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": []}
     try:
-        matches = topic_pattern(pattern).matches if pattern else None
+        matches = name_matcher(pattern) if pattern else None
     except BadPattern:
         return {**answer, "error_code": ErrorCode.INVALID_REGULAR_EXPRESSION}
     longer_than = getattr(message, "duration_filter", -1)

@@ -1,8 +1,7 @@
 """ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
 
 Versions 0 and 1. With v0 a member may leave its id to the server; v1 adds subscriptions by regular expression, matched
-against whole topic names. Expressions are RE2's in Kafka, and most of that here (`core.groups.patterns`): what is left
-out, such as [[:alpha:]], \\pN and \\b, is INVALID_REGULAR_EXPRESSION.
+against whole topic names. Expressions are RE2's, as in Kafka (`core.groups.patterns`).
 
 The rules are in `core.groups.kip848`.
 """
