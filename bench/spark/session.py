@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from tests.support.spark_connector import connector_jars
+from tests.workers.spark_connector import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import fencepost
 from tests.conftest import without_kafka
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
-from tests.support.spark_connector import connector_jars
+from tests.workers.spark_connector import connector_jars
 
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -26,7 +26,7 @@ def test_the_connector_reads_and_writes_and_its_job_keeps_its_checkpoint_with_ou
         raise
     with fencepost.Server() as server:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.spark_connector", server.address, str(tmp_path / "checkpoint"), jars],
+            [sys.executable, "-m", "tests.workers.spark_connector", server.address, str(tmp_path / "checkpoint"), jars],
             capture_output=True,
             text=True,
             check=False,

@@ -14,10 +14,10 @@ from fencepost.testing.history import History, check
 from fencepost.types import Offset, TopicPartition
 from tests.support.batches import batch
 from tests.support.crash import ServerProcess
-from tests.support.history_worker import GROUP, OUT_PARTITIONS
 from tests.support.process import Child
 from tests.support.raw import RawClient
 from tests.support.transactions import TransactionClient
+from tests.workers.history_worker import GROUP, OUT_PARTITIONS
 
 pytestmark = pytest.mark.compat
 
@@ -143,7 +143,7 @@ def test_a_group_copies_exactly_once_through_kills_of_workers_and_of_the_server(
         def start() -> Child:
             name = f"worker{next(names)}"
             what = ["copy", server.address, str(tmp_path / f"{name}.notes"), name, "-1", "1"]
-            command = [sys.executable, "-m", "tests.support.history_worker", *what]
+            command = [sys.executable, "-m", "tests.workers.history_worker", *what]
             return Child(command, log=tmp_path / f"{name}.log")
 
         workers = [start(), start()]

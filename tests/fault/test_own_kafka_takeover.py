@@ -20,7 +20,7 @@ import pytest
 import fencepost
 from fencepost.client.admin import Admin
 from tests.support.contender import Contender
-from tests.support.own_kafka_writer import PARTITIONS
+from tests.workers.own_kafka_writer import PARTITIONS
 
 pytestmark = pytest.mark.fault
 
@@ -52,7 +52,7 @@ def take_overs_at_random(address: str, chance: random.Random, count: int) -> Non
     ends: list[tuple[Mapping[int, int], int]] = []  # (ends of the logs when a token was granted, token)
     with Admin(address) as admin:
         admin.create_topic(topic, PARTITIONS)
-        writers = [Contender("tests.support.own_kafka_writer", address, topic, f"writers-{topic}") for _ in range(3)]
+        writers = [Contender("tests.workers.own_kafka_writer", address, topic, f"writers-{topic}") for _ in range(3)]
         try:
             active = writers[0]
             active.claim("claim 1")

@@ -36,7 +36,7 @@ def test_the_same_for_hundreds_of_take_overs(server_by_sync: fencepost.Server, c
 def run(server: fencepost.Server, chance: random.Random, take_overs: int) -> None:
     with fencepost.Admin(server.address) as admin:
         admin.create_topic("journal", 1, configs={"fencepost.writer.group": "writers"})
-    writers = [Contender("tests.support.own_producer", server.address, "journal", "writers") for _ in range(3)]
+    writers = [Contender("tests.workers.own_producer", server.address, "journal", "writers") for _ in range(3)]
     said: dict[int, dict[str, list[int]]] = {}
     ends: list[tuple[int, int]] = []  # (end of the log when a token was granted, token)
     ways: Counter[str] = Counter()

@@ -29,7 +29,7 @@ def test_nothing_of_a_fenced_writer_is_accepted_after_the_take_over(
     with RawClient(server_by_sync.address) as reader:
         reader.create_topic("journal", configs={"fencepost.writer.group": "writers"})
         writers = [
-            Contender("tests.support.own_writer", server_by_sync.address, "journal", "writers") for _ in range(3)
+            Contender("tests.workers.own_writer", server_by_sync.address, "journal", "writers") for _ in range(3)
         ]
         acknowledged: dict[int, int] = {}
         ends: list[tuple[int, int]] = []  # (end of the log when a token was granted, token)

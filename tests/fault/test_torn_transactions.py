@@ -28,12 +28,12 @@ from tests.support.crash import ServerProcess
 from tests.support.kafka import java
 from tests.support.process import Child
 from tests.support.transactions import TransactionClient
-from tests.support.transactions_loop import PARTITIONS, TOPIC
+from tests.workers.transactions_loop import PARTITIONS, TOPIC
 
 pytestmark = pytest.mark.fault
 
 SECONDS = 30.0
-CONFLUENT: Final = (sys.executable, "-m", "tests.support.transactions_loop")
+CONFLUENT: Final = (sys.executable, "-m", "tests.workers.transactions_loop")
 JAVA_LOOP: Final = Path(__file__).parents[1] / "compat" / "java" / "TransactionsLoop.java"
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import fencepost
 from tests.support import attacks
-from tests.support.bystander import Bystander
 from tests.support.raw import RawClient
+from tests.workers.bystander import Bystander
 
 BYSTANDERS_TOPIC = "bystander"
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.attacks import Siege, remember
-from tests.support.bystander import Bystander
 from tests.support.raw import RawClient
+from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 

@@ -15,8 +15,8 @@ from fencepost.kernel.batch_py import varint
 from fencepost.kernel.codecs import CODECS, compress
 from tests.support.attacks import Siege, remember
 from tests.support.batches import batch
-from tests.support.bystander import Bystander
 from tests.support.raw import RawClient
+from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 """It compiles, and installs from a package index."""
 
 ROOT = Path(__file__).parents[2]
-SMOKE = ROOT / "tests" / "support" / "smoke.py"
+SMOKE = ROOT / "tests" / "workers" / "smoke.py"
 OTHERS = [version for version in ("3.11", "3.12", "3.13", "3.14") if version != f"3.{sys.version_info.minor}"]
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 

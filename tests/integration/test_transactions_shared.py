@@ -13,9 +13,9 @@ import pytest
 
 from fencepost.errors import ErrorCode
 from tests.integration.conftest import TestedServer
-from tests.support import shared_writers
-from tests.support.shared_writers import Job, value
 from tests.support.transactions import TransactionalProducer, TransactionClient
+from tests.workers import shared_writers
+from tests.workers.shared_writers import Job, value
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -18,8 +18,8 @@ from fencepost import Admin, Producer
 from tests.conftest import without_kafka
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
-from tests.support.spark_connector import connector_jars
 from tests.support.spark_drivers import PATIENCE, Drivers
+from tests.workers.spark_connector import connector_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -40,7 +40,7 @@ def duplicates(sink: str, servers: str, source: str, target: str, jars: str, fol
     """How many records are there more than once, after the kill and a second run; none may be missing."""
     with Admin(servers) as admin, Drivers(folder) as drivers:
         admin.create_topic(target, PARTITIONS)
-        command = [sys.executable, "-m", "tests.support.spark_contrast", sink, servers, source, target]
+        command = [sys.executable, "-m", "tests.workers.spark_contrast", sink, servers, source, target]
         command += [str(folder / "checkpoint"), jars]
         driver = drivers.run(command)
         deadline = time.monotonic() + PATIENCE

@@ -118,7 +118,7 @@ def test_an_executor_killed_while_it_publishes_rows_that_differ_on_recomputation
     differs."""
     with Admin(servers) as admin:
         admin.create_topic(name, 3)
-    command = [sys.executable, "-m", "tests.support.spark_cluster", servers, name, name, "2000"]
+    command = [sys.executable, "-m", "tests.workers.spark_cluster", servers, name, name, "2000"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     # The beginning: what Spark says while it is shut down is long, and no cause of anything.
     assert done.returncode == 0, done.stderr[:6000]

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import pytest
 
 from fencepost.errors import ErrorCode
-from tests.support.bystander import Bystander, Seen
 from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
+from tests.workers.bystander import Bystander, Seen
 
 _PROPERTY: Final = "attack"
 MIB: Final = 1024 * 1024

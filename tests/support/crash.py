@@ -27,10 +27,10 @@ from crc32c import crc32c
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel import Record, check_batch, decode_batch, read_header
 from tests.support.batches import batch
-from tests.support.crash_writer import value_of
 from tests.support.kafka import answers
 from tests.support.process import Child, free_port
 from tests.support.raw import RawClient
+from tests.workers.crash_writer import value_of
 
 PATIENCE: Final = 60.0
 PIECE: Final = 8 << 20
@@ -294,7 +294,7 @@ class CrashTest:
 
     def _start_writer(self) -> Child:
         self.journal.path.touch()
-        module = [sys.executable, "-m", "tests.support.crash_writer"]
+        module = [sys.executable, "-m", "tests.workers.crash_writer"]
         what = [self.server.address, self._topic, str(len(self._checked)), str(self.journal.path), str(self.seed)]
         root = Path(__file__).parent.parent.parent
         return Child([*module, *what], log=self._folder / "writer.log", env={"PYTHONPATH": str(root)})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_DIE_WITH_PARENT: Final = Path(__file__).with_name("die_with_parent.py")
+_DIE_WITH_PARENT: Final = Path(__file__).parents[1] / "workers" / "die_with_parent.py"
 
 
 class Heard:

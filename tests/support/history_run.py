@@ -23,10 +23,10 @@ from fencepost.testing.scripted import Fate, Script
 from fencepost.types import Offset, TopicPartition
 from tests.support.batches import batch
 from tests.support.crash import ServerProcess
-from tests.support.history_worker import GROUP, OUT_PARTITIONS
 from tests.support.process import Child
 from tests.support.raw import RawClient
 from tests.support.transactions import TransactionClient
+from tests.workers.history_worker import GROUP, OUT_PARTITIONS
 
 COPIERS: Final = 3
 _AIMED_AT: Final = (0, 22, 24, 25, 26, 28)
@@ -84,7 +84,7 @@ class HistoryRun:
         self._names += 1
         own = f"{name}.{self._names}"
         notes = self.folder / f"{own}.notes"
-        command = [sys.executable, "-m", "tests.support.history_worker", what, self._proxy.address, str(notes), own]
+        command = [sys.executable, "-m", "tests.workers.history_worker", what, self._proxy.address, str(notes), own]
         return Child([*command, *map(str, arguments)], log=self.folder / f"{own}.log")
 
     def _keep_up(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-_DIE_WITH_PARENT: Final = Path(__file__).with_name("die_with_parent.py")
+_DIE_WITH_PARENT: Final = Path(__file__).parents[1] / "workers" / "die_with_parent.py"
 _started: list[Child] = []
 
 

@@ -47,7 +47,7 @@ class Drivers:
     def start(self, accident: tuple[str, int, str] | None = None) -> Driver:
         """One of `spark_driver`, that has an accident at a given step."""
         said = json.dumps({**self.common, "accident": accident})
-        return self.run([sys.executable, "-m", "tests.support.spark_driver", said])
+        return self.run([sys.executable, "-m", "tests.workers.spark_driver", said])
 
     def run(self, command: Sequence[str]) -> Driver:
         """Any command, with its output in a file."""

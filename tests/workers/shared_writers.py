@@ -1,6 +1,6 @@
 """Many processes that write into one transaction which none of them has begun, each to a partition of its own.
 
-    python -m tests.support.shared_writers    (a job as JSON on stdin, a line of JSON per process on stdout)
+    python -m tests.workers.shared_writers    (a job as JSON on stdin, a line of JSON per process on stdout)
 
 The processes are forked from this one, so that fifty of them need not load the same code fifty times; nothing else is
 shared: each has its own connection and knows only what the job says.
@@ -44,7 +44,7 @@ def value(job: Job, partition: int, number: int) -> bytes:
 def run(job: Job) -> dict[int, dict[str, Any]]:
     """What each writer was answered, by partition."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.shared_writers"],
+        [sys.executable, "-m", "tests.workers.shared_writers"],
         input=json.dumps(asdict(job)),
         capture_output=True,
         text=True,

@@ -3,7 +3,7 @@
 The jars are fetched one by one, since resolving the connector transitively fails. Only some versions have both of its
 parts to be had: the 4.2.0 connector with the 4.0.0 token provider works on the PySpark that is installed.
 
-    python -m tests.support.spark_connector SERVERS CHECKPOINT JARS
+    python -m tests.workers.spark_connector SERVERS CHECKPOINT JARS
 """
 
 from __future__ import annotations

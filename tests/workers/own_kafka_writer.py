@@ -1,6 +1,6 @@
 """A writer process for the tests of `own` on Apache Kafka: a producer that owns, and floods until it is fenced.
 
-    python -m tests.support.own_kafka_writer ADDRESS TOPIC GROUP
+    python -m tests.workers.own_kafka_writer ADDRESS TOPIC GROUP
 
 Commands come on standard input, answers go to standard output, a line each:
 

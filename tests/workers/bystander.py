@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 class Bystander:
     def __init__(self, address: str, topic: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.bystander", address, topic],
+            [sys.executable, "-m", "tests.workers.bystander", address, topic],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,7 +1,7 @@
 """One process of a history: copies a partition in transactions, or reads what is committed, and notes all it does.
 
-    python -m tests.support.history_worker copy SERVERS NOTES NAME PARTITION SEED       (−1: what the group assigns)
-    python -m tests.support.history_worker read SERVERS NOTES NAME
+    python -m tests.workers.history_worker copy SERVERS NOTES NAME PARTITION SEED       (−1: what the group assigns)
+    python -m tests.workers.history_worker read SERVERS NOTES NAME
 
 `copy` takes records of one partition of `in` and writes two for each to `out`, to partitions chosen by the record, in
 transactions of random size together with its input position. Some it aborts on purpose. It uses confluent-kafka the

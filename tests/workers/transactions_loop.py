@@ -1,6 +1,6 @@
 """One process that runs transactions with confluent-kafka, aborts many of them, and notes what became of each.
 
-    python -m tests.support.transactions_loop SERVERS NOTES NAME TRANSACTIONS SEED
+    python -m tests.workers.transactions_loop SERVERS NOTES NAME TRANSACTIONS SEED
 
 Transaction n writes `NAME:n:0`, `NAME:n:1`, … to random partitions of `t`, in one to three portions with a flush or
 none in between. Some it aborts at once, with batches in flight. Notes are lines `begin n count`, and then `committed n`
@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.support.history_worker import settings
+from tests.workers.history_worker import settings
 
 TOPIC = "t"
 PARTITIONS = 3

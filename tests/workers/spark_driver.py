@@ -1,6 +1,6 @@
 """A Spark driver to be killed: sends a query's rows through the sink, and has an accident at a given step.
 
-    python -m tests.support.spark_driver JSON
+    python -m tests.workers.spark_driver JSON
 
 The JSON: servers, source, target, name, checkpoint, per_batch; `query`, what is made of the source (see QUERIES); and
 `accident`: (step, batch, what), where `what` is kill (SIGKILL to the whole process group: driver, JVM and workers),

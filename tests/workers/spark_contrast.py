@@ -1,6 +1,6 @@
 """A driver for comparison: one large micro-batch from topic to topic, by Spark's own sink or by ours.
 
-    python -m tests.support.spark_contrast connector|fencepost SERVERS SOURCE TARGET CHECKPOINT JARS
+    python -m tests.workers.spark_contrast connector|fencepost SERVERS SOURCE TARGET CHECKPOINT JARS
 
 The source is Spark's own in both cases: the sink alone differs.
 """

@@ -1,6 +1,6 @@
 """A job on a real cluster of two whose executor is killed while it publishes rows that differ whenever computed.
 
-    python -m tests.support.spark_cluster SERVERS TOPIC JOB ROWS
+    python -m tests.workers.spark_cluster SERVERS TOPIC JOB ROWS
 
 Prints the report as JSON. The executor dies at the first `publish`, with the frozen batches that it stored.
 """

@@ -1,6 +1,6 @@
 """The writer of the crash tests: a process that sends numbered records and notes what was acknowledged.
 
-    python -m tests.support.crash_writer HOST:PORT TOPIC PARTITIONS JOURNAL SEED
+    python -m tests.workers.crash_writer HOST:PORT TOPIC PARTITIONS JOURNAL SEED
 
 One idempotent producer over the raw protocol, with its own bookkeeping. Record n of a partition carries the number n,
 and since nobody else writes there it must come to lie at offset n: a record that is lost or doubled shows at once as an
