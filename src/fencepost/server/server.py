@@ -23,6 +23,7 @@ from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
+from fencepost.server.garbage import keep_collections_short
 from fencepost.server.health import Health, Trouble
 from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener
@@ -86,6 +87,7 @@ def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
         await _serve(config, on_ready, stop)
 
     keep_freed_memory()
+    keep_collections_short()
     _run_loop(main())
 
 

@@ -76,7 +76,7 @@ class Validation:
             try:
                 return scan_batch(batch, header=header, max_bytes=self._max_inflated)
             except CorruptBatch as error:
-                found = error
+                found = CorruptBatch(str(error))
         if isinstance(found, CorruptBatch):
             raise ServerError(ErrorCode.INVALID_RECORD, f"the records cannot be decoded: {found}")
         return found
@@ -88,7 +88,7 @@ class Validation:
 def _scan(batch: memoryview, max_bytes: int) -> Scan | CorruptBatch:
     try:
         return scan_batch(batch, check=False, max_bytes=max_bytes)
-    except CorruptBatch as error:
-        return error
-    except UnsupportedFormat as error:
+    except (CorruptBatch, UnsupportedFormat) as error:
+        # A fresh error: this one's traceback holds the frames that hold the inflated bytes, until the garbage collector
+        # runs.
         return CorruptBatch(str(error))

@@ -1,0 +1,69 @@
+"""`keep_collections_short`: a full collection looks only at what came since the last one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+# The setting is the whole process's, so each test takes a process of its own.
+_BEGIN = """
+    import gc, sys, weakref
+    from fencepost.server import garbage
+    garbage.keep_collections_short()
+    garbage.keep_collections_short()
+
+    class Node:
+        pass
+
+    def cycle():
+        one = Node()
+        one.me = one
+        return one
+"""
+
+
+def run(code: str) -> str:
+    source = textwrap.dedent(_BEGIN) + textwrap.dedent(code)
+    return subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout
+
+
+def test_what_survives_a_full_collection_is_set_aside() -> None:
+    output = run("""
+        kept = [Node() for _ in range(1000)]
+        gc.collect()
+        print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 100, len(gc.callbacks))
+    """)
+    assert output.split() == ["True", "True", "1"]
+
+
+def test_cycles_that_came_since_are_found() -> None:
+    output = run("""
+        gc.collect()
+        seen = weakref.ref(cycle())
+        gc.collect()
+        print(seen() is None)
+    """)
+    assert output.split() == ["True"]
+
+
+def test_cycles_that_were_set_aside_are_found_after_an_hour() -> None:
+    output = run("""
+        now = 0.0
+        garbage.monotonic = lambda: now
+        gc.callbacks[-1]._whole_at = now
+        kept = cycle()
+        seen = weakref.ref(kept)
+        gc.collect()
+        del kept
+        gc.collect()
+        print(seen() is None)
+        now = 3601.0
+        gc.collect()
+        print(seen() is None)
+    """)
+    assert output.split() == ["False", "True"]
