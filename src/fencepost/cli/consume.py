@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import is_terminal
 from fencepost.cli.owning import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @own_options
 @client_command
 def consume(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     template: str | None,
     start: str,
@@ -109,7 +109,7 @@ def consume(
                 reader.commit()
 
 
-def _says_beyond(target: Target, topic: str, partitions: tuple[int, ...], offset: int) -> bool:
+def _says_beyond(target: ClusterTarget, topic: str, partitions: tuple[int, ...], offset: int) -> bool:
     """Return whether no partition has the offset yet, and say so."""
     with target.admin() as admin:
         ends = admin.latest(topic)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--round", "per_round", type=click.IntRange(min=1), help="Offsets per transaction [default: 4000000].")
 @client_command
 def copy(
-    target: Target,
+    target: ClusterTarget,
     source: str,
     destination: str,
     follow: bool,

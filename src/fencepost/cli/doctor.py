@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column
 from fencepost.errors import FencepostError
 
@@ -26,7 +26,7 @@ _PACKAGES: Final = (
 """Name, what for, and what to do where it is missing."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     what: str
     state: Literal["ok", "absent", "slow", "weak", "failed"]
     detail: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 @click.command()
 @client_command
-def doctor(target: Target) -> None:
+def doctor(target: ClusterTarget) -> None:
     """Look at the installation, the server, and the way to it.
 
     Among the checks is the classic trap of Kafka's listeners: clients connect to the addresses that the server
@@ -62,39 +62,41 @@ def doctor(target: Target) -> None:
         raise FencepostError(f"{checks} failed ({', '.join(failed)}): the detail above says why")
 
 
-def _installation() -> Iterator[Finding]:
+def _installation() -> Iterator[CheckResult]:
     import importlib.metadata
 
     from fencepost import kernel
     from fencepost._version import __version__
 
-    yield Finding("fencepost", "ok", __version__)
-    yield Finding("python", "ok", f"{platform.python_version()}, {platform.platform(terse=True)}")
+    yield CheckResult("fencepost", "ok", __version__)
+    yield CheckResult("python", "ok", f"{platform.python_version()}, {platform.platform(terse=True)}")
     if kernel.IMPLEMENTATION == "cython":
-        yield Finding("kernel", "ok", "compiled")
+        yield CheckResult("kernel", "ok", "compiled")
     else:
         again = "install a C compiler (Debian: gcc), then: pip install --force-reinstall --no-cache-dir fencepost"
-        yield Finding("kernel", "slow", "the Python twin: right, but many times slower", again)
+        yield CheckResult("kernel", "slow", "the Python twin: right, but many times slower", again)
     for package, purpose, todo in _PACKAGES:
         try:
-            yield Finding(package, "ok", importlib.metadata.version(package))
+            yield CheckResult(package, "ok", importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(package, "slow" if package == "uvloop" else "absent", f"not installed; for {purpose}", todo)
+            yield CheckResult(
+                package, "slow" if package == "uvloop" else "absent", f"not installed; for {purpose}", todo
+            )
 
 
-def _java() -> Iterator[Finding]:
+def _java() -> Iterator[CheckResult]:
     from fencepost.spark import java
 
     found = java.find()
     if found is None:
-        yield Finding("java", "absent", "none that runs; for Spark", java.ADVICE)
+        yield CheckResult("java", "absent", "none that runs; for Spark", java.ADVICE)
     elif found.new_enough:
-        yield Finding("java", "ok", f"{found.version}, {found.path}")
+        yield CheckResult("java", "ok", f"{found.version}, {found.path}")
     else:
-        yield Finding("java", "absent", f"{found.version}, {found.path}: too old for Spark", java.ADVICE)
+        yield CheckResult("java", "absent", f"{found.version}, {found.path}: too old for Spark", java.ADVICE)
 
 
-def _connection(settings: ClientSettings) -> Iterator[Finding]:
+def _connection(settings: ClientSettings) -> Iterator[CheckResult]:
     from fencepost.client.admin import Admin
 
     with Admin(settings) as admin:
@@ -103,16 +105,16 @@ def _connection(settings: ClientSettings) -> Iterator[Finding]:
             cluster = admin.cluster()
             offered = [*_offered(admin), *_replication(admin)]
         except FencepostError as error:
-            yield Finding("server", "failed", str(error))  # which says what to do
+            yield CheckResult("server", "failed", str(error))  # which says what to do
             return
     answers = f"{pong.address} answers in {pong.milliseconds:.2f} ms, {pong.apis} APIs, cluster {cluster.cluster_id}"
-    yield Finding("server", "ok", answers)
+    yield CheckResult("server", "ok", answers)
     yield from offered
     for broker in cluster.brokers:
         yield _broker(settings, broker.id, broker.host, broker.port)
 
 
-def _offered(admin: Admin) -> Iterator[Finding]:
+def _offered(admin: Admin) -> Iterator[CheckResult]:
     """By what the server says in ApiVersions: nothing is written to find out."""
     from fencepost.wire.apis import Key
 
@@ -120,18 +122,18 @@ def _offered(admin: Admin) -> Iterator[Finding]:
     missing = [key.name for key in needed if not admin.offers(key)]
     if missing:
         detail = f"the server does not offer {', '.join(missing)}"
-        yield Finding(
+        yield CheckResult(
             "transactions", "failed", detail, "the Spark sink needs them: Kafka 3.6 or newer, or `fencepost serve`"
         )
     else:
-        yield Finding("transactions", "ok", "offered")
+        yield CheckResult("transactions", "ok", "offered")
     if admin.offers(Key.OWN):
-        yield Finding("own", "ok", "by the server itself: a fencepost server")
+        yield CheckResult("own", "ok", "by the server itself: a fencepost server")
     else:
-        yield Finding("own", "absent", "the server does not know it: no fencepost server")
+        yield CheckResult("own", "absent", "the server does not know it: no fencepost server")
 
 
-def _replication(admin: Admin) -> Iterator[Finding]:
+def _replication(admin: Admin) -> Iterator[CheckResult]:
     """Of the topics that owners and sinks keep their state in."""
     from fencepost.client.manage.lasting import weak_topics
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
@@ -140,12 +142,12 @@ def _replication(admin: Admin) -> Iterator[Finding]:
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
     weak = list(weak_topics(admin, names))
     for topic, why in weak:
-        yield Finding(topic, "weak", why, "more replicas, so that it outlives a broker: docs/moving-to-kafka.md")
+        yield CheckResult(topic, "weak", why, "more replicas, so that it outlives a broker: docs/moving-to-kafka.md")
     if names and not weak:
-        yield Finding("replication", "ok", f"{len(names)} topics of owners and sinks survive a broker")
+        yield CheckResult("replication", "ok", f"{len(names)} topics of owners and sinks survive a broker")
 
 
-def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Finding:
+def _broker(settings: ClientSettings, number: int, host: str, port: int) -> CheckResult:
     from dataclasses import replace
 
     from fencepost.client.admin import Admin
@@ -158,5 +160,5 @@ def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Find
         except FencepostError as error:
             detail = f"advertised as {address}, which cannot be reached from here: {error}"
             todo = "let the server advertise an address that clients reach (fencepost serve --advertise HOST:PORT)"
-            return Finding(f"broker {number}", "failed", detail, todo)
-    return Finding(f"broker {number}", "ok", f"advertised as {address}, reached")
+            return CheckResult(f"broker {number}", "failed", detail, todo)
+    return CheckResult(f"broker {number}", "ok", f"advertised as {address}, reached")

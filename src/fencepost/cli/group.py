@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from fencepost.cli.options import Target, client_command, confirm, yes_option
+from fencepost.cli.options import ClusterTarget, client_command, confirm, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
@@ -29,7 +29,7 @@ def group() -> None:
 
 @group.command("list")
 @client_command
-def list_groups(target: Target) -> None:
+def list_groups(target: ClusterTarget) -> None:
     """List the groups.
 
     \b
@@ -46,7 +46,7 @@ def list_groups(target: Target) -> None:
 @group.command()
 @click.argument("name")
 @client_command
-def describe(target: Target, name: str) -> None:
+def describe(target: ClusterTarget, name: str) -> None:
     """Show a group's members, committed offsets and lag.
 
     \b
@@ -86,7 +86,7 @@ def describe(target: Target, name: str) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @client_command
-def reset(target: Target, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
+def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
     """Move a group that has no members to another place in a topic.
 
     \b
@@ -114,7 +114,7 @@ def reset(target: Target, *, name: str, topic: str, to: str, partitions: tuple[i
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @yes_option
 @client_command
-def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
+def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
     """Delete groups that have no members, with their offsets.
 
     Asks first when it is typed at a terminal.

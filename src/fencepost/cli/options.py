@@ -28,7 +28,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ClusterTarget:
     """The cluster a command talks to, and how it is to answer."""
 
     servers: str | None
@@ -81,7 +81,7 @@ def _default_servers() -> str:
 
 
 def client_command(function: F) -> F:
-    """Gives a command the common options; it receives a Target first."""
+    """Gives a command the common options; it receives a ClusterTarget first."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
     return client_command_without_json(as_json(function))
 
@@ -105,7 +105,7 @@ def client_command_without_json(function: F) -> F:
     def command(
         servers: str | None, config: Path | None, options: tuple[str, ...], as_json: bool = False, **rest: Any
     ) -> Any:
-        return function(Target(servers, config, options, as_json), **rest)
+        return function(ClusterTarget(servers, config, options, as_json), **rest)
 
     return command  # type: ignore[return-value]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fencepost.cli.options import Target, client_command, client_command_without_json
+from fencepost.cli.options import ClusterTarget, client_command, client_command_without_json
 from fencepost.cli.output import Column, when
 from fencepost.cli.owning import Lost
 from fencepost.errors import FencepostError, TimedOut
@@ -61,7 +61,7 @@ class WithCommand(click.Command):
               help="Time between SIGTERM and SIGKILL when the command is ended.")  # fmt: skip
 @client_command_without_json
 def own(
-    target: Target,
+    target: ClusterTarget,
     group: str,
     resources: tuple[str, ...],
     generations: tuple[str, ...],
@@ -232,7 +232,7 @@ def _busy(message: str, exit_code: int) -> Busy:
 @click.command()
 @click.argument("group", required=False)
 @client_command
-def owners(target: Target, group: str | None) -> None:
+def owners(target: ClusterTarget, group: str | None) -> None:
     """Show who owns what, and who waits.
 
     In GROUP, or in all groups.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fencepost.cli.options import Target
+from fencepost.cli.options import ClusterTarget
 from fencepost.errors import Fenced
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def how_to_own(owned_in: str | None, generation: int | None, session: float = 0.
     return {"generation": generation, "session": session}
 
 
-def partitions_of(target: Target, topic: str, only: Sequence[int] = ()) -> list[str]:
+def partitions_of(target: ClusterTarget, topic: str, only: Sequence[int] = ()) -> list[str]:
     """The resources: all partitions of the topic, or those that are named."""
     with target.admin() as admin:
         there = [found.partition for found in admin.describe_topic(topic).partitions]

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column
 
 
 @click.command()
 @client_command
-def ping(target: Target) -> None:
+def ping(target: ClusterTarget) -> None:
     """Ask every server for a sign of life.
 
     Fails if one of them does not answer, so that a script can wait for a server.

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.owning import SESSION, Lost, how_to_own, own_options, partitions_of, told_when_lost, woken_when_lost
 from fencepost.cli.progress import progress
 from fencepost.core.topic_name import fault_of
@@ -27,7 +27,7 @@ _REMEMBERED: Final = 10_000
 _LARGEST: Final = {"partition": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
-class Place(NamedTuple):
+class InputPlace(NamedTuple):
     """Where a record comes from."""
 
     file: str
@@ -37,7 +37,7 @@ class Place(NamedTuple):
         return self.file if self.line is None else f"{self.file}, line {self.line}"
 
 
-class Line(NamedTuple):
+class InputRecord(NamedTuple):
     file: str
     number: int | None
     value: bytes | None
@@ -47,31 +47,31 @@ class Line(NamedTuple):
     timestamp: int | None = None
 
     @property
-    def place(self) -> Place:
-        return Place(self.file, self.number)
+    def place(self) -> InputPlace:
+        return InputPlace(self.file, self.number)
 
 
 class WrongLine(Exception):
     """One that is no record."""
 
-    def __init__(self, place: Place, why: object) -> None:
+    def __init__(self, place: InputPlace, why: object) -> None:
         super().__init__(str(why))
         self.place = place
 
 
-class Sent:
+class SendTally:
     """What became of the records, as far as it is known: which is the first that failed, and how many did."""
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
         self.failed: list[SendFailed] = []
         """One for each batch; told by the producer."""
-        self._unsettled: dict[object, tuple[Place, Ticket]] = {}
+        self._unsettled: dict[object, tuple[InputPlace, Ticket]] = {}
         """The first record of each batch, since they share their fate, and every one that had no batch yet. Those that
         are known to be stored are forgotten."""
         self._most = _REMEMBERED
 
-    def add(self, line: Line, ticket: Ticket) -> int:
+    def add(self, line: InputRecord, ticket: Ticket) -> int:
         length = len(line.value or b"") + len(line.key or b"")
         self.count += 1
         self.bytes += length
@@ -92,7 +92,7 @@ class Sent:
         }
         self._most = max(_REMEMBERED, 2 * len(self._unsettled))
 
-    def first_failed(self) -> tuple[Place, FencepostError] | None:
+    def first_failed(self) -> tuple[InputPlace, FencepostError] | None:
         """Once everything is settled."""
         for place, ticket in self._unsettled.values():
             if (error := ticket.exception()) is not None:
@@ -129,7 +129,7 @@ class Sent:
 @own_options
 @client_command
 def produce(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     files: tuple[Path, ...],
     key_separator: str | None,
@@ -169,7 +169,7 @@ def produce(
         options["compression"] = compression
     with Routes(settings) as routes:
         routes.any()  # a wrong address is said at once; a server that goes away later is waited for
-    sent, stopped = Sent(), ""
+    sent, stopped = SendTally(), ""
     how = how_to_own(owned_in, generation, SESSION)
     names = [] if owned_in is None else partitions_of(target, topic, () if partition is None else (partition,))
     with (
@@ -178,7 +178,7 @@ def produce(
         Producer(settings, **options, on_error=sent.failed.append) as producer,
         progress("sent", files) as advance,
     ):
-        line: Line | None = None
+        line: InputRecord | None = None
         if names:
             how["on_lost"] = at_once.enter_context(woken_when_lost())
             producer.own(owned_in, names, **how)
@@ -232,16 +232,16 @@ def _header(text: str) -> tuple[str, bytes | None]:
     return name, os.fsencode(value)
 
 
-def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str | None) -> Iterator[Line]:
+def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str | None) -> Iterator[InputRecord]:
     if not files and sys.stdin is None:
         raise click.UsageError("standard input is closed: name files, or give it something to read")
     stdin = "standard input"
     if style == "whole":
         if not files:
-            yield Line(stdin, None, sys.stdin.buffer.read())
+            yield InputRecord(stdin, None, sys.stdin.buffer.read())
         for file in files:
             key = file.name.encode() if separator is not None else None
-            yield Line(str(file), None, file.read_bytes(), key=key)
+            yield InputRecord(str(file), None, file.read_bytes(), key=key)
         return
     with ExitStack() as opened:
         streams: list[tuple[str, IO[bytes]]] = [(str(file), opened.enter_context(file.open("rb"))) for file in files]
@@ -255,25 +255,25 @@ def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str
                     yield _from_text(text, separator, null, name, number)
 
 
-def _from_text(text: bytes, separator: str | None, null: str | None, file: str, number: int) -> Line:
+def _from_text(text: bytes, separator: str | None, null: str | None, file: str, number: int) -> InputRecord:
     key: bytes | None = None
     value: bytes | None = text
     if separator is not None:
         found, mark, rest = text.partition(os.fsencode(separator))
         if not mark:
-            raise WrongLine(Place(file, number), f"no {separator!r} between key and value")
+            raise WrongLine(InputPlace(file, number), f"no {separator!r} between key and value")
         key, value = found, rest
     if null is not None and value == os.fsencode(null):
         value = None
-    return Line(file, number, value, key)
+    return InputRecord(file, number, value, key)
 
 
-def _from_json(text: bytes, file: str, number: int) -> Line:
+def _from_json(text: bytes, file: str, number: int) -> InputRecord:
     try:
         row = json.loads(text)
         if not isinstance(row, dict) or "value" not in row:
             raise ValueError("an object with at least `value` is expected")
-        return Line(
+        return InputRecord(
             file,
             number,
             _bytes(row["value"]),
@@ -283,7 +283,7 @@ def _from_json(text: bytes, file: str, number: int) -> Line:
             _whole_number(row, "timestamp"),
         )
     except ValueError as error:
-        raise WrongLine(Place(file, number), error) from error
+        raise WrongLine(InputPlace(file, number), error) from error
 
 
 def _header_pairs(headers: Any) -> list[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column, when
 
 
@@ -14,7 +14,7 @@ from fencepost.cli.output import Column, when
     "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
 )
 @client_command
-def producers(target: Target, topic: str, partitions: tuple[int, ...]) -> None:
+def producers(target: ClusterTarget, topic: str, partitions: tuple[int, ...]) -> None:
     """Show the idempotent producers of TOPIC.
 
     H(P) is the highest sequence that the partition has accepted from producer P: the next batch it takes starts with

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fencepost.cli.options import Target, client_command, confirm, yes_option
+from fencepost.cli.options import ClusterTarget, client_command, confirm, yes_option
 from fencepost.cli.output import Column, when
 from fencepost.errors import ErrorCode, ServerError
 
@@ -29,7 +29,7 @@ def sink() -> None:
 
 @sink.command("list")
 @client_command
-def list_sinks(target: Target) -> None:
+def list_sinks(target: ClusterTarget) -> None:
     """List the sinks, with the last micro-batch of each.
 
     Jobs of fencepost.spark.write are called job.NAME, copies copy.CLUSTER.SOURCE.TARGET.
@@ -65,7 +65,7 @@ def list_sinks(target: Target) -> None:
 @click.argument("name")
 @yes_option
 @client_command
-def reset(target: Target, name: str, yes: bool) -> None:
+def reset(target: ClusterTarget, name: str, yes: bool) -> None:
     """Forget what sink NAME has written.
 
     A new query may then use the name from its batch 0. Whoever writes under it at the moment is fenced and stops. The

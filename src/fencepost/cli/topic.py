@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fencepost.cli.options import Target, client_command, confirm, pairs, yes_option
+from fencepost.cli.options import ClusterTarget, client_command, confirm, pairs, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
 from fencepost.errors import ConfigError, ServerError
 
@@ -36,7 +36,11 @@ def topic() -> None:
 @click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated.")
 @client_command
 def create(
-    target: Target, names: tuple[str, ...], partitions: int | None, replication: int | None, configs: tuple[str, ...]
+    target: ClusterTarget,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication: int | None,
+    configs: tuple[str, ...],
 ) -> None:
     """Create topics; returns when they can be written to.
 
@@ -57,7 +61,7 @@ def create(
 @topic.command("list")
 @click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
 @client_command
-def list_topics(target: Target, internal: bool) -> None:
+def list_topics(target: ClusterTarget, internal: bool) -> None:
     """List the topics.
 
     \b
@@ -75,7 +79,7 @@ def list_topics(target: Target, internal: bool) -> None:
 @topic.command()
 @click.argument("name")
 @client_command
-def describe(target: Target, name: str) -> None:
+def describe(target: ClusterTarget, name: str) -> None:
     """Show a topic's partitions, offsets and configs.
 
     Of the configs, those that were set; --json has all of them, the defaults too.
@@ -121,7 +125,7 @@ def describe(target: Target, name: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @yes_option
 @client_command
-def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
+def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
     """Delete topics with all their records.
 
     Asks first when it is typed at a terminal.
@@ -145,7 +149,7 @@ def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Let the server check the change, and change nothing.")
 @client_command
 def alter(
-    target: Target,
+    target: ClusterTarget,
     *,
     name: str,
     partitions: int | None,

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from fencepost.cli.options import Target, client_command
+from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column, plain, show_json, show_table, when
 from fencepost.errors import ErrorCode, ServerError
 
@@ -29,7 +29,7 @@ def transactions() -> None:
 @transactions.command("list")
 @click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
 @client_command
-def list_transactions(target: Target, only_open: bool) -> None:
+def list_transactions(target: ClusterTarget, only_open: bool) -> None:
     """List the transactional ids, and for how long one is open.
 
     \b
@@ -49,7 +49,7 @@ def list_transactions(target: Target, only_open: bool) -> None:
 @transactions.command()
 @click.argument("name")
 @client_command
-def describe(target: Target, name: str) -> None:
+def describe(target: ClusterTarget, name: str) -> None:
     """Show state, producer, age and partitions.
 
     \b
@@ -78,7 +78,9 @@ def describe(target: Target, name: str) -> None:
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="… in this partition …")
 @click.option("--pid", type=click.IntRange(min=0), help="… of this producer.")
 @client_command
-def abort(target: Target, *, name: str | None, hanging: str | None, partition: int | None, pid: int | None) -> None:
+def abort(
+    target: ClusterTarget, *, name: str | None, hanging: str | None, partition: int | None, pid: int | None
+) -> None:
     """Abort the open transaction of NAME, and fence its producer.
 
     A transaction that hangs, open in a partition (`fencepost producers`) and not known to its coordinator, is ended

@@ -34,7 +34,7 @@ class Stopped(BaseException):
 
 
 @dataclass(slots=True)
-class _Failure:
+class _PlannedFailure:
     error: int
     skip: int
     times: int
@@ -98,7 +98,7 @@ class FailingFiles(OsFiles):
         self.changes = 0
         """Operations so far that change something: what `stop_at` counts."""
         self._stop_at: int | None = None
-        self._failures: dict[Operation, _Failure] = {}
+        self._failures: dict[Operation, _PlannedFailure] = {}
         self._short_write: int | None = None
         self._tree = _load(self.root)
         self._open: dict[int, _File] = {}
@@ -107,7 +107,7 @@ class FailingFiles(OsFiles):
 
     def fail_next(self, operation: Operation, error: int, *, skip: int = 0, times: int = 1) -> None:
         """The next call of this operation fails, after `skip` that do not; `times=-1`: all following ones."""
-        self._failures[operation] = _Failure(error, skip, times)
+        self._failures[operation] = _PlannedFailure(error, skip, times)
 
     def heal(self) -> None:
         """No more failures that were asked for, and room on the disk."""

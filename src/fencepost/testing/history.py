@@ -39,7 +39,7 @@ Log: TypeAlias = Mapping[TopicPartition, Sequence[tuple[Offset, str]]]
 _SHOWN: Final = 20
 
 
-class Write(NamedTuple):
+class RecordedWrite(NamedTuple):
     partition: TopicPartition
     value: str
     work: str | None = None
@@ -52,11 +52,11 @@ class Read(NamedTuple):
 
 
 @dataclass(slots=True)
-class Transaction:
+class RecordedTransaction:
     """One attempt of one process; a write outside of transactions is a transaction of its own."""
 
     process: str
-    writes: list[Write] = field(default_factory=list)
+    writes: list[RecordedWrite] = field(default_factory=list)
     outcome: Outcome = "unknown"
 
 
@@ -132,10 +132,10 @@ class History:
     """What all processes noted. Each process's own events are in order; there is no order between processes."""
 
     def __init__(self) -> None:
-        self.transactions: list[Transaction] = []
+        self.transactions: list[RecordedTransaction] = []
         self.reads: dict[str, list[Read]] = {}
         self.faults: Counter[str] = Counter()
-        self._open: dict[str, Transaction] = {}
+        self._open: dict[str, RecordedTransaction] = {}
 
     @classmethod
     def load(cls, paths: Iterable[Path]) -> Self:
@@ -148,11 +148,11 @@ class History:
 
     def note(self, process: str, what: str, *details: Any) -> None:
         if what == "begin":
-            self._open[process] = Transaction(process)
+            self._open[process] = RecordedTransaction(process)
             self.transactions.append(self._open[process])
         elif what == "send":
             topic, partition, value, work = details
-            self._open[process].writes.append(Write(TopicPartition(topic, partition), value, work))
+            self._open[process].writes.append(RecordedWrite(TopicPartition(topic, partition), value, work))
         elif what == "committed":
             self._open.pop(process).outcome = "committed"
         elif what == "aborted":
@@ -194,8 +194,8 @@ class _Judge:
     def __init__(self, history: History, log: Log) -> None:
         self._history = history
         self._log = log
-        self.writes: dict[str, Write] = {}
-        self._transaction_of: dict[str, Transaction] = {}
+        self.writes: dict[str, RecordedWrite] = {}
+        self._transaction_of: dict[str, RecordedTransaction] = {}
         for transaction in history.transactions:
             for write in transaction.writes:
                 if write.value in self.writes:

@@ -39,7 +39,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="fencepost-proxy", daemon=True)
         self._started = threading.Event()
         self._listeners: dict[Address, tuple[asyncio.Server, Address]] = {}
-        self._lines: set[Line] = set()
+        self._lines: set[ProxiedConnection] = set()
         self._refusing = False
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
         self.choose: Callable[[int], Script] = lambda key: Fate.ANSWER
@@ -107,7 +107,7 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        line = Line(self, (reader, writer), (up_reader, up_writer))
+        line = ProxiedConnection(self, (reader, writer), (up_reader, up_writer))
         self._lines.add(line)
         try:
             await line.carry()
@@ -143,7 +143,7 @@ class Proxy:
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Line:
+class ProxiedConnection:
     """One connection of the client's, and the proxy's own to the broker."""
 
     def __init__(self, proxy: Proxy, client: Ends, broker: Ends) -> None:

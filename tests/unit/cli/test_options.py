@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.cli.options import Target, pairs, read_config
+from fencepost.cli.options import ClusterTarget, pairs, read_config
 from fencepost.errors import ConfigError
 
 pytestmark = pytest.mark.unit
 
 
-def servers(target: Target) -> str:
+def servers(target: ClusterTarget) -> str:
     return ",".join(str(address) for address in target.settings().servers)
 
 
@@ -27,12 +27,12 @@ def test_the_command_line_comes_before_x_before_the_file_before_the_environment(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FENCEPOST_SERVERS", raising=False)
-    assert servers(Target(None, None, (), as_json=False)) == "127.0.0.1:9092"
+    assert servers(ClusterTarget(None, None, (), as_json=False)) == "127.0.0.1:9092"
     monkeypatch.setenv("FENCEPOST_SERVERS", "env:1")
-    assert servers(Target(None, None, (), as_json=False)) == "env:1"
-    assert servers(Target(None, config, (), as_json=False)) == "file:1"
-    assert servers(Target(None, config, ("bootstrap.servers=x:1",), as_json=False)) == "x:1"
-    assert servers(Target("line:1", config, ("bootstrap.servers=x:1",), as_json=False)) == "line:1"
+    assert servers(ClusterTarget(None, None, (), as_json=False)) == "env:1"
+    assert servers(ClusterTarget(None, config, (), as_json=False)) == "file:1"
+    assert servers(ClusterTarget(None, config, ("bootstrap.servers=x:1",), as_json=False)) == "x:1"
+    assert servers(ClusterTarget("line:1", config, ("bootstrap.servers=x:1",), as_json=False)) == "line:1"
 
 
 def test_a_config_file_has_comments_and_values_with_equals_signs(config: Path) -> None:

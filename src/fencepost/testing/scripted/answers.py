@@ -11,7 +11,7 @@ from fencepost.errors import ErrorCode
 from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Api, Refused, Request, Script
 from fencepost.testing.scripted.log import MemoryLog
-from fencepost.testing.scripted.state import Connected, State
+from fencepost.testing.scripted.state import Connected, ScriptedState
 from fencepost.types import Generation
 from fencepost.wire import hot, messages
 
@@ -28,10 +28,10 @@ def decode(key: int, version: int, frame: bytes, at: int) -> Any:
     return messages.decode_request(key, version, frame, at)
 
 
-class Brokers:
+class ScriptedBrokers:
     """All of a cluster; which one is asked stands in the request."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ScriptedState) -> None:
         self._state = state
         self._next_pid = 1000
 

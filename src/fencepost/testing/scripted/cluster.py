@@ -9,15 +9,15 @@ from typing import Any
 from fencepost.core.own.rule import Granted, Wanted
 from fencepost.kernel import decode_batch
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted.answers import Brokers, decode
+from fencepost.testing.scripted.answers import ScriptedBrokers, decode
 from fencepost.testing.scripted.fates import Api, Fate, Late, Request, Script
 from fencepost.testing.scripted.network import NO_ANSWER, ScriptedLink, ScriptedNetwork
-from fencepost.testing.scripted.state import State
+from fencepost.testing.scripted.state import ScriptedState
 from fencepost.types import Generation
 from fencepost.wire.frame import read_request_head, response_head
 
 
-class ScriptedCluster(State):
+class ScriptedCluster(ScriptedState):
     def __init__(
         self,
         clock: HandWoundClock,
@@ -33,7 +33,7 @@ class ScriptedCluster(State):
         self.seen: list[Request] = []
         """Every request that arrived, in order."""
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
-        self._brokers = Brokers(self)
+        self._brokers = ScriptedBrokers(self)
         self._networks: list[ScriptedNetwork] = []
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)

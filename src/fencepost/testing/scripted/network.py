@@ -12,7 +12,7 @@ from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Delayed, Fate, Script
-from fencepost.testing.scripted.state import State
+from fencepost.testing.scripted.state import ScriptedState
 from fencepost.wire.frame import FrameReader
 
 NO_ANSWER: Final = b""
@@ -82,7 +82,7 @@ Receive: TypeAlias = Callable[[int, bytes, ScriptedLink], tuple[bytes | None, Sc
 class ScriptedNetwork:
     """The client's way to a scripted cluster; fits wherever a `Network` does."""
 
-    def __init__(self, state: State, receive: Receive) -> None:
+    def __init__(self, state: ScriptedState, receive: Receive) -> None:
         self._state = state
         self._receive = receive
         self._links: list[ScriptedLink] = []

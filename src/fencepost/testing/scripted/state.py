@@ -38,7 +38,7 @@ Owner: TypeAlias = Connected | str
 """A connection, or somebody of whom only the name is known."""
 
 
-class State:
+class ScriptedState:
     def __init__(self, clock: HandWoundClock, *, nodes: int, latency: float, knows_own: bool) -> None:
         self.clock = clock
         self.versions = {**VERSIONS, **OWNING} if knows_own else VERSIONS
