@@ -92,7 +92,7 @@ def test_a_topic_that_a_restored_older_store_does_not_know_keeps_its_folder(
     ]
 
 
-def test_the_folder_of_a_deleted_topic_that_a_crash_left_behind_goes_at_the_next_start(
+def test_a_deleted_topics_folder_left_by_a_crash_is_removed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder,) = written(tmp_path, "orders")

@@ -344,9 +344,7 @@ class TestSyncsThatFail:
         assert [record.value for record in read_all(bed.log, 5)] == [b"in doubt", b"after"]
 
     @pytest.mark.parametrize("seed", range(30))
-    def test_when_the_power_goes_before_it_is_opened_again_everything_synced_before_is_there(
-        self, bed: LogBed, seed: int
-    ) -> None:
+    def test_a_power_loss_before_the_log_is_reopened_keeps_all_that_was_synced(self, bed: LogBed, seed: int) -> None:
         written = bed.fill(20)
         bed.log.sync()
         bed.fill(60, start=20)
@@ -402,7 +400,7 @@ class TestPowerFailure:
         bed.files.lose_power(_Everything())
         assert bed.reopen().end_offset == 4
 
-    def test_a_segment_made_in_vain_has_a_durable_name_before_what_is_in_it_counts_as_synced(self, bed: LogBed) -> None:
+    def test_an_unused_segment_has_a_durable_name_before_its_content_counts_as_synced(self, bed: LogBed) -> None:
         bed.files.short_write(70)
         with pytest.raises(StorageError):
             bed.append(b"x" * 100)

@@ -214,7 +214,7 @@ def test_a_damaged_swap_file_is_not_guessed_at(tmp_path: Path) -> None:
         bed.open()
 
 
-def test_without_its_note_how_far_it_was_compacted_a_log_is_still_read_with_its_gaps(tmp_path: Path) -> None:
+def test_a_compacted_log_without_its_compaction_note_is_still_read_with_its_gaps(tmp_path: Path) -> None:
     bed = LogBed(tmp_path, COMPACTED)
     fill(bed, 40)
     run_compaction(bed.log, NOW, 1000)

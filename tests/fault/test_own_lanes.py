@@ -24,7 +24,7 @@ FAULTY = (Api.PRODUCE, Api.END_TXN, Api.ADD_PARTITIONS_TO_TXN, Api.INIT_PRODUCER
 FATES: tuple[Script, ...] = (Fate.CUT, Fate.LOSE, Delayed(0.05))
 
 
-def test_lost_answers_and_bad_records_leave_each_partition_in_order_and_every_ticket_true(
+def test_lost_answers_and_bad_records_keep_partitions_ordered_and_tickets_true(
     engine: Engine, name: str, chance: random.Random
 ) -> None:
     """Steps of transactions and batches are lost, carried out or not; some records are refused. The owner goes on."""

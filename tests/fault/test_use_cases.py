@@ -62,7 +62,7 @@ def a_moment(chance: random.Random) -> None:
 # --- a job's journal ---
 
 
-def test_a_task_restarted_elsewhere_while_the_first_is_only_paused_has_one_writer_in_its_journal(
+def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
     server: Engine, topic: str, chance: random.Random
 ) -> None:
     """OWN-10, the fourth case."""
@@ -268,7 +268,7 @@ def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appl
         yield found
 
 
-def test_an_outbox_is_relayed_in_total_order_each_row_once_whoever_is_stopped_or_killed(
+def test_an_outbox_is_relayed_in_order_each_row_once_despite_stops_and_kills(
     server: Engine, topic: str, application: Application, chance: random.Random
 ) -> None:
     """OWN-10, the second case."""
@@ -420,9 +420,7 @@ def check_readers(resource: str, said: list[list[str]], count: int) -> None:
     assert set().union(*(part for parts in read.values() for part in parts)) == set(range(count))
 
 
-def test_what_a_woken_reader_has_not_stored_before_it_was_replaced_it_cannot_store_any_more(
-    server: Engine, topic: str
-) -> None:
+def test_a_woken_reader_that_was_replaced_cannot_store_its_results_any_more(server: Engine, topic: str) -> None:
     create(server, topic, reader=exclusive_readers.GROUP)
     with fencepost.Producer(server.address) as producer:
         for number in range(10):

@@ -320,7 +320,7 @@ def test_a_port_that_is_taken_is_one_clear_line(serving: Callable[..., Serving],
     assert second.output().count("\n") == 1
 
 
-def test_a_port_that_is_taken_leaves_no_new_directory_behind_and_an_old_one_as_it_was(
+def test_a_port_in_use_creates_no_directory_and_leaves_an_old_one_unchanged(
     serving: Callable[..., Serving], tmp_path: Path
 ) -> None:
     old = serving("--data", str(tmp_path / "old"))

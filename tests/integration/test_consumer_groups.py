@@ -251,7 +251,7 @@ def test_an_empty_group_may_change_its_protocol(
     assert fetch_offsets(client, group, {four: [0]})[four, 0].committed_offset == 1
 
 
-def test_a_classic_group_with_members_takes_no_member_of_the_new_protocol_that_it_cannot_serve(
+def test_a_classic_group_rejects_a_new_protocol_member_that_it_cannot_serve(
     ours: TestedServer,
 ) -> None:
     """Kafka can migrate a group with members; here one waits until it is empty."""

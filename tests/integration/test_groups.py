@@ -519,7 +519,7 @@ def test_deleting_offsets_of_what_is_not_there(client: RawClient, group: str, to
     assert offset_delete(client, group, topic, partition=5) == (NONE, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 
 
-def test_offsets_of_a_group_that_is_not_of_consumers_are_deleted_only_when_it_is_empty(
+def test_offsets_of_a_group_of_non_consumers_are_deleted_only_when_it_is_empty(
     new_member: NewMember, client: RawClient, group: str, topic: str
 ) -> None:
     member = new_member()

@@ -69,7 +69,7 @@ def test_version_1_has_an_optional_group_and_answers_with_it(connect: Any, name:
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_if_there_is_no_owner_the_requesting_connection_becomes_it_with_generation_1(connect: Any, name: str) -> None:
+def test_without_an_owner_the_requesting_connection_becomes_it_with_generation_1(connect: Any, name: str) -> None:
     """OWN-3."""
     assert generations(own(connect(), (name, 5))) == [1]
 
@@ -85,9 +85,7 @@ def test_if_the_existing_owner_has_a_higher_generation_the_request_fails(connect
     assert generations(own(b, (name, 1))) == [2]  # still there, and told what it has
 
 
-def test_if_the_existing_owner_has_an_equal_or_lower_generation_its_connection_is_severed(
-    connect: Any, name: str
-) -> None:
+def test_an_owner_with_an_equal_or_lower_generation_has_its_connection_severed(connect: Any, name: str) -> None:
     """OWN-2, OWN-5."""
     a, b, c = connect(), connect(), connect()
     own(a, (name, 1))
@@ -242,7 +240,7 @@ def gated(tmp_path: Path) -> Iterator[Gated]:
         files.gate.set()
 
 
-def test_the_new_owner_is_answered_when_all_that_was_accepted_from_the_old_one_is_durable(gated: Gated) -> None:
+def test_the_new_owner_is_answered_once_the_old_owners_accepted_writes_are_durable(gated: Gated) -> None:
     old, new, third, files = gated
     own(old, ("t-0", 1))
     pid = old.new_pid()

@@ -213,7 +213,7 @@ def test_a_command_that_cannot_be_run_is_said_as_a_shell_says_it(
     assert (done.returncode, done.stderr) == (code, f"fencepost: {said}\n")
 
 
-def test_a_holder_learns_of_it_when_the_connection_ends_not_at_its_next_sign_of_life(
+def test_a_holder_notices_the_end_of_its_connection_before_its_next_heartbeat(
     fencepost_server: fencepost.Server, name: str
 ) -> None:
     an_hour = 3600.0  # so the next sign of life is a quarter of that away

@@ -57,7 +57,7 @@ def write(client: TransactionClient, name: str, topic: str, value: bytes) -> Non
     assert client.end(producer, commit=True) is NONE
 
 
-def test_what_an_owner_had_open_when_the_server_was_killed_is_not_committed_after_the_next_claim(
+def test_an_owners_transaction_open_at_a_server_kill_is_not_committed_after_a_claim(
     tmp_path: Path,
 ) -> None:
     """OWN-9: the server that comes back does not know who wrote the transaction, only that it was not the claimant."""
@@ -130,9 +130,7 @@ def test_who_claims_anew_what_it_owns_goes_on_with_its_transaction(connect: Conn
     assert client.fetch_committed(name).values == [b"old"]
 
 
-def test_a_claim_ends_no_transaction_of_those_who_own_nothing_where_nothing_is_guarded(
-    connect: Connect, name: str
-) -> None:
+def test_a_claim_ends_no_transaction_of_a_non_owner_on_unguarded_topics(connect: Connect, name: str) -> None:
     """Without a guard `own` protects against those who call it, and disturbs nobody else."""
     bystander, owner = connect(), connect()
     bystander.create_topic(name)

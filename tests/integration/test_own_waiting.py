@@ -238,7 +238,7 @@ def test_a_holder_that_is_killed_is_followed_by_the_first_in_line(
 
 
 @pytest.mark.fault
-def test_a_holder_that_is_stopped_for_longer_than_its_session_is_replaced_and_told_so_when_it_wakes(
+def test_a_holder_stopped_beyond_its_session_is_replaced_and_told_when_it_wakes(
     address: str, name: str, waiters: Waiters, opened: ExitStack
 ) -> None:
     holder = Holder(address, name)

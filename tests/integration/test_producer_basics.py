@@ -121,7 +121,7 @@ def test_a_closed_producer_says_so(server: TestedServer, topic: str) -> None:
         never_used.send(topic, b"v")
 
 
-def test_an_exception_in_the_block_still_delivers_what_was_sent_and_is_the_one_that_is_raised(
+def test_an_exception_in_the_block_is_raised_and_what_was_sent_is_delivered(
     server: TestedServer, client: RawClient, topic: str
 ) -> None:
     def caller() -> None:

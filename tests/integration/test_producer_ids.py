@@ -133,7 +133,7 @@ def test_what_was_deleted_is_left_out_by_what_the_server_remembers(
     first.close()
 
 
-def test_a_partition_that_the_ids_do_not_know_is_completed_by_what_the_server_remembers(
+def test_a_partition_missing_from_the_ids_is_filled_in_from_the_servers_memory(
     server: TestedServer, topic: str
 ) -> None:
     with Producer(server.address, name=topic) as first:
@@ -180,7 +180,7 @@ def test_a_record_that_is_not_what_was_sent_before_stops_the_producer(server: Te
     first.close()
 
 
-def test_after_a_failure_nothing_more_is_written_so_that_the_log_is_the_beginning_of_what_was_sent(
+def test_after_a_failure_nothing_is_written_so_the_log_is_a_prefix_of_what_was_sent(
     server: TestedServer, client: RawClient, name: str
 ) -> None:
     client.create_topic(name, configs={"max.message.bytes": "1000"})

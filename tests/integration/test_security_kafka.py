@@ -133,7 +133,7 @@ def test_a_wrong_password_is_refused_in_the_servers_words(
 PATIENT = {"delivery_timeout_ms": 3_600_000}
 
 
-def test_a_record_that_cannot_be_sent_for_want_of_a_password_fails_at_once_and_says_so(
+def test_a_record_that_cannot_be_sent_without_a_password_fails_at_once_and_says_so(
     broker: KafkaBroker, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configured(broker, certificates, "PLAIN", sasl_password="guessed", **PATIENT)

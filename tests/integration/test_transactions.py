@@ -141,7 +141,7 @@ def test_a_long_transaction_that_ends_last_is_told_to_who_reads_its_beginning(
     assert seen.aborted == [(long.pid, 0), (producer.pid, 3)]
 
 
-def test_a_marker_goes_to_every_partition_that_was_added_also_where_nothing_was_written(
+def test_a_marker_goes_to_every_added_partition_even_if_nothing_was_written_there(
     client: TransactionClient, producer: TransactionalProducer, topic: str
 ) -> None:
     for _ in range(2):
@@ -209,7 +209,7 @@ def test_who_expects_another_epoch_is_fenced(
     assert client.init(producer.name, expected=(producer.pid, 2)) == (NONE, producer.pid, 3)
 
 
-def test_who_names_its_epoch_gets_the_next_and_again_the_same_if_the_answer_was_lost(
+def test_a_producer_that_names_its_epoch_gets_the_next_and_a_retry_gets_the_same(
     client: TransactionClient, second: TransactionClient, producer: TransactionalProducer
 ) -> None:
     """KIP-360."""
@@ -547,7 +547,7 @@ def test_the_last_offset_of_a_partition_within_a_transaction_counts(
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["committed", "aborted"])
-def test_a_plain_commit_after_the_offsets_of_an_open_transaction_stays_whatever_becomes_of_that(
+def test_a_plain_offset_commit_outlasts_an_earlier_open_transactions_outcome(
     client: TransactionClient, producer: TransactionalProducer, topic: str, group: str, ended: bool
 ) -> None:
     """The later one counts, not the one that was decided later; until then it is not stable all the same."""

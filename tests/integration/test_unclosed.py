@@ -98,9 +98,7 @@ def test_a_producer_that_sent_nothing_needs_no_closing(ours: TestedServer) -> No
     assert "unclosed fencepost producer" not in run(script, "-W", "default::ResourceWarning").stderr
 
 
-def test_an_async_producer_that_nobody_closed_sends_its_records_when_the_program_ends(
-    server: TestedServer, topic: str
-) -> None:
+def test_an_unclosed_async_producer_sends_its_records_when_the_program_ends(server: TestedServer, topic: str) -> None:
     script = f"""
 import asyncio, fencepost
 async def main():

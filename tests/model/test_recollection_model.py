@@ -139,7 +139,7 @@ def take_away(log: Log, delete_before: int, holes: set[int], drop_batches: bool)
     return left
 
 
-def test_a_partition_that_the_ids_do_not_know_is_completed_by_what_the_server_remembers() -> None:
+def test_a_partition_missing_from_the_ids_is_filled_in_from_the_servers_memory() -> None:
     life = Life(PID, Epoch(3))
     recollection = Recollection(life, None, None)
     assert recollection.finish(Offset(50), {life: Sequence(2)}) == [Known()] * 3

@@ -288,7 +288,7 @@ def test_names_that_have_to_be_cut_are_still_different() -> None:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
-def test_records_that_grow_by_compression_fit_into_a_target_that_takes_them_as_they_are(
+def test_records_that_grow_by_compression_still_fit_a_target_that_takes_them_plain(
     ours: str, name: str, codec: str
 ) -> None:
     create(ours, name, 1)
@@ -306,7 +306,7 @@ def test_records_that_grow_by_compression_fit_into_a_target_that_takes_them_as_t
 @pytest.mark.spark
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("policy", "rounds"), [("compact", 2), ("delete", 1)])
-def test_a_task_that_runs_again_goes_on_only_where_the_source_cannot_have_lost_records_meanwhile(
+def test_a_rerun_task_resumes_only_where_the_source_cannot_have_lost_records(
     spark: SparkSession,
     ours: str,
     name: str,

@@ -116,7 +116,7 @@ def killed_and_resumed(source: str, target: str, topic: str, count: int, folder:
 
 
 @pytest.mark.parametrize("count", [200_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
-def test_a_copy_between_two_servers_killed_half_way_and_resumed_differs_in_no_record(
+def test_a_copy_between_two_servers_killed_and_resumed_differs_in_no_record(
     name: str, tmp_path: Path, count: int
 ) -> None:
     with (
@@ -128,7 +128,7 @@ def test_a_copy_between_two_servers_killed_half_way_and_resumed_differs_in_no_re
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("direction", ["to Kafka", "from Kafka"])
-def test_a_copy_to_or_from_apache_kafka_killed_half_way_and_resumed_differs_in_no_record(
+def test_a_copy_to_or_from_apache_kafka_killed_and_resumed_differs_in_no_record(
     request: pytest.FixtureRequest, ours: str, name: str, tmp_path: Path, direction: str
 ) -> None:
     kafka: str = request.getfixturevalue("kafka").address

@@ -80,7 +80,7 @@ def test_a_driver_killed_between_every_two_steps_in_turn(servers: str, drivers: 
     assert_each_once(servers, drivers.common["target"])
 
 
-def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_and_disturbs_nobody(
+def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_harmlessly(
     everywhere: str, spark: SparkSession, name: str, tmp_path: Path
 ) -> None:
     fill(spark, everywhere, f"{name}-in", 900)

@@ -85,7 +85,7 @@ def sinks_of(name: str) -> Iterator[Callable[[str], Sinks]]:
         sinks.close()
 
 
-def test_a_checkpoint_restored_from_before_the_last_batch_is_refused_and_adopted_without_a_loss(
+def test_a_checkpoint_from_before_the_last_batch_is_refused_or_adopted_losslessly(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:
     """PIPE-4: Spark plans batch 1 anew, with the data that has come since."""
@@ -107,7 +107,7 @@ def test_a_checkpoint_restored_from_before_the_last_batch_is_refused_and_adopted
     assert numbers(servers, target) == Counter(range(400)) + repeated
 
 
-def test_a_driver_killed_behind_its_commit_whose_checkpoint_is_restored_from_before_the_batch(
+def test_a_driver_killed_after_its_commit_resumes_from_an_earlier_checkpoint(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:
     """PIPE-4: kill -9, and a backup in which batch 1 is not yet planned. Planned anew with the same offsets it is
@@ -182,7 +182,7 @@ def test_a_sink_that_goes_elsewhere_does_not_pass_over_a_batch_that_is_not_there
     assert numbers(ours, other) == Counter(range(30))
 
 
-def test_a_batch_recorded_by_an_older_fencepost_is_skipped_by_its_number_with_a_warning(
+def test_a_batch_recorded_by_an_older_fencepost_is_skipped_by_number_with_a_warning(
     spark: SparkSession,
     ours: str,
     name: str,

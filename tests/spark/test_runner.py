@@ -357,7 +357,7 @@ def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, na
 
 
 @pytest.mark.parametrize("partitions", [0, 1], ids=["deleted", "recreated with fewer partitions"])
-def test_a_target_that_is_gone_or_has_fewer_partitions_ends_the_batch_at_the_first_attempt(
+def test_a_missing_or_shrunken_target_ends_the_batch_at_the_first_attempt(
     servers: str, topic: str, partitions: int
 ) -> None:
     """Waiting does not bring a partition back. Nothing of the batch is there, and started again it fits."""
@@ -403,7 +403,7 @@ def test_a_name_that_cannot_be_a_topics_is_refused() -> None:
         runner("127.0.0.1:1", "no spaces, please")
 
 
-def test_a_sink_that_nobody_closes_closes_its_connections_when_the_last_reference_goes(ours: str, name: str) -> None:
+def test_an_unclosed_sink_closes_its_connections_with_its_last_reference(ours: str, name: str) -> None:
     """Spark does not say when a query is over, and users do not close what they give to foreachBatch."""
     with Admin(ours) as admin:
         admin.create_topic(name, 2)

@@ -73,7 +73,7 @@ def test_a_batch_dataframe_is_written_once_per_job(
         assert len({message.partition() for message in of_key}) == 1
 
 
-def test_a_stream_goes_through_in_several_micro_batches_and_again_from_its_checkpoint(
+def test_a_stream_passes_in_several_micro_batches_and_resumes_from_its_checkpoint(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
     """PIPE-1, PIPE-2: source and sink together."""
@@ -121,7 +121,7 @@ def test_key_headers_partition_and_topic_come_from_columns(spark: SparkSession, 
     assert others[None].partition() == 0
 
 
-def test_rows_that_can_never_be_written_go_to_the_dead_letters_in_the_same_transaction(
+def test_unwritable_rows_go_to_the_dead_letters_in_the_same_transaction(
     spark: SparkSession, servers: str, name: str
 ) -> None:
     create(servers, name, max_message_bytes="2000")
@@ -138,7 +138,7 @@ def test_rows_that_can_never_be_written_go_to_the_dead_letters_in_the_same_trans
     assert report.rows == 4
 
 
-def test_rows_whose_time_the_target_refuses_are_dead_letters_and_the_others_keep_theirs(
+def test_rows_with_a_rejected_timestamp_are_dead_letters_and_others_keep_theirs(
     spark: SparkSession, servers: str, name: str
 ) -> None:
     """The server would refuse the whole batch with INVALID_TIMESTAMP, and after every restart again."""
@@ -161,7 +161,7 @@ def test_rows_whose_time_the_target_refuses_are_dead_letters_and_the_others_keep
     assert b"message.timestamp.after.max.ms" in dead[b"late"]["fencepost.reason"]
 
 
-def test_a_time_that_the_server_refuses_all_the_same_is_judged_again_with_more_distance(
+def test_a_timestamp_the_server_still_rejects_is_judged_again_with_more_margin(
     spark: SparkSession, servers: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes between freezing and publishing, and clocks differ."""
@@ -189,7 +189,7 @@ def test_a_row_that_names_what_cannot_be_a_topic_is_a_dead_letter(spark: SparkSe
     assert sorted(committed_values(ours, f"{name}-dead")) == [b"nameless", b"neither", b"no name", b"too long"]
 
 
-def test_rows_that_are_too_large_for_an_arrow_batch_are_frozen_again_as_spark_does_it(
+def test_rows_too_large_for_an_arrow_batch_are_frozen_again_the_way_spark_does(
     spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-5: how large rows are is a guess from the micro-batch before."""
@@ -262,7 +262,7 @@ def _once(marker: Path) -> bool:
     return True
 
 
-def test_a_sink_that_is_called_twice_for_a_batch_says_so_and_a_batch_that_comes_again_is_skipped(
+def test_a_sink_called_twice_for_a_batch_says_so_and_a_repeated_batch_is_skipped(
     spark: SparkSession, ours: str, name: str, tmp_path: Path
 ) -> None:
     """PIPE-4: what was to be written by a second call would be lost, and nobody would be told."""
@@ -317,7 +317,7 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     assert Counter(map(int, committed_values(servers, name))) == Counter(range(4_000))
 
 
-def test_a_query_that_is_stopped_while_it_publishes_gives_the_batch_up_and_writes_it_later(
+def test_a_query_stopped_while_publishing_gives_up_the_batch_and_writes_it_later(
     spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-4: `stop` cancels the job. That is no failure that another attempt cures, and Spark waits for the sink."""
@@ -373,7 +373,7 @@ def test_an_exception_in_on_report_is_logged_and_does_not_end_the_query(
     assert "the dashboard is away" in caplog.text
 
 
-def test_a_topic_column_that_names_another_topic_when_computed_again_loses_no_row_to_the_dead_letters(
+def test_a_topic_column_that_changes_when_recomputed_sends_no_row_to_dead_letters(
     spark: SparkSession, ours: str, name: str, tmp_path: Path
 ) -> None:
     """The rows are looked through before they are frozen, and a random column comes out otherwise then."""

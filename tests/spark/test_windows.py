@@ -87,7 +87,7 @@ def test_windowed_counts_are_right_and_there_once_after_kills_around_the_commit(
 
 
 @pytest.mark.soak
-def test_windowed_counts_are_right_and_there_once_after_a_kill_between_every_two_steps(
+def test_windowed_counts_are_right_and_written_once_after_a_kill_at_every_step(
     servers: str, name: str, tmp_path: Path
 ) -> None:
     expected = put_orders(servers, f"{name}-in")

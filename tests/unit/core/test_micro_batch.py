@@ -115,7 +115,7 @@ def test_a_commit_without_an_answer_is_decided_by_fence_and_look_alone() -> None
 
 
 @pytest.mark.parametrize("thaw", [False, True])
-def test_what_failed_is_published_again_under_a_new_epoch_and_frozen_anew_only_if_it_must(thaw: bool) -> None:
+def test_a_failed_batch_is_published_under_a_new_epoch_and_refrozen_only_if_needed(thaw: bool) -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
     steps.send("manifest")
@@ -148,7 +148,7 @@ def test_a_replaced_driver_stops_before_it_fences() -> None:
     assert replaced.value.by.incarnation == 9
 
 
-def test_a_driver_whose_sink_was_reset_stops_and_so_does_one_that_was_replaced_by_a_lower_number() -> None:
+def test_a_driver_stops_if_its_sink_was_reset_or_replaced_by_a_lower_number() -> None:
     """PIPE-4: incarnations begin anew with a reset; two drivers must not fence each other for ever."""
     for found, error in ((replace(OTHER, incarnation=1), Replaced), (None, SinkNameInUse)):
         _, steps, record = announced(OTHER)
@@ -160,7 +160,7 @@ def test_a_driver_whose_sink_was_reset_stops_and_so_does_one_that_was_replaced_b
             steps.send(found)
 
 
-def test_an_epoch_that_the_coordinator_bumped_itself_is_taken_back_after_a_few_looks() -> None:
+def test_an_epoch_bumped_by_the_coordinator_is_taken_back_after_a_few_looks() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
     steps.send("manifest")
@@ -202,7 +202,7 @@ def test_a_name_that_only_announced_itself_is_anybodys() -> None:
     assert said.progress.batch == NOTHING_YET
 
 
-def test_a_query_numbered_by_its_progress_goes_on_behind_the_last_batch_and_position() -> None:
+def test_a_query_numbered_by_its_progress_resumes_after_the_last_batch_and_position() -> None:
     sink = protocol()
     steps = sink.micro_batch("q", None, now_ms=8)
     mine = replace(OTHER, incarnation=4, token="me", position="here")
@@ -305,7 +305,7 @@ def test_the_same_number_with_another_origin_is_refused_and_written_if_adopted(o
 
 
 @pytest.mark.parametrize("found", [replace(WRITTEN, runs="", offsets="", targets=""), WRITTEN])
-def test_a_record_or_a_caller_without_offsets_is_skipped_by_its_number_and_that_is_said(found: Progress) -> None:
+def test_a_record_or_caller_without_offsets_is_skipped_by_number_with_a_warning(found: Progress) -> None:
     """A record of an older fencepost; a Spark that does not tell the offsets."""
     origin = HERE if not found.offsets else HERE._replace(offsets="")
     steps = protocol(adopt=True).micro_batch("q", 5, now_ms=8, origin=origin)

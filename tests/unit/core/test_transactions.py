@@ -159,7 +159,7 @@ def test_who_named_its_epoch_may_repeat_the_request_until_the_new_epoch_is_used(
     assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
 
 
-def test_who_was_replaced_by_somebody_else_is_not_taken_for_one_that_repeats_its_request() -> None:
+def test_a_producer_replaced_by_another_is_not_taken_for_one_that_retries() -> None:
     resting = transaction(State.COMPLETE_COMMIT)
     resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
     assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
@@ -208,7 +208,7 @@ def test_only_an_open_transaction_times_out() -> None:
 @given(
     st.lists(st.sampled_from(["init", "add", "commit", "abort", "complete", "late commit", "late add"]), max_size=40)
 )
-def test_whatever_the_order_a_decision_is_final_and_nothing_of_an_older_epoch_takes_effect(events: list[str]) -> None:
+def test_in_any_order_a_decision_is_final_and_an_older_epoch_changes_nothing(events: list[str]) -> None:
     made = Transaction("name", Pid(1), Epoch(0), 1000)
     clock = itertools.count()
     decided: State | None = None

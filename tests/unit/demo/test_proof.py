@@ -39,7 +39,7 @@ def test_the_count_is_content_with_every_number_once() -> None:
     assert count("orders", 30, WHOLE).holds
 
 
-def test_an_orders_number_is_found_in_what_was_written_and_in_what_spark_makes_of_it() -> None:
+def test_an_orders_number_is_found_in_what_was_written_and_in_sparks_output() -> None:
     assert [number_of(order(number)[1]) for number in (0, 7, 999_999)] == [0, 7, 999_999]
     assert number_of(b'{"seen":"2026","order":42}') == 42
 

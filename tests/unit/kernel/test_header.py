@@ -80,7 +80,7 @@ def test_a_header_that_is_read_and_written_gives_the_same_bytes() -> None:
     assert copy == whole
 
 
-def test_a_fetched_buffer_is_split_into_whole_batches_and_a_cut_off_tail_is_left_out() -> None:
+def test_a_fetched_buffer_is_split_into_whole_batches_without_a_cut_off_tail() -> None:
     one, two = bytes(batch()), bytes(encode_batch([(None, b"x", NOW, None)]))
     for tail in (b"", one[:5], one[:12], one[:-1]):
         assert [bytes(part) for part in split_batches(one + two + tail)] == [one, two]

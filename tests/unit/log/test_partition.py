@@ -30,7 +30,7 @@ class TestAppending:
         assert [bed.append(b"a"), bed.append(b"b", b"c"), bed.append(b"d")] == [0, 1, 3]
         assert (bed.log.start_offset, bed.log.end_offset, bed.log.high_watermark) == (0, 4, 0)
 
-    def test_the_offset_and_leader_epoch_are_stamped_in_place_and_the_checksum_stays_right(self, bed: LogBed) -> None:
+    def test_offset_and_leader_epoch_are_stamped_in_place_and_the_checksum_stays_right(self, bed: LogBed) -> None:
         bed.append(b"a", b"b")
         batch = make_batch(b"c")
         bed.log.append(memoryview(batch), check_batch(batch), NOW, leader_epoch=5)

@@ -127,7 +127,7 @@ def test_each_topic_has_turns_of_its_own() -> None:
     assert found == {TopicPartition(topic, partition) for topic in "tu" for partition in range(4)}
 
 
-def test_a_topic_that_was_not_asked_for_is_reported_and_one_that_is_absent_is_a_dead_letter() -> None:
+def test_an_unexpected_topic_is_reported_and_a_missing_one_is_a_dead_letter() -> None:
     """What a row names may come out otherwise than when the rows were looked through."""
     batch = rows([None] * 4, [b"a", b"b", b"c", b"d"], topic=pa.array(["t", "new", "gone", "new"]))
     asking = encoding(topic=None, dead_letter="dead", absent=frozenset({"gone"}))
@@ -249,7 +249,7 @@ def test_a_partitioner_of_ones_own_is_asked_where_the_row_names_none() -> None:
         (rows([b"k"], [b"x" * 3_000]), {"t": TARGET}, "more than t takes"),
     ],
 )
-def test_a_row_that_can_never_be_written_fails_or_becomes_a_dead_letter_with_its_reason(
+def test_an_unwritable_row_fails_or_becomes_a_dead_letter_with_its_reason(
     batch: pa.RecordBatch, targets: dict[str, Target], match: str
 ) -> None:
     with pytest.raises((Unwritable, RecordTooLarge), match=match):

@@ -59,7 +59,7 @@ def test_one_partition_can_be_assigned_and_topics_chosen_by_pattern() -> None:
     assert options(subscribePattern="a.*").pattern == "a.*"
 
 
-def test_settings_of_the_client_are_heeded_and_those_of_the_java_consumer_passed_over() -> None:
+def test_client_settings_are_applied_and_java_consumer_settings_are_ignored() -> None:
     given = parse(
         {**SERVERS, "subscribe": "a", "kafka.request.timeout.ms": "1500", "kafka.fetch.min.bytes": "1"}, streaming=True
     )

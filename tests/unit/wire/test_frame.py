@@ -83,7 +83,7 @@ def test_an_api_that_does_not_exist_is_malformed(key: int) -> None:
         read_request_head(struct.pack(">hhih", key, 0, 1, -1))
 
 
-def test_the_header_of_a_version_that_is_not_spoken_is_read_so_that_it_can_be_refused() -> None:
+def test_the_header_of_an_unsupported_version_is_read_so_that_it_can_be_rejected() -> None:
     """Kafka answers ApiVersions v−1 with UNSUPPORTED_VERSION, too (tried on 4.3.1)."""
     assert read_request_head(struct.pack(">hhih", 18, -1, 7, -1)) == RequestHead(18, -1, 7, None, 10)
     assert read_request_head(struct.pack(">hhihb", 0, 99, 7, -1, 0)) == RequestHead(0, 99, 7, None, 11)

@@ -96,7 +96,7 @@ def test_a_tagged_field_that_nobody_knows_is_skipped_at_every_level() -> None:
     assert (answer.coordinators[0].host, answer.coordinators[0].port) == ("h", 9092)
 
 
-def test_known_tagged_fields_are_found_between_unknown_ones_and_their_size_is_checked() -> None:
+def test_known_tagged_fields_are_found_among_unknown_ones_and_their_size_is_checked() -> None:
     body = b"\0\0" + b"\x01" + b"\0\0\0\0"  # ApiVersions v3: no error, no keys, no throttling
     epoch = b"\x01\x08" + b"\0\0\0\0\0\0\0\x07"
     unknown = b"\x63\x03abc"

@@ -86,7 +86,7 @@ def test_sasl_by_name_and_by_jaas_mean_the_same() -> None:
     assert by_name == by_jaas == Security(Tls(), Sasl("SCRAM-SHA-512", "a", 'p"; w'))
 
 
-def test_a_token_function_of_confluents_shape_is_taken_and_travels_to_other_processes() -> None:
+def test_a_token_function_of_confluents_shape_is_accepted_and_can_be_pickled() -> None:
     config = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
     settings = pickle.loads(pickle.dumps(ClientSettings.from_config(config)))
     assert settings.security.exchange().first() == b"n,,\x01auth=Bearer of confluent's shape\x01\x01"

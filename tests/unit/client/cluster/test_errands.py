@@ -12,7 +12,7 @@ from fencepost.errors import Closed, FencepostError, Unreachable
 pytestmark = pytest.mark.unit
 
 
-def test_a_call_runs_where_turns_are_made_and_its_result_or_error_goes_to_the_caller() -> None:
+def test_a_call_runs_on_the_send_thread_and_its_outcome_goes_to_the_caller() -> None:
     woken = threading.Event()
     errands = Errands(woken.set)
     outcomes: list[object] = []

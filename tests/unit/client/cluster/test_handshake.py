@@ -193,7 +193,7 @@ def test_a_connection_that_is_refused_ends_with_the_servers_reason() -> None:
     assert [error.code for error in dialled.errors] == [ErrorCode.SASL_AUTHENTICATION_FAILED]
 
 
-def test_a_session_is_renewed_behind_what_is_under_way_and_nothing_is_added_meanwhile() -> None:
+def test_a_session_is_renewed_behind_in_flight_requests_and_nothing_is_added() -> None:
     dialled = Dialled(Server(authenticate={"session_lifetime": 10_000}))
     dialled.answer(3)
     answers: list[Any] = []

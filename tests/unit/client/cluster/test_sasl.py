@@ -117,7 +117,7 @@ def test_a_refused_token_is_refused_in_the_servers_words() -> None:
         Bearer(lambda: "t").next(b'{"status":"invalid_token"}')
 
 
-def test_a_function_that_fails_to_get_a_token_fails_the_authentication_and_nothing_else() -> None:
+def test_a_failing_token_function_fails_the_authentication_and_nothing_else() -> None:
     def broken() -> str:
         raise OSError("the identity provider is down")
 

@@ -119,7 +119,7 @@ def test_an_owner_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool
     assert case.owner.asked[-1] == ("release", Identity(PID, Epoch(1)))
 
 
-def test_a_claim_that_found_no_moment_to_begin_is_given_back_and_can_be_made_once_more(
+def test_a_claim_that_could_not_begin_is_given_back_and_can_be_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or else the next one would own, and go on to write as if nobody could be fenced."""

@@ -151,7 +151,7 @@ def asked_for(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize("wait", [None, 5.0], ids=["at once", "in line"])
-def test_the_topics_of_a_claim_are_asked_for_in_front_of_it_and_its_first_record_goes_out_at_once(
+def test_a_claims_topics_are_looked_up_first_so_that_its_first_record_goes_at_once(
     wait: float | None,
 ) -> None:
     on = cluster()
@@ -176,7 +176,7 @@ def test_a_claim_asks_for_no_topic_that_is_known() -> None:
     assert len(on.requests(Api.METADATA)) == asked
 
 
-def test_a_name_that_only_looks_like_a_partitions_makes_no_topic_and_is_asked_for_once() -> None:
+def test_a_name_that_looks_like_a_partition_creates_no_topic_and_is_asked_for_once() -> None:
     on = cluster()
     on.creates_topics = True
     producer = SteppedProducer(on)
@@ -369,7 +369,7 @@ def test_what_never_left_is_not_persisted() -> None:
     assert values(on) == ["first"]
 
 
-def test_what_was_under_way_and_is_in_the_log_is_delivered_and_what_is_not_there_is_said_not_to_be() -> None:
+def test_in_flight_records_in_the_log_are_delivered_and_others_reported_absent() -> None:
     """OWN-9: the log turns unknown into yes or no."""
     on = cluster()
     producer = owner(on)
@@ -394,7 +394,7 @@ def test_a_batch_in_doubt_from_before_is_looked_for_too() -> None:
     assert persisted(doubtful) == "no"
 
 
-def test_nothing_is_said_not_to_be_there_while_the_server_still_listens_to_the_lost_connection() -> None:
+def test_no_record_is_reported_absent_while_the_server_reads_the_lost_connection() -> None:
     on = cluster()
     producer = owner(on, request_timeout=20.0)
     on.next(Api.PRODUCE, Fate.LOSE)

@@ -175,7 +175,7 @@ def test_a_steady_stream_is_not_one_endless_transaction(case: Case) -> None:
     assert case.admits(is_new=False, now=LONGEST), "what is sent again belongs to it"
 
 
-def test_a_coordinator_that_was_slow_to_begin_does_not_close_it_before_the_first_batch(case: Case) -> None:
+def test_a_coordinator_slow_to_begin_does_not_close_it_before_the_first_batch(case: Case) -> None:
     assert not case.admits()
     case.add()
     assert case.admits(now=10 * LONGEST)
@@ -248,7 +248,7 @@ def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -
     assert case.implicit.is_ready
 
 
-def test_a_record_that_fails_for_good_aborts_and_the_rest_is_sent_again_under_the_next_epoch(case: Case) -> None:
+def test_a_record_that_fails_for_good_aborts_and_the_rest_is_resent_next_epoch(case: Case) -> None:
     """PROD-6: the lane goes on, and so does the owner."""
     case.acknowledged(5)
     case.implicit.fail(SendFailed("too large", persisted="no"))
@@ -266,7 +266,7 @@ def test_a_record_that_fails_for_good_aborts_and_the_rest_is_sent_again_under_th
     assert case.admits()
 
 
-def test_the_next_epoch_is_asked_for_again_when_nobody_answered_and_nothing_is_aborted_twice(case: Case) -> None:
+def test_the_next_epoch_is_requested_again_after_no_answer_without_a_second_abort(case: Case) -> None:
     case.acknowledged(5)
     case.implicit.fail(SendFailed("too large", persisted="no"))
     case.steps.answer_to_init = _raise(Unreachable("gone"))
@@ -282,7 +282,7 @@ def test_the_next_epoch_is_asked_for_again_when_nobody_answered_and_nothing_is_a
     assert case.steps.ends == [False]
 
 
-def test_a_transaction_that_would_time_out_is_aborted_before_the_coordinator_fences_for_it(case: Case) -> None:
+def test_a_transaction_about_to_time_out_is_aborted_before_the_coordinator_fences(case: Case) -> None:
     """One partition that does not answer is not to be the end of the owner."""
     case.acknowledged(5)
     case.go_on(all_answered=False, now=29.0)
@@ -312,9 +312,7 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
 
 
 @pytest.mark.parametrize("in_the_log", [True, False])
-def test_what_expires_while_its_commit_is_under_way_is_unknown_and_left_out_of_its_outcome(
-    case: Case, in_the_log: bool
-) -> None:
+def test_a_record_that_expires_during_its_commit_is_unknown_whatever_the_outcome(case: Case, in_the_log: bool) -> None:
     """PROD-8: the others are settled by the commit, or sent again; what has expired is settled once."""
     case.acknowledged(5, deadline=10.0)
     case.implicit.hold(Acknowledged(cast("Batch", FakeBatch(20.0)), 6, -1))

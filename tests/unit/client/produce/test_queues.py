@@ -330,7 +330,7 @@ def test_awaiting_a_failed_ticket_raises_its_error() -> None:
     asyncio.run(main())
 
 
-def test_rows_of_a_table_that_were_accepted_before_the_memory_was_full_have_their_ticket() -> None:
+def test_table_rows_accepted_before_the_memory_was_full_have_their_ticket() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on, buffer_memory=20_000, batch_size=2_000, when_full="raise")
     producer.send("t", b"first")
@@ -514,7 +514,7 @@ def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_recor
     assert again.done()
 
 
-def test_a_table_for_a_new_topic_that_finds_no_room_has_the_ticket_of_what_found_some() -> None:
+def test_a_table_that_does_not_fit_for_a_new_topic_has_a_ticket_for_what_fitted() -> None:
     producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, when_full="raise")
     with pytest.raises(BufferFull) as refused:
         send_rows(producer, "t", [b"x" * 1000] * 100)

@@ -55,7 +55,7 @@ def test_a_record_is_delivered_and_its_ticket_says_where() -> None:
     assert (record.key, record.value, record.headers) == (b"key", b"value", (("h", b"1"),))
 
 
-def test_the_first_send_to_a_new_topic_does_not_wait_for_metadata_and_keeps_the_order() -> None:
+def test_the_first_send_to_a_new_topic_waits_for_no_metadata_and_keeps_the_order() -> None:
     """PROD-5."""
     on = cluster(t=3)
     producer = SteppedProducer(on)
@@ -68,7 +68,7 @@ def test_the_first_send_to_a_new_topic_does_not_wait_for_metadata_and_keeps_the_
     assert all(ticket.exception() is None for ticket in tickets)
 
 
-def test_records_with_and_without_a_key_keep_their_order_where_there_is_one_partition() -> None:
+def test_keyed_and_keyless_records_keep_their_order_in_a_single_partition() -> None:
     """PROD-4, PROD-5."""
     on = cluster(t=1)
     producer = proven(on)
@@ -78,7 +78,7 @@ def test_records_with_and_without_a_key_keep_their_order_where_there_is_one_part
     assert values(on) == ["first", *map(str, range(10))]
 
 
-def test_records_without_a_key_go_as_a_whole_batch_to_a_partition_that_can_take_them() -> None:
+def test_keyless_records_go_as_a_whole_batch_to_a_partition_that_can_take_them() -> None:
     on = cluster(t=4)
     producer = proven(on)
     for i in range(100):
@@ -112,7 +112,7 @@ def test_an_answer_lost_after_the_append_leaves_one_copy_and_the_right_offset() 
     assert len(on.requests(Api.PRODUCE)) == 3
 
 
-def test_an_answer_that_never_comes_is_given_up_after_the_request_timeout_and_asked_for_again() -> None:
+def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout() -> None:
     on = cluster(t=1)
     producer = proven(on, request_timeout=5.0)
     on.next(Api.PRODUCE, Fate.SWALLOW)
@@ -323,7 +323,7 @@ def test_a_record_in_doubt_is_looked_for_in_the_log_before_it_expires() -> None:
     assert len(on.requests(Api.FETCH)) > 0
 
 
-def test_a_record_in_doubt_that_is_not_in_the_log_expires_as_not_persisted_and_the_next_goes_on() -> None:
+def test_a_record_in_doubt_but_not_in_the_log_expires_as_not_persisted() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
     on.deal(Fate.LOSE, Api.PRODUCE)
@@ -545,7 +545,7 @@ def test_linger_holds_a_batch_back_until_it_is_over_or_somebody_flushes() -> Non
     assert producer.clock.monotonic() - started < 0.1
 
 
-def test_without_idempotence_one_batch_of_a_partition_is_under_way_and_no_pid_is_asked_for() -> None:
+def test_without_idempotence_one_batch_per_partition_is_in_flight_without_a_pid() -> None:
     """PROD-4, IDEM-1."""
     on = cluster(t=1)
     producer = proven(on, idempotent=False)
@@ -622,7 +622,7 @@ def test_without_acknowledgements_what_has_not_left_yet_is_waited_for() -> None:
     assert expired(ticket) == "no"
 
 
-def test_without_acknowledgements_a_connection_that_ends_costs_what_is_on_its_way_and_no_more() -> None:
+def test_without_acknowledgements_a_lost_connection_costs_only_in_flight_records() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on, idempotent=False, acks="none")
     producer.send("t", b"first", partition=0)

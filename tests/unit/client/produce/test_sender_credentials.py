@@ -82,7 +82,7 @@ def test_one_broker_of_two_that_keeps_us_out_fails_its_own_records_only() -> Non
     assert error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_a_broker_that_keeps_us_out_does_not_matter_while_another_may_still_let_us_in() -> None:
+def test_a_broker_that_rejects_the_login_is_harmless_while_another_may_accept_it() -> None:
     on = cluster(nodes=2)
     leader = on.logs["t"][0].leader
     on.keeps_out[1 - leader] = REFUSALS[0]

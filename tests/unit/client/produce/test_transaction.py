@@ -148,7 +148,7 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     assert (header.epoch, header.base_sequence) == (1, 0)
 
 
-def test_an_abort_is_said_to_the_coordinator_before_the_next_epoch_is_asked_for_and_only_once() -> None:
+def test_an_abort_is_sent_once_and_before_the_next_epoch_is_requested() -> None:
     """IDEM-5: an older Kafka fences who asks for it in the middle of a transaction, and any who aborts under an epoch
     that was replaced."""
     producer = NamedProducer(cluster(t=1))
@@ -181,7 +181,7 @@ def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: Err
     assert len(coordinator.expected) == (1 if is_fenced else 2)
 
 
-def test_a_partition_added_late_is_refused_by_our_own_next_epoch_and_that_fences_nobody() -> None:
+def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobody() -> None:
     """IDEM-5. The coordinator was busy with the transaction before while this one was begun and aborted."""
     on = cluster(t=1)
     producer = NamedProducer(on)
@@ -225,7 +225,7 @@ def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: 
     assert coordinator.ended == [Identity(PID, Epoch(0)), Identity(PID, Epoch(doubts))]
 
 
-def test_a_transaction_that_begins_while_the_next_epoch_is_asked_for_is_written_and_committed_under_that() -> None:
+def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epoch() -> None:
     """IDEM-5: under the one before, it would be fenced by its own producer."""
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
@@ -308,7 +308,7 @@ def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> 
     assert sender.standing.is_settled.is_set(), "there is nothing more to wait for"
 
 
-def test_a_coordinator_that_refuses_a_partition_fails_the_transaction_and_not_the_producer() -> None:
+def test_a_partition_rejected_by_the_coordinator_fails_only_the_transaction() -> None:
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
     producer.coordinator.answer.set()
@@ -335,7 +335,7 @@ def test_a_coordinator_that_fences_ends_the_producer() -> None:
         producer.send("t", b"w")
 
 
-def test_a_server_that_lost_track_in_a_transaction_fails_it_since_a_bump_would_abort_it_silently() -> None:
+def test_a_server_that_lost_track_fails_the_transaction_instead_of_an_epoch_bump() -> None:
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
@@ -395,7 +395,7 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     assert seen[-1] == (True, True)
 
 
-def test_a_topic_that_does_not_exist_dooms_the_transaction_before_its_records_count_as_settled() -> None:
+def test_a_missing_topic_dooms_the_transaction_before_its_records_are_settled() -> None:
     on = cluster()
     on.creates_topics = False
     producer = NamedProducer(on, unknown_topic_timeout=1.0)

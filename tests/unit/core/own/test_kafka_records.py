@@ -88,7 +88,7 @@ def test_refused_says_what_is_current_and_plans_nothing() -> None:
     assert refused.value.rows == (Held("b", Generation(5), 2),)
 
 
-def test_the_owner_that_claims_again_is_told_what_it_has_once_the_replaced_are_fenced() -> None:
+def test_an_owner_that_claims_again_gets_its_claim_once_the_replaced_are_fenced() -> None:
     """OWN-8. Its first claim may have ended between the commit and the fence."""
     plan = judge({"a": mine(4, 8, "w1")}, ME._replace(claim="call-3"), want(1, "a"))
     assert plan.rows == [Held("a", Generation(4), 8)]

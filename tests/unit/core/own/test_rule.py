@@ -24,14 +24,14 @@ def severed(judged: Judgement[str]) -> list[str]:
     return judged.severed
 
 
-def test_if_there_is_no_such_owner_the_requesting_process_is_made_the_owner_with_generation_1() -> None:
+def test_without_such_an_owner_the_requesting_process_becomes_it_with_generation_1() -> None:
     """OWN-3."""
     table: Ownership[str] = Ownership()
     assert granted(claim(table, "a", ("r", 7))) == [1]
     assert table.owns("a", "g", "r")
 
 
-def test_if_the_existing_owner_has_a_higher_generation_the_request_fails_and_nothing_changes() -> None:
+def test_if_the_owner_has_a_higher_generation_the_request_fails_and_changes_nothing() -> None:
     """OWN-4."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))
@@ -54,7 +54,7 @@ def test_if_the_existing_owner_has_an_equal_or_lower_generation_it_is_severed(as
     assert not table.owns("b", "g", "r")
 
 
-def test_generation_0_always_succeeds_in_claiming_the_resource_and_resets_the_generation() -> None:
+def test_generation_0_always_claims_the_resource_and_resets_the_generation() -> None:
     """OWN-6."""
     table: Ownership[str] = Ownership()
     claim(table, "a", ("r", 1))

@@ -106,7 +106,7 @@ def test_a_request_that_never_left_leaves_no_doubt() -> None:
     assert lane.next_step(0.0) is Step.RESEND
 
 
-def test_out_of_order_for_the_oldest_means_the_server_lost_track_and_the_rest_is_renumbered() -> None:
+def test_out_of_order_for_the_oldest_batch_renumbers_the_rest() -> None:
     """What other clients call fatal is a bump of this partition's epoch."""
     lane = proven()
     m1, m2 = lane.send("M1", 3), lane.send("M2", 2)
@@ -135,7 +135,7 @@ def test_nothing_is_renumbered_while_a_batch_is_in_doubt() -> None:
     assert m2.stamp == Stamp(*NEXT, Sequence(0))
 
 
-def test_what_is_in_doubt_is_looked_for_behind_what_was_acknowledged_before_it_was_sent() -> None:
+def test_a_batch_in_doubt_is_searched_for_behind_what_was_acknowledged_before_it() -> None:
     lane = proven()
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     lane.lost(m1, 0.0, BACKOFF)
@@ -214,7 +214,7 @@ def test_a_batch_in_doubt_is_looked_for_once_per_attempt_and_sent_again_as_it_is
     assert lane.resend().stamp == Stamp(*ME, Sequence(1))
 
 
-def test_a_batch_whose_time_is_over_is_given_up_in_flight_and_the_next_epoch_goes_on() -> None:
+def test_an_expired_batch_is_given_up_in_flight_and_the_next_epoch_goes_on() -> None:
     lane = proven()
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     assert lane.give_up(m1) == "unknown"
@@ -414,7 +414,7 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
     assert not set(failed) & set(partition.log)
 
 
-def test_what_was_in_an_aborted_transaction_is_sent_again_in_order_under_the_next_epoch() -> None:
+def test_batches_of_an_aborted_transaction_are_resent_in_order_under_the_next_epoch() -> None:
     """Acknowledged or not: nothing of it counts. Answers and looks into the log that still come are about the past."""
     lane = proven()
     lost, under_way = lane.send("M1", 2), lane.send("M2", 1)

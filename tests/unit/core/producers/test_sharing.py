@@ -85,7 +85,7 @@ def test_a_topic_takes_little_more_than_half_however_many_partitions_flood(flood
     partition=st.integers(0, LIMIT),
     active=st.integers(1, 9),
 )
-def test_what_a_partition_holds_with_the_record_is_no_more_than_is_then_free_of_the_share(
+def test_a_partition_holds_no_more_than_is_free_of_the_share_with_the_record(
     size: int, held: int, topic: int, partition: int, active: int
 ) -> None:
     topic = min(topic, held)

@@ -65,7 +65,7 @@ def test_a_partition_with_little_to_send_has_room_of_its_own_and_that_ends_too()
 
 
 @pytest.mark.parametrize("rate", [30e6, 300e6, 3e9])
-def test_a_broker_nearby_is_kept_busy_and_what_stands_before_it_is_a_matter_of_milliseconds(rate: float) -> None:
+def test_a_nearby_broker_is_kept_busy_with_milliseconds_of_queued_work(rate: float) -> None:
     broker = Broker(rate)
     broker.flood(0.5)
     assert broker.flood(0.5) > 0.98 * rate

@@ -277,7 +277,7 @@ class TestTransactions:
         compact(bed.log)
         assert [offset for offset, _, _ in contents(bed.log)] == [1, 3, 5]
 
-    def test_a_marker_stays_while_there_are_records_and_then_for_the_time_of_a_tombstone(self, bed: LogBed) -> None:
+    def test_a_marker_stays_while_there_are_records_and_then_as_long_as_a_tombstone(self, bed: LogBed) -> None:
         put(bed, (b"a", b"1"), pid=5, epoch=0, base_sequence=0, transactional=True)
         self.end(bed, MarkerType.COMMIT, 5)
         put(bed, (b"z", b"1"), pid=5, epoch=0, base_sequence=1)

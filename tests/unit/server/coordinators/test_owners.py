@@ -172,7 +172,7 @@ def run(tmp_path: Path) -> Callable[[Test], None]:
 # --- transactions ---
 
 
-def test_a_partition_that_was_on_its_way_into_a_transaction_at_the_claim_is_not_committed(
+def test_a_partition_being_added_to_a_transaction_at_the_claim_is_not_committed(
     run: Callable[[Test], None],
 ) -> None:
     """OWN-9: accepted from the owner, stored when there was another one."""
@@ -197,7 +197,7 @@ def test_a_partition_that_was_on_its_way_into_a_transaction_at_the_claim_is_not_
 
 
 @pytest.mark.parametrize("what", ["a partition", "an offset"])
-def test_a_request_that_waited_for_its_turn_adds_nothing_that_was_given_back_meanwhile(
+def test_a_request_that_waited_adds_no_partition_that_was_given_back_meanwhile(
     run: Callable[[Test], None], what: str
 ) -> None:
     """OWN-9: ownership counts at the moment of the effect, not when the request arrived."""
@@ -243,7 +243,7 @@ def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
     run(test)
 
 
-def test_a_transaction_that_the_store_does_not_let_be_aborted_is_never_committed_and_holds_up_every_claim(
+def test_a_transaction_the_store_cannot_abort_is_never_committed_and_delays_claims(
     run: Callable[[Test], None],
 ) -> None:
     """OWN-9: asking again does not get past what made the first claim fail."""
@@ -267,7 +267,7 @@ def test_a_transaction_that_the_store_does_not_let_be_aborted_is_never_committed
     run(test)
 
 
-def test_a_transaction_that_nobody_could_abort_is_aborted_when_its_producer_wants_to_commit_it(
+def test_a_transaction_that_could_not_be_aborted_is_aborted_at_its_commit(
     run: Callable[[Test], None],
 ) -> None:
     """OWN-9, where nothing is guarded and nobody claims: what was lost is lost."""
@@ -293,7 +293,7 @@ def test_a_transaction_that_nobody_could_abort_is_aborted_when_its_producer_want
     run(test)
 
 
-def test_a_claim_fails_as_long_as_a_decision_of_the_owner_before_is_not_marked_in_the_log(
+def test_a_claim_fails_until_the_old_owners_decisions_are_marked_in_the_log(
     run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OWN-9: its records would come to light behind the claim's answer."""
@@ -347,7 +347,7 @@ def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(
     run(test)
 
 
-def test_a_claim_in_line_that_is_severed_before_it_hears_of_its_grant_leaves_no_trace(
+def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_trace(
     run: Callable[[Test], None],
 ) -> None:
     """Tokens never fall: one that is older than what is stored is not stored behind it."""
@@ -407,7 +407,7 @@ def marked(answer: Any) -> ErrorCode:
     return code
 
 
-def test_a_hanging_transaction_of_a_guarded_topic_is_committed_by_the_owner_alone_and_aborted_by_anyone(
+def test_only_the_owner_commits_a_guarded_hanging_transaction_and_anyone_aborts_it(
     run: Callable[[Test], None],
 ) -> None:
     """A commit puts records where only the owner may write (guarded topics)."""
@@ -446,7 +446,7 @@ def test_no_marker_is_written_for_who_was_severed_while_the_partition_was_opened
 
 
 @pytest.mark.parametrize("key", [Key.DELETE_TOPICS, Key.CREATE_PARTITIONS, ALTER_CONFIGS])
-def test_of_several_topics_those_are_left_alone_whose_turn_comes_when_the_connection_is_severed(
+def test_topics_whose_turn_comes_after_the_connection_is_severed_are_left_alone(
     run: Callable[[Test], None], key: int
 ) -> None:
     """OWN-9: half received or half worked off makes no difference."""
@@ -501,7 +501,7 @@ def test_a_record_whose_sync_failed_is_readable_before_the_next_owner_is_answere
     run(test)
 
 
-def test_a_claim_fails_as_long_as_nobody_knows_what_a_failed_sync_has_left_in_the_log(
+def test_a_claim_fails_while_it_is_unknown_what_a_failed_sync_left_in_the_log(
     run: Callable[[Test], None],
 ) -> None:
     """OWN-9, where the log failed twice within the time in which it is opened anew only once."""

@@ -178,7 +178,7 @@ def test_nobody_is_hurried_while_there_is_memory_for_all(listener: Listener, clo
     assert not slow.is_closed
 
 
-def test_a_frame_that_stalls_beyond_the_limit_has_a_second_while_others_wait_for_their_turn(
+def test_a_frame_stalled_beyond_the_limit_has_a_second_while_others_wait(
     listener: Listener, clock: HandWoundClock
 ) -> None:
     """One client's half a request must not hold up the next large one for long."""
@@ -192,9 +192,7 @@ def test_a_frame_that_stalls_beyond_the_limit_has_a_second_while_others_wait_for
     assert (first.is_closed, silent.is_closed, other.waits_for_memory) == (False, True, False)
 
 
-def test_a_frame_of_which_nothing_comes_any_more_is_closed_while_others_wait_for_its_memory(
-    listener: Listener, clock: HandWoundClock
-) -> None:
+def test_a_stalled_frame_is_closed_while_others_wait_for_its_memory(listener: Listener, clock: HandWoundClock) -> None:
     silent, busy = fill(listener), overdraw(listener)
     waiting(listener)
     dribble(busy, listener, clock, bytes_each_second=20_000, seconds=GRACE)
@@ -218,7 +216,7 @@ def test_whoever_waited_for_memory_has_as_much_time_as_others(listener: Listener
     assert second.is_closed
 
 
-def test_requests_that_wait_for_their_client_to_read_are_closed_while_others_wait_for_their_memory(
+def test_requests_of_a_client_that_does_not_read_are_closed_while_others_wait(
     listener: Listener, clock: HandWoundClock
 ) -> None:
     deaf = Peer(listener)

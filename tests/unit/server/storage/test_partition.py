@@ -60,7 +60,7 @@ def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_
         asyncio.run(ask(threads))
 
 
-def test_after_a_failed_sync_it_is_opened_as_one_that_failed_although_the_disk_could_not_note_that(
+def test_after_an_unrecorded_failed_sync_it_is_still_opened_as_one_that_failed(
     tmp_path: Path, pids: PidAllocator
 ) -> None:
     """Otherwise what the kernel dropped would be read back from memory and called durable: the power goes after it."""
