@@ -22,7 +22,7 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes, unknown_topic
 from fencepost.client.cluster.settings import ClientSettings, Servers
-from fencepost.client.manage.groups import Groups
+from fencepost.client.manage.groups import GroupAdmin
 from fencepost.client.manage.results import (
     ClusterDescription,
     ConfigEntry,
@@ -34,7 +34,7 @@ from fencepost.client.manage.results import (
     OffsetAt,
     OffsetChange,
     OwnerDescription,
-    Owners,
+    OwnersDescription,
     PartitionDescription,
     Pong,
     ProducerState,
@@ -44,7 +44,7 @@ from fencepost.client.manage.results import (
     TransactionSummary,
     WaitingDescription,
 )
-from fencepost.client.manage.transactions import Transactions
+from fencepost.client.manage.transactions import TransactionAdmin
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Generation, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
@@ -84,8 +84,8 @@ class Admin(Closing):
     def __init__(self, servers: Servers | ClientSettings) -> None:
         self._routes = Routes(ClientSettings.of(servers))
         self.settings = self._routes.settings
-        self._groups = Groups(self._routes, self.offsets)
-        self._transactions = Transactions(self._routes)
+        self._groups = GroupAdmin(self._routes, self.offsets)
+        self._transactions = TransactionAdmin(self._routes)
 
     def close(self) -> None:
         self._routes.close()
@@ -109,7 +109,7 @@ class Admin(Closing):
         brokers = tuple(sorted((_broker(b) for b in answer.brokers), key=lambda broker: broker.id))
         return ClusterDescription(answer.cluster_id, answer.controller_id, brokers)
 
-    def owners(self, group: str | None = None) -> Owners:
+    def owners(self, group: str | None = None) -> OwnersDescription:
         """Who holds what, and who waits, in one group or in all."""
         if not self.offers(Key.DESCRIBE_OWNERS):
             from fencepost.client.own.kafka_topic import describe_owners  # which asks with this class
@@ -117,7 +117,7 @@ class Admin(Closing):
             return describe_owners(self._routes.settings, self._routes, group)
         answer = self._routes.ask(Key.DESCRIBE_OWNERS, {"group": group}).message
         raise_for(answer.error_code, "describing owners")
-        return Owners(
+        return OwnersDescription(
             tuple(
                 OwnerDescription(
                     row.group,

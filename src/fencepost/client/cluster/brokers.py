@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from fencepost.client.cluster.connection import Connection, Lost
+from fencepost.client.cluster.connection import BrokerConnection, Lost
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import Address, ClientSettings
@@ -42,10 +42,10 @@ class _Question:
         self._fields = fields
         self._answered = answered
         self._lost = lost
-        self.hedge: Hedge[Connection] = Hedge(now)
+        self.hedge: Hedge[BrokerConnection] = Hedge(now)
         self.is_over = False
 
-    def put_to(self, connection: Connection, now: float, clock: Clock) -> None:
+    def put_to(self, connection: BrokerConnection, now: float, clock: Clock) -> None:
         """Ask this broker, too. Raises Unoffered if it does not offer the API."""
 
         def answered(answer: Any) -> None:
@@ -71,8 +71,8 @@ class Brokers:
         clock: Clock,
         metadata: Metadata,
         *,
-        on_ready: Callable[[Connection], None] | None = None,
-        on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        on_ready: Callable[[BrokerConnection], None] | None = None,
+        on_lost: Callable[[BrokerConnection, FencepostError], None] | None = None,
         on_kept_out: KeptOut | None = None,
     ) -> None:
         self._settings = settings
@@ -81,11 +81,11 @@ class Brokers:
         self._metadata = metadata
         self._on_ready = on_ready
         self.on_lost = on_lost
-        self._only: Connection | None = None
+        self._only: BrokerConnection | None = None
         self.held_back = False
         """Nothing is to be sent for now: the server would not get to it before it has answered something else."""
         self._on_kept_out = on_kept_out
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
@@ -99,17 +99,17 @@ class Brokers:
         self.last_error: FencepostError | None = None
         """Why the newest attempt failed: said when everything has failed for too long."""
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[BrokerConnection]:
         return iter(list(self._connections.values()))
 
-    def of_node(self, node: int) -> Connection | None:
+    def of_node(self, node: int) -> BrokerConnection | None:
         """The connection to a broker by its id, when it is ready; otherwise it is being dialled."""
         if self._only is not None or self.held_back:
             return self._the_only()
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
 
-    def any(self) -> Connection | None:
+    def any(self) -> BrokerConnection | None:
         """The ready connection to the least loaded broker; without one, all that may be are dialled, and the first
         wins."""
         if self._only is not None or self.held_back:
@@ -126,7 +126,7 @@ class Brokers:
 
     def ask_any(
         self, key: int, fields: Mapping[str, Any], answered: Callable[[Any], None], lost: Lost
-    ) -> Connection | None:
+    ) -> BrokerConnection | None:
         """Put a question that changes nothing to the least loaded broker, and to another one when no answer comes soon.
 
         One of the two is called later: `answered` with the first answer, or `lost` when nobody is left who could
@@ -159,25 +159,25 @@ class Brokers:
         for address in self._addresses():
             self._ready(address)
 
-    def keep_to(self, connection: Connection | None) -> None:
+    def keep_to(self, connection: BrokerConnection | None) -> None:
         """There is this connection and no other, also after it has ended. None: as it was before."""
         self._only = connection
 
-    def _the_only(self) -> Connection | None:
+    def _the_only(self) -> BrokerConnection | None:
         only = self._only
         return only if only is not None and only.is_ready and not self.held_back else None
 
     def _addresses(self) -> list[Address]:
         return list(dict.fromkeys([*self._metadata.brokers.values(), *self._settings.servers]))
 
-    def _ready(self, address: Address) -> Connection | None:
+    def _ready(self, address: Address) -> BrokerConnection | None:
         connection = self._connections.get(address)
         if connection is not None:
             return connection if connection.is_ready else None
         now = self._clock.monotonic()
         if now < self._not_before.get(address, float("-inf")):
             return None
-        self._connections[address] = Connection(
+        self._connections[address] = BrokerConnection(
             address,
             self._network,
             now,
@@ -191,7 +191,7 @@ class Brokers:
         )
         return None
 
-    def _is_ready(self, connection: Connection) -> None:
+    def _is_ready(self, connection: BrokerConnection) -> None:
         self._failures.pop(connection.address, None)
         self._refusals.pop(connection.address, None)
         self.offers_own = connection.is_fencepost
@@ -199,7 +199,7 @@ class Brokers:
         if self._on_ready is not None:
             self._on_ready(connection)
 
-    def _is_lost(self, connection: Connection, error: FencepostError) -> None:
+    def _is_lost(self, connection: BrokerConnection, error: FencepostError) -> None:
         address = connection.address
         if self._connections.get(address) is connection:
             del self._connections[address]

@@ -1,8 +1,8 @@
-"""One broker as a client sees it: negotiate versions, authenticate, then requests in order and answers in order.
+"""A pipelined, non-blocking connection to one broker: versions, authentication, then requests and answers in order.
 
-A `Connection` has no socket of its own but a link (`network.py`), so tests step it without one. Requests are pipelined:
-they are written as they come, and a broker answers in the order in which it was asked. Each is told its answer, or that
-it was lost, exactly once; lost is everything unanswered when the link ends or an answer is overdue.
+`BrokerConnection` writes to a link (`sockets.py`), so tests run it without sockets. It writes requests as they come; a
+broker answers them in that order. Every request is told exactly once: its answer, or that it was lost. Requests are
+lost when the link ends or when an answer is overdue.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Unoffered(FencepostError):
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
-class Connection:
+class BrokerConnection:
     def __init__(
         self,
         address: Address,
@@ -88,8 +88,8 @@ class Connection:
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
         security: Security = OPEN,
-        on_ready: Callable[[Connection], None] | None = None,
-        on_lost: Callable[[Connection, FencepostError], None] | None = None,
+        on_ready: Callable[[BrokerConnection], None] | None = None,
+        on_lost: Callable[[BrokerConnection, FencepostError], None] | None = None,
         clock: Callable[[], float],
     ) -> None:
         self.address = address

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import Metadata, question
 from fencepost.clock import Clock
 from fencepost.core.own.request import Demand, Held, own_fields, read_claim
@@ -75,7 +75,7 @@ class Tenure:
         self._clock = clock
         self._request_timeout = request_timeout
         self._on_fenced = on_fenced
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
         """The only one, from the first claim until nothing is owned any more."""
         self.held: dict[tuple[str, str], Held] = {}
         """By group and name."""
@@ -126,7 +126,7 @@ class Tenure:
             asked.fail(Closed("closed before the claim was answered"))
         self._to_send.clear()
 
-    def ready(self) -> Connection:
+    def ready(self) -> BrokerConnection:
         """The owner's connection, for others that have to use it."""
         if self.fenced is not None:
             raise self.fenced
@@ -147,7 +147,7 @@ class Tenure:
             self._beat(now)
         return self._next_beat
 
-    def lost(self, connection: Connection, error: FencepostError) -> None:
+    def lost(self, connection: BrokerConnection, error: FencepostError) -> None:
         """A connection has ended; what was under way on it has been told."""
         if connection is not self.connection:
             return
@@ -171,7 +171,7 @@ class Tenure:
 
     # --- the requests ---
 
-    def _reach(self) -> Connection | None:
+    def _reach(self) -> BrokerConnection | None:
         """The connection that carries the data."""
         if self.connection is not None:
             return self.connection if self.connection.is_ready else None
@@ -189,7 +189,7 @@ class Tenure:
             self._to_send.popleft().fail(refusal)
         return None
 
-    def _send(self, connection: Connection, asked: Asked) -> None:
+    def _send(self, connection: BrokerConnection, asked: Asked) -> None:
         def answered(answer: Any) -> None:
             self._brokers.held_back = False
             del self._under_way[asked]
@@ -212,7 +212,7 @@ class Tenure:
         self._under_way[asked] = None
         connection.ask(Key.OWN, asked.fields, answered, lost, timeout=self._request_timeout + asked.wait)
 
-    def _look_ahead(self, connection: Connection, asked: Asked) -> None:
+    def _look_ahead(self, connection: BrokerConnection, asked: Asked) -> None:
         """Creates no topic: a resource's name may look like a partition's and be anything."""
         topics = {partition.topic for name in asked.names if (partition := partition_named(name)) is not None}
         unknown = sorted(topic for topic in topics if not self._metadata.partition_count(topic))

@@ -42,7 +42,7 @@ class _FindOffsets(Protocol):
     def __call__(self, topic: str, time: int, *, partitions: Iterable[int] | None = None) -> dict[int, OffsetAt]: ...
 
 
-class Groups:
+class GroupAdmin:
     def __init__(self, routes: Routes, find_offsets: _FindOffsets) -> None:
         self._routes = routes
         self._find_offsets = find_offsets

@@ -186,7 +186,7 @@ class WaitingDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class OwnersDescription:
     owners: tuple[OwnerDescription, ...]
     waiting: tuple[WaitingDescription, ...]
     """In order of arrival."""

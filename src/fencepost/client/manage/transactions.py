@@ -1,8 +1,8 @@
-"""Transactions as administration sees them: which there are, since when, on what, and ending one that holds up readers.
+"""Transactions for administrators: list them, describe one, abort one that holds up readers.
 
-There are two ways to be stuck. A transaction that its coordinator knows as open ends when its time is over, or when
-somebody aborts it by name, which fences its producer. One that *hangs* is open in a partition and unknown to the
-coordinator (a bug, a lost disk): nobody will end it but an administrator who writes its marker by hand.
+A transaction that its coordinator knows as open ends by its timeout, or when somebody aborts it by name, which fences
+its producer. A *hanging* transaction is open in a partition but unknown to the coordinator (a bug, a lost disk):
+it ends only when an administrator writes its abort marker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARKER_VERSION: Final = 1
 """Later versions tell how the transaction was written, which nobody knows of a hanging one."""
 
 
-class Transactions:
+class TransactionAdmin:
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
 

@@ -21,7 +21,7 @@ from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.manage.results import LastOwner, OwnerDescription, Owners, WaitingDescription
+from fencepost.client.manage.results import LastOwner, OwnerDescription, OwnersDescription, WaitingDescription
 from fencepost.client.reader import Reader, ReadRecord
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.own.kafka_line import Records
@@ -258,7 +258,7 @@ def _with(before: Records, records: list[ReadRecord]) -> Records:
     return Records(owners, line)
 
 
-def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> Owners:
+def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> OwnersDescription:
     """Who owns what, in one group or in all. Whether they are alive nobody knows."""
     with Admin(settings) as admin:
         topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
@@ -279,7 +279,7 @@ def describe_owners(settings: ClientSettings, routes: Routes, group: str | None)
                 for resource, record in sorted(records.owners.items())
                 if record.owner is not None
             ]
-    return Owners(tuple(found), tuple(waiting))
+    return OwnersDescription(tuple(found), tuple(waiting))
 
 
 def describe_last(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.partition_queue import Batch, PartitionQueue
 from fencepost.core.own.request import Held
@@ -98,7 +98,7 @@ class Aftermath:
             for sent in self._doubtful.pop(queue):
                 self._missing(sent, "unknown")
 
-    def _ask_who_owns(self, connection: Connection, now: float) -> None:
+    def _ask_who_owns(self, connection: BrokerConnection, now: float) -> None:
         def answered(answer: Any) -> None:
             self._asking = False
             if self._tokens.isdisjoint(row.token for row in answer.owners):
@@ -116,7 +116,7 @@ class Aftermath:
         except FencepostError as error:
             lost(error, False)
 
-    def _look_back(self, connection: Connection, queue: PartitionQueue, now: float) -> None:
+    def _look_back(self, connection: BrokerConnection, queue: PartitionQueue, now: float) -> None:
         first = self._doubtful[queue][0]
 
         def finished(there: dict[Stamp, Offset]) -> None:

@@ -11,7 +11,7 @@ import logging
 from itertools import chain, zip_longest
 from typing import Final, TypeAlias
 
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.common import Common
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.expiry import Expiry
@@ -48,7 +48,7 @@ class Collated:
         self.size = 0
 
 
-Requests: TypeAlias = dict[tuple[Connection, str | None], Collated]
+Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], Collated]
 """By leader and transactional id: a request has one."""
 
 
@@ -222,7 +222,7 @@ class Collation:
         if flight is not None and not len(flight) and who is not None and flight.identity not in (None, who):
             flight.begin(who)
 
-    def _largest_request(self, connection: Connection) -> int:
+    def _largest_request(self, connection: BrokerConnection) -> int:
         """Half of the window, so that the broker finds the next one when it is done with one."""
         return min(self._options.max_request_size, connection.window.size(self._options.batch_size) // 2)
 

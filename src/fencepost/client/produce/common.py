@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
 from fencepost.client.produce.agenda import Agenda
@@ -26,7 +26,7 @@ class Common:
     agenda: Agenda
     standing: Standing
 
-    def leader_of(self, queue: PartitionQueue) -> Connection | None:
+    def leader_of(self, queue: PartitionQueue) -> BrokerConnection | None:
         """The connection to the partition's leader, when it is ready; where nobody leads, metadata is asked."""
         leader = self.metadata.leader(queue.topic.name, queue.index)
         if leader == NO_LEADER:

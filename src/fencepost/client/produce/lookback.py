@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.core.producers.inflight import Stamp
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
@@ -38,7 +38,7 @@ class LookBack:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: BrokerConnection,
         topic: str,
         partition: int,
         pid: Pid,

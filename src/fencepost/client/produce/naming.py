@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.produce.common import Common
 from fencepost.client.produce.settling import Settling
@@ -53,7 +53,7 @@ class Naming:
             self._learn_limit(connection)
             self._standing.identity.asked()
 
-    def _learn_limit(self, connection: Connection) -> None:
+    def _learn_limit(self, connection: BrokerConnection) -> None:
         self._standing.limit = REMEMBERED if connection.is_fencepost else KAFKA_LIMIT
 
     def _pid_answered(self, answer: Any) -> None:

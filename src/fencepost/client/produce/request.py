@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from fencepost.client.cluster.connection import Connection, Overdue
+from fencepost.client.cluster.connection import BrokerConnection, Overdue
 from fencepost.client.produce.common import Common
 from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
@@ -70,7 +70,7 @@ class Produce:
             batch.builder = None
         return batch.encoded
 
-    def send(self, connection: Connection, aboard: list[Aboard]) -> None:
+    def send(self, connection: BrokerConnection, aboard: list[Aboard]) -> None:
         by_topic: dict[str, list[hot.ProducePartition]] = {}
         for queue, sent in aboard:
             partition = hot.ProducePartition(queue.index, self.encoded(sent))
@@ -107,7 +107,7 @@ class Produce:
         else:
             connection.tell(Key.PRODUCE, version, body, lambda: self._gone(connection, size, aboard), lost)
 
-    def _gone(self, connection: Connection, size: int, aboard: list[Aboard]) -> None:
+    def _gone(self, connection: BrokerConnection, size: int, aboard: list[Aboard]) -> None:
         """Sent, and nobody will say what became of it: that is what acks="none" asks for."""
         now = self._agenda.now()
         connection.window.answered(size, now)
@@ -117,7 +117,7 @@ class Produce:
                 queue.flight.acknowledged(sent, None, now)
                 self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
 
-    def _answered(self, connection: Connection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
+    def _answered(self, connection: BrokerConnection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
         now = self._agenda.now()
         if response.throttle_ms:
             connection.throttled_until = now + response.throttle_ms / 1000

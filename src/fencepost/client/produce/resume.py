@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fencepost.client.cluster.connection import Connection, Unoffered
+from fencepost.client.cluster.connection import BrokerConnection, Unoffered
 from fencepost.client.produce.common import Common
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lookback import LookBack
@@ -222,7 +222,7 @@ class ReadBack(LookBack):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: BrokerConnection,
         partition: TopicPartition,
         ids: ProducerIds,
         pids: set[Pid],

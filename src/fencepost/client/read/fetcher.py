@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import Connection
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
 from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.client.cluster.sockets import Network
@@ -119,7 +119,7 @@ class Fetcher:
         self._partitions: dict[TopicPartition, PartitionRead] = {}
         self._ready: deque[Chunk] = deque()
         self._ready_bytes = 0
-        self._busy: set[Connection] = set()
+        self._busy: set[BrokerConnection] = set()
         self._error: FencepostError | None = None
         self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._turned = clock.monotonic()
@@ -279,7 +279,7 @@ class Fetcher:
         last = self.brokers.last_error
         return Unreachable(f"{fetched.name} could not be read for {self._options.patience:g} s: {last or 'no leader'}")
 
-    def _ask(self, connection: Connection, partitions: list[PartitionRead]) -> None:
+    def _ask(self, connection: BrokerConnection, partitions: list[PartitionRead]) -> None:
         options = self._options
         by_topic: dict[str, list[hot.FetchPartition]] = {}
         for fetched in partitions:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.cluster.connection import Connection, ConnectionState
+from fencepost.client.cluster.connection import BrokerConnection, ConnectionState
 from fencepost.client.cluster.handshake import INTRODUCTION, Question, Welcome, follow, introduce, renew
 from fencepost.client.cluster.sasl import Plain
 from fencepost.client.cluster.security import Sasl, Security, Tls
@@ -131,7 +131,7 @@ class OneLink:
     def close(self) -> None:
         self.is_open = False
 
-    def answer(self, server: Server, connection: Connection) -> None:
+    def answer(self, server: Server, connection: BrokerConnection) -> None:
         frame = self.requests.pop(0)
         head = read_request_head(frame)
         body = server.encoded(Question(head.key, head.version, {}))
@@ -150,7 +150,7 @@ class Dialled:
         self.link = OneLink()
         self.ready = 0
         self.errors: list[FencepostError] = []
-        self.connection = Connection(
+        self.connection = BrokerConnection(
             ADDRESS,
             self.link,
             self.clock.monotonic(),
@@ -161,7 +161,7 @@ class Dialled:
         )
         self.connection.connected()
 
-    def _is_ready(self, _: Connection) -> None:
+    def _is_ready(self, _: BrokerConnection) -> None:
         self.ready += 1
 
     def answer(self, times: int = 1) -> None:
