@@ -88,7 +88,7 @@ def test_a_topic_that_a_restored_older_store_does_not_know_keeps_its_folder(
         assert client.fetch("old", 0).values == [b"kept"]
     assert sorted((data / "logs").iterdir()) == both
     assert [record.message.partition(" ")[2] for record in caplog.records if record.levelno == logging.WARNING] == [
-        "belongs to no topic; it is left alone"
+        "belongs to no topic; the server leaves it alone"
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_deleted_topics_folder_left_by_a_crash_is_removed_at_the_next_start(
     with caplog.at_level(logging.INFO), fencepost.Server(tmp_path):
         while folder.exists():
             time.sleep(0.01)
-    assert f"removing {folder}: its topic is deleted" in caplog.messages
+    assert f"removing {folder}: its topic was deleted" in caplog.messages
 
 
 def test_the_folder_of_a_topic_that_is_made_during_the_sweep_is_not_called_strange(

@@ -1,4 +1,4 @@
-"""What the handlers ask: the catalogue, the partitions, the store, the clock; and the chores between requests."""
+"""The broker: the state that handlers share (topics, partitions, store, coordinators), and its background tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Broker:
-    """Everything that outlives a request. Lives on the loop; `start` and `close` are called there."""
+    """Everything that outlives a request. Only the loop uses it, also to call `start` and `close`."""
 
     def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
         self.config = config
@@ -95,9 +95,9 @@ class Broker:
             let_go=lambda reader: reader.end(self),
         )
         self.derived: dict[str, Any] = {}
-        """Room for what handlers keep between requests and can make anew at any time."""
+        """Caches of the handlers; any entry may be dropped and computed again."""
         self._leftovers: set[Path] = set()
-        """Folders of deleted topics that are still there."""
+        """Folders of deleted topics that still exist."""
         self._creating: dict[str, asyncio.Task[Topic]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -122,7 +122,7 @@ class Broker:
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
 
     async def close(self, *, served: bool = True) -> None:
-        """Closes every log cleanly; afterwards a start has nothing to replay. `served`: it got as far as listening."""
+        """Close every log cleanly, so that the next start has nothing to replay. `served`: the server was listening."""
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -134,7 +134,7 @@ class Broker:
         closing = [loop.run_in_executor(self.threads, log.close, now) for log in open_logs]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):
-                logger.error("a log could not be closed cleanly and will be recovered: %s", outcome)
+                logger.error("cannot close a log cleanly; the next start will recover it: %s", outcome)
         await loop.run_in_executor(None, self.threads.shutdown)
         await loop.run_in_executor(None, self.codecs.close)
         await loop.run_in_executor(None, self.validation.close)
@@ -142,7 +142,7 @@ class Broker:
         self.directory.close(served=served)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Runs a chore that nobody waits for; its failure is logged, and it ends with the broker."""
+        """Run a task in the background. The broker logs its failure, and cancels it in `close`."""
         task = asyncio.ensure_future(work)
         task.set_name(name)
         self._background.add(task)
@@ -151,10 +151,10 @@ class Broker:
     def _chore_done(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("chore %r failed", task.get_name(), exc_info=error)
+            logger.error("background task %r failed", task.get_name(), exc_info=error)
 
     async def look_at_space(self) -> None:
-        """Keeps the reserve, or says what to free."""
+        """Check the free disk space: keep the reserve file, or record which topics to delete."""
         in_thread = asyncio.get_running_loop().run_in_executor
         await in_thread(self.threads, self.space.look)
         with self.health.watch(Chore.SPACE):
@@ -166,17 +166,17 @@ class Broker:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def partition(self, topic_name: str, index: int) -> Partition:
-        """UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+        """Return the partition, or raise UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.topics.get(topic_name)
         partition = topic.partition(index) if topic is not None else None
         if partition is None:
-            raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
+            raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{index} does not exist")
         return partition
 
     # -- topics -----------------------------------------------------------------------------------------------
 
     async def auto_create(self, name: str) -> Topic:
-        """The topic, created with the defaults if need be; many clients asking at once share one creation."""
+        """Return the topic, creating it with the defaults if needed; concurrent calls share one creation."""
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -204,7 +204,7 @@ class Broker:
         self.spawn(self._remove_folder(topic.folder), f"remove {topic.folder.name}")
 
     async def _remove_folder(self, folder: Path) -> None:
-        """Of a deleted topic. What cannot be removed now is tried again in the next round, and at the next start."""
+        """Remove the folder of a deleted topic. After a failure, housekeeping and the next start try again."""
 
         def remove() -> bool:
             shutil.rmtree(folder, ignore_errors=True)
@@ -213,28 +213,28 @@ class Broker:
         self._leftovers.add(folder)
         with self.health.watch(Chore.FOLDERS, folder.name):
             if not await asyncio.get_running_loop().run_in_executor(self.threads, remove):
-                raise StorageError(f"{folder} cannot be removed")
+                raise StorageError(f"cannot remove {folder}, the folder of a deleted topic; remove it by hand")
             await self.store.execute([("DELETE FROM deleted_folders WHERE folder = ?", (folder.name,))])
             self._leftovers.discard(folder)
 
     async def remove_leftovers(self) -> None:
-        """Tries again to remove what is left of deleted topics."""
+        """Try again to remove the folders of deleted topics."""
         for folder in list(self._leftovers):
             await self._remove_folder(folder)
 
     async def _sweep_folders(self, deleted: list[str]) -> None:
-        """A crash between deleting a topic and removing its folder leaves one behind: it goes now."""
+        """Remove folders left by a crash between the deletion of a topic and the removal of its folder."""
         for name in deleted:
             folder = self.directory.logs / name
             if folder.exists():
-                logger.info("removing %s: its topic is deleted", folder)
+                logger.info("removing %s: its topic was deleted", folder)
             await self._remove_folder(folder)
 
     def _report_strange_folders(self, deleted: list[str]) -> None:
-        """Names the folders of no topic, and leaves them alone: they may be all that is left of a topic that an older
-        metadata store has never heard of. Asked before anybody can make a topic: the folder of one that is made
-        meanwhile would be named too, and whoever believes it deletes live data."""
+        """Log the folders that belong to no topic, and leave them alone: they may hold the only copy of a topic that a
+        restored metadata store does not know. Call it before clients can create topics: a new topic's folder would be
+        logged too, and an operator who trusts the log would delete live data."""
         expected = {topic.folder.name for topic in self.topics} | set(deleted)
         for folder in self.directory.logs.iterdir():
             if folder.is_dir() and folder.name not in expected:
-                logger.warning("%s belongs to no topic; it is left alone", folder)
+                logger.warning("%s belongs to no topic; the server leaves it alone", folder)

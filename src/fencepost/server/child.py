@@ -1,7 +1,7 @@
-"""A server as a child process: settings come as one line on standard input, "ready ADDRESS DATA" goes to standard
-output.
+"""A server as a child process. It reads its settings as one line of JSON from standard input and writes "ready ADDRESS
+DATA" to standard output.
 
-It ends with its parent: when standard input closes, whatever the reason, it drains and stops.
+It ends with its parent: when standard input closes, it drains and stops.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the loop for 200 to 300 ms. Almost all of these objects live long, and their ref
 survives one full collection is set aside (`gc.freeze`), and the next one looks only at newer objects. At most once an
 hour, a collection of everything finds the cycles among objects that were set aside.
 
-Only for a process that is a server and nothing else: the setting is the process's, not the caller's to change.
+Only for a process that is a server and nothing else, because the setting affects the whole process.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ class _ShortCollections:
 
 
 def keep_collections_short() -> None:
-    """Set aside what survives a full collection, from now on."""
+    """From now on, set aside the objects that survive a full collection."""
     if not any(isinstance(callback, _ShortCollections) for callback in gc.callbacks):
         gc.callbacks.append(_ShortCollections())

@@ -1,8 +1,8 @@
-"""What the server does unasked and could not do: the state that says whether somebody should look.
+"""The server's health: the background tasks ("chores") that currently fail.
 
-Every chore runs inside `Health.watch`. A failure is noted here, with the partition or transaction that it concerns, and
-the server goes on with the rest; the note goes away when the same chore succeeds there. `Health.troubles` may be read
-by any thread.
+Every chore runs inside `Health.watch`. `Health` records a failure with the partition or transaction it concerns, and
+the server goes on with the rest. The entry is removed when the same chore succeeds there. Any thread may read
+`Health.troubles`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 
 MAX_TROUBLES: Final = 1000
-"""Troubles that are kept apart; beyond it they are only counted."""
+"""Maximum number of recorded troubles; further ones are only counted."""
 
 
 class Chore(StrEnum):
-    """Each kind of work that nobody asks for."""
+    """The kinds of work that the server does in the background."""
 
     RETENTION = "retention"
     FORGETTING_PRODUCERS = "forgetting idle producers"
@@ -47,26 +47,26 @@ class Chore(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A chore that fails, and where."""
+    """A chore that fails, and the subject for which it fails."""
 
     chore: Chore
     subject: str
-    """The partition, transaction, group or folder that it concerns; empty if it concerns the server."""
+    """The partition, transaction, group or folder; empty if the chore concerns the whole server."""
     reason: str
     since_ms: Milliseconds
     last_ms: Milliseconds
     times: int
-    """How often it has failed since it last succeeded."""
+    """Failures since the last success."""
 
 
 class Health:
-    """The troubles there are now. Written by the loop."""
+    """The current troubles. Only the loop changes them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._troubles: dict[tuple[Chore, str], Trouble] = {}
         self.uncounted = 0
-        """Failures that were not kept apart, because there were too many."""
+        """Failures that were not recorded because of `MAX_TROUBLES`."""
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -74,12 +74,11 @@ class Health:
         return tuple(self._troubles.values())
 
     def watch(self, chore: Chore, subject: object = "") -> _Watch:
-        """For a `with` block: notes whatever goes wrong inside, and swallows it; or notes that it went well."""
+        """Return a context manager that records an exception in its block and suppresses it, or records success."""
         return _Watch(self, chore, subject)
 
     def note(self, chore: Chore, subject: object, error: BaseException) -> None:
-        """Keeps a failure. It is logged when it is new, and then at every doubling: a disk that stays full is not worth
-        a line every round."""
+        """Record a failure. Log the 1st, 2nd, 4th, 8th … of a kind: a disk that stays full should not fill the log."""
         key = chore, str(subject)
         reason = str(error) or type(error).__name__
         now = self._clock.now_ms()
@@ -95,28 +94,28 @@ class Health:
         if trouble.times & (trouble.times - 1) == 0:
             expected = isinstance(error, (FencepostError, OSError))
             logger.warning(
-                "%s%s failed and will be tried again: %s%s",
+                "%s%s failed and will be retried: %s%s",
                 f"{key[1]}: " if key[1] else "",
                 chore,
                 reason,
-                f" ({trouble.times} times by now)" if known else "",
+                f" ({trouble.times} failures so far)" if known else "",
                 exc_info=None if expected else error,
             )
 
     def clear(self, chore: Chore, subject: object = "") -> None:
-        """The chore has succeeded there."""
+        """Record that the chore succeeded for `subject`."""
         if self._troubles and (gone := self._troubles.pop((chore, str(subject)), None)) is not None:
             logger.info(
-                "%s%s is well again after %d failures", f"{gone.subject}: " if gone.subject else "", chore, gone.times
+                "%s%s succeeded after %d failures", f"{gone.subject}: " if gone.subject else "", chore, gone.times
             )
 
     def each(self, chore: Chore, items: Iterable[_Item], do: Callable[[_Item], None]) -> None:
-        """Does the chore for every item. One that fails is noted when the others have had their turn."""
+        """Do the chore for every item, also after one fails; record the last failure at the end."""
         failure: Exception | None = None
         for item in items:
             try:
                 do(item)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others have their turn
+            except Exception as error:  # noqa: BLE001 - one item's failure must not stop the others
                 failure = error
         if failure is None:
             self.clear(chore)
@@ -124,12 +123,12 @@ class Health:
             self.note(chore, "", failure)
 
     def keep_only(self, chore: Chore, subjects: Container[str]) -> None:
-        """Forgets what this chore could not do for others than these: they are not there any more."""
+        """Drop this chore's troubles for all subjects but these, because the others no longer exist."""
         for key in [key for key in self._troubles if key[0] is chore and key[1] and key[1] not in subjects]:
             del self._troubles[key]
 
     def forget(self, subjects: Container[str]) -> None:
-        """These are not there any more, and neither is what was wrong with them."""
+        """Drop all troubles of these subjects, because they no longer exist."""
         for key in [key for key in self._troubles if key[1] in subjects]:
             del self._troubles[key]
 

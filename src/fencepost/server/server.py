@@ -1,4 +1,4 @@
-"""Runs a broker: in the foreground (`fencepost serve`), in a thread of this process, or as a process of its own.
+"""Entry points to a server: in the foreground (`fencepost serve`), in a thread, or as a child process.
 
 with fencepost.Server() as server:
     ... server.address ...
@@ -38,7 +38,7 @@ _START_SECONDS = 60.0
 
 
 def _run_loop(main: Any) -> None:
-    """asyncio.run, on uvloop where it can be had."""
+    """Run `main` on uvloop if it is installed, otherwise on asyncio's own loop."""
     try:
         import uvloop
     except ImportError:
@@ -76,7 +76,7 @@ async def _serve(
 
 
 def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
-    """Serves in the foreground until SIGTERM or SIGINT, then drains and stops cleanly."""
+    """Serve in the foreground until SIGTERM or SIGINT, then drain and stop cleanly."""
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -95,12 +95,13 @@ class Server:
     __doc__ = settings_doc(
         ServerConfig,
         """
-        An embedded server; by default in this process, on a free port of 127.0.0.1, with a temporary data directory.
+        An embedded server. By default it runs in this process, on a free port of 127.0.0.1, with a temporary data
+        directory.
 
         >>> with Server() as server:
         ...     print(server.address)
 
-        `process=True` starts it as a process of its own: it then does not share this interpreter's lock, and a test can
+        `process=True` starts it as a child process: it then does not share this interpreter's lock, and a test can
         kill it. Defaults that differ from those below: listen="127.0.0.1:0", sync="os".
         """,
     )
@@ -119,7 +120,7 @@ class Server:
         check_names(settings)
         self.config = ServerConfig(data=Path(data) if data is not None else None, listen=listen, sync=sync, **settings)
         if process and (clock is not None or files is not None):
-            raise ValueError("a clock or files of one's own can only be given to a server in this process")
+            raise ValueError("clock and files work only for a server in this process; leave out process=True")
         self._as_process = process
         self._clock = clock
         self._files = files
@@ -139,28 +140,28 @@ class Server:
 
     @property
     def address(self) -> str:
-        """HOST:PORT to dial."""
+        """HOST:PORT that clients connect to."""
         if not self._address:
             raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
         return self._address
 
     @property
     def data(self) -> Path:
-        """Where its data lies."""
+        """The data directory."""
         if self._data is None:
             raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
         return self._data
 
     @property
     def pid(self) -> int:
-        """The process that serves."""
+        """The id of the process that serves."""
         return self._child.pid if self._child is not None else os.getpid()
 
     @property
     def health(self) -> tuple[Trouble, ...]:
-        """What the server does unasked and could not do, oldest first; empty if all is well."""
+        """The background tasks that currently fail, oldest first; empty if all is well."""
         if self._health is None:
-            raise RuntimeError("health is known of a server that was started in this process, without process=True")
+            raise RuntimeError("health is known only after start(), for a server without process=True")
         return self._health.troubles
 
     def start(self) -> Self:
@@ -173,10 +174,10 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Drains and stops; safe to call twice."""
+        """Drain and stop the server. A second call does nothing."""
         if self._thread is not None:
             if self._loop is not None and self._stop is not None:
-                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                with contextlib.suppress(RuntimeError):  # the loop has already ended
                     self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
             self._thread = None
@@ -186,7 +187,7 @@ class Server:
         self._address = ""
 
     def kill(self) -> None:
-        """SIGKILL, for tests of what a crash leaves behind; only for `process=True`."""
+        """Send SIGKILL, to test recovery after a crash; only with `process=True`."""
         if self._child is None:
             raise RuntimeError("only a server started with process=True can be killed")
         self._child.kill()
@@ -223,7 +224,7 @@ class Server:
             except BaseException as error:
                 self._failure = error
                 if ready.is_set():
-                    logger.exception("the embedded server has stopped")
+                    logger.exception("the embedded server has stopped because of an error")
             finally:
                 ready.set()
 
@@ -255,7 +256,9 @@ class Server:
         if word != "ready":
             self._child.kill()
             self._reap()
-            raise DataDirectoryError(rest.strip()) if word == "error" else FencepostError("the server did not start")
+            if word == "error":
+                raise DataDirectoryError(rest.strip())
+            raise FencepostError("the server did not start; see its messages on stderr")
         address, _, data = rest.strip().partition(" ")
         self._address, self._data = address, Path(data)
 
@@ -269,7 +272,7 @@ class Server:
 
 
 def _read_line(stream: IO[str], seconds: float) -> str:
-    """A line, or "" when the child has ended or said nothing for too long."""
+    """Return the next line, or "" if the child ended or wrote nothing for `seconds`."""
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
     reader.start()
@@ -278,7 +281,7 @@ def _read_line(stream: IO[str], seconds: float) -> str:
 
 
 def repr_config(config: ServerConfig) -> str:
-    """The settings as one line of JSON, for a child process."""
+    """Return the settings as one line of JSON, for a child process."""
     import dataclasses
     import json
 

@@ -1,4 +1,4 @@
-"""What a server can be told. Names and defaults are Kafka's where Kafka has the setting."""
+"""The server's settings. Names and defaults are Kafka's where Kafka has the setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAY_BE_ZERO = frozenset(
         "reserve_bytes",
     }
 )
-"""Of the numbers; all others are 1 or more."""
+"""Numbers whose minimum is 0; the minimum of all others is 1."""
 _LARGEST = {
     "default_partitions": 100_000,
     "request_memory": 2**62,
@@ -34,122 +34,126 @@ _LARGEST = {
     "group_memory": 2**62,
     "min_free_bytes": 2**62,
 }
-"""Of the others: 2³¹−1, or a hundred years for a time."""
+"""Maximum per setting; for all others it is 2³¹−1, or a hundred years for a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    data: Path | None = setting(None, "The data directory; None: a temporary one that goes away with the server.")
-    listen: str = setting("127.0.0.1:9092", "HOST:PORT to listen on; port 0 takes a free one.")
-    advertise: str | None = setting(None, "HOST:PORT told to clients; None: the address they dialled.")
+    data: Path | None = setting(None, "The data directory. None: a temporary one, deleted when the server stops.")
+    listen: str = setting("127.0.0.1:9092", "HOST:PORT to listen on; port 0 picks a free port.")
+    advertise: str | None = setting(
+        None, "HOST:PORT that clients are told to connect to. None: the address they dialled."
+    )
     sync: Sync = setting(
         "always",
-        "'always': an acknowledged record is on the disk. 'os': the page cache decides, as in Kafka.",
+        "'always': sync records to disk before acknowledging them. 'os': the operating system syncs, as in Kafka.",
     )
-    insecure: bool = setting(False, "Listen beyond loopback although nobody is authenticated.")
-    auto_create_topics: bool = setting(True, "Create a topic when a client first writes to it or asks for it.")
-    default_partitions: int = setting(1, "Partitions of a topic whose creator does not say how many.")
-    node_id: int = setting(
-        1,
-        "The server's node id in Metadata.",
+    insecure: bool = setting(False, "Allow listening beyond loopback, although the server authenticates nobody.")
+    auto_create_topics: bool = setting(
+        True, "Create a missing topic when a client writes to it or asks for its metadata."
     )
-    max_request_bytes: int = setting(100 * 1024 * 1024, "Largest frame accepted (Kafka: socket.request.max.bytes).")
-    request_memory: int = setting(512 * 1024 * 1024, "Bytes of requests held at once, over all connections.")
+    default_partitions: int = setting(1, "Partitions of a topic that is created without a number of partitions.")
+    node_id: int = setting(1, "The server's node id in Metadata.")
+    max_request_bytes: int = setting(100 * 1024 * 1024, "Maximum size of a request (Kafka: socket.request.max.bytes).")
+    request_memory: int = setting(512 * 1024 * 1024, "Maximum bytes of requests in memory, over all connections.")
     max_inflated_bytes: int = setting(
         128 * 1024 * 1024,
-        "Most bytes that the records of one compressed batch may inflate to; a batch that takes more is refused.",
+        "Maximum decompressed size of one batch; the server rejects larger batches.",
     )
     fetch_max_bytes: int = setting(
         8 * 1024 * 1024,
-        "Most bytes of records in one answer, whatever the client asks for (but always one whole batch).",
+        "Maximum bytes of records in one fetch response, whatever the client asks for (but at least one whole batch).",
     )
     answer_memory: int = setting(
         256 * 1024 * 1024,
-        "Bytes of answers held until clients have read them, over all connections; answers get smaller as it fills up.",
+        "Maximum bytes of responses that clients have not read yet, over all connections. Fetch responses get "
+        "smaller as it fills up.",
     )
     max_fetch_sessions: int = setting(
         1000,
-        "Most fetch sessions; further readers name their partitions in each request "
+        "Maximum number of fetch sessions; readers without one name their partitions in each request "
         "(Kafka: max.incremental.fetch.session.cache.slots).",
     )
     max_fetch_session_partitions: int = setting(
         200_000,
-        "Most partitions of all fetch sessions, and of wide fetches that wait, at some 500 bytes each.",
+        "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each.",
     )
-    open_files: int = setting(400, "File handles kept open for segments; partitions beyond that reopen theirs.")
-    connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Idle connections are closed after this time.")
+    open_files: int = setting(400, "Maximum number of segment files kept open; others are reopened when used.")
+    connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.")
     stalled_frame_ms: Milliseconds = setting(
         10_000,
-        "A half-sent request that makes no progress for this long is closed once others wait for its memory.",
+        "Close a connection whose half-sent request makes no progress for this long while others wait for memory.",
     )
     producer_expiry_ms: Milliseconds = setting(
         _DAY,
-        "An idle pid is remembered at least this long (Kafka: producer.id.expiration.ms).",
+        "Remember an idle pid at least this long (Kafka: producer.id.expiration.ms).",
     )
-    max_connections: int = setting(20_000, "Most connections at once; further ones are closed.")
+    max_connections: int = setting(20_000, "Maximum number of connections; the server closes further ones.")
     drain_ms: Milliseconds = setting(5_000, "How long a stopping server waits for requests in progress.")
     group_min_session_timeout_ms: Milliseconds = setting(
         6_000,
-        "Shortest session timeout that a group member may ask for.",
+        "Minimum session timeout that a group member may ask for.",
     )
     group_max_session_timeout_ms: Milliseconds = setting(
         1_800_000,
-        "Longest session timeout that a group member may ask for.",
+        "Maximum session timeout that a group member may ask for.",
     )
     group_initial_rebalance_delay_ms: Milliseconds = setting(
         0,
         "How long an empty group waits for further members before its first rebalance.",
     )
-    group_max_size: int = setting(5_000, "Most members of a group.")
-    max_groups: int = setting(20_000, "Most groups.")
+    group_max_size: int = setting(5_000, "Maximum number of members of a group.")
+    max_groups: int = setting(20_000, "Maximum number of groups.")
     group_memory: int = setting(
         64 * 1024 * 1024,
-        "Bytes of what members of groups say and are assigned, and of committed texts, over all groups.",
+        "Maximum bytes of member metadata, assignments and metadata of committed offsets, over all groups.",
     )
-    max_topics: int = setting(20_000, "Most topics.")
-    max_partitions: int = setting(200_000, "Most partitions, over all topics.")
+    max_topics: int = setting(20_000, "Maximum number of topics.")
+    max_partitions: int = setting(200_000, "Maximum number of partitions, over all topics.")
     max_producers: int = setting(
         100_000,
-        "Producers remembered, over all partitions; one counts in each partition that it writes to.",
+        "Maximum number of remembered producers; a producer counts once in each partition that it writes to.",
     )
-    max_transactional_ids: int = setting(20_000, "Most transactional ids.")
+    max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.")
     group_consumer_session_timeout_ms: Milliseconds = setting(
         45_000,
-        "Session timeout of groups of the new protocol (KIP-848).",
+        "Session timeout of groups that use the new protocol (KIP-848).",
     )
     group_consumer_heartbeat_interval_ms: Milliseconds = setting(
         5_000,
-        "Heartbeat interval of groups of the new protocol (KIP-848).",
+        "Heartbeat interval of groups that use the new protocol (KIP-848).",
     )
     offsets_retention_ms: Milliseconds = setting(
         7 * _DAY,
-        "Committed offsets of a group without members are kept this long.",
+        "Keep the committed offsets of a group without members this long.",
     )
-    offset_metadata_max_bytes: int = setting(4096, "Largest metadata string of a committed offset.")
+    offset_metadata_max_bytes: int = setting(4096, "Maximum size of the metadata string of a committed offset.")
     transaction_max_timeout_ms: Milliseconds = setting(
         15 * 60 * 1000,
-        "Longest timeout that a transaction may ask for.",
+        "Maximum timeout that a transaction may ask for.",
     )
     background_interval_ms: Milliseconds = setting(
         5 * 60 * 1000,
-        "How often retention, expiry of idle pids and compaction look for work.",
+        "How often the server checks for retention, idle pids and compaction.",
     )
     min_free_bytes: int = setting(
         64 * 1024 * 1024,
-        "New records are refused while the disk has less room than this (but at most a 20th of the file system).",
+        "Reject new records while the disk has less free space than this, or than 1/20 of the file system if "
+        "that is less.",
     )
     reserve_bytes: int = setting(
         8 * 1024 * 1024,
-        "A file that is given back when the disk is full, so that deleting can begin (but at most a 50th of it).",
+        "Size of a reserve file that the server deletes when the disk is full, so that cleanup has room to start "
+        "(at most 1/50 of the file system).",
     )
     compaction_keys: int = setting(
         200_000,
-        "Keys that a compaction keeps in memory at once, at under 200 bytes each; more keys take more passes.",
+        "Maximum number of keys that compaction holds in memory, at under 200 bytes each; more keys take more passes.",
     )
 
     def __post_init__(self) -> None:
         if self.sync not in ("always", "os"):
-            raise ConfigError(f"sync is 'always' or 'os', not {self.sync!r}")
+            raise ConfigError(f"sync must be 'always' or 'os', not {self.sync!r}")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -162,14 +166,14 @@ class ServerConfig:
         host, _ = parse_address(self.listen)
         if not self.insecure and not is_loopback(host):
             raise ConfigError(
-                f"refusing to listen on {host}: anyone who reaches it could read and write everything; "
-                "listen on 127.0.0.1, or say --insecure if the network protects it"
+                f"refusing to listen on {host}: anyone who can reach it could read and write everything; "
+                "listen on 127.0.0.1, or pass --insecure if the network is protected"
             )
         if self.advertise is not None:
             parse_address(self.advertise)
 
     def with_options(self, options: dict[str, str]) -> ServerConfig:
-        """A copy with further settings given as text (`-X name=value`); dots and dashes count as underscores."""
+        """Return a copy with settings given as text (`-X name=value`); dots and dashes count as underscores."""
         changes: dict[str, object] = {}
         for given, text in options.items():
             name = given.replace(".", "_").replace("-", "_")
@@ -179,7 +183,7 @@ class ServerConfig:
 
 
 class ServerKeywords(TypedDict, total=False):
-    """The settings that `Server` takes by name besides those in its signature; `ServerConfig` explains each."""
+    """The settings that `Server` takes besides those in its signature; `ServerConfig` explains each."""
 
     advertise: str | None
     insecure: bool
@@ -221,7 +225,7 @@ class ServerKeywords(TypedDict, total=False):
 
 
 def check_names(settings: Iterable[str]) -> None:
-    """Raise ConfigError for a setting that does not exist, with the nearest that does."""
+    """Raise ConfigError for an unknown setting, and suggest the most similar one."""
     known = [each.name for each in fields(ServerConfig)]
     for name in settings:
         if name not in known:
@@ -233,27 +237,27 @@ def _check_number(name: str, value: int) -> None:
     lowest = 0 if name in _MAY_BE_ZERO else 1
     largest = _LARGEST.get(name, 36_525 * _DAY if name.endswith("_ms") else 2**31 - 1)
     if not lowest <= value <= largest:
-        raise ConfigError(f"{name} is {lowest} to {largest}, not {value}")
+        raise ConfigError(f"{name} must be from {lowest} to {largest}, not {value}")
 
 
 def _parse_setting(name: str, text: str, current: object) -> object:
     if isinstance(current, bool):
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} is true or false, not {text!r}")
+            raise ConfigError(f"{name} must be true or false, not {text!r}")
         return text.lower() == "true"
     if isinstance(current, int):
         try:
             return int(text)
         except ValueError:
-            raise ConfigError(f"{name} is a whole number, not {text!r}") from None
+            raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
     return Path(text) if name == "data" else text
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """HOST:PORT, also [IPV6]:PORT."""
+    """Parse HOST:PORT or [IPV6]:PORT."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"an address is HOST:PORT, not {address!r}")
+        raise ConfigError(f"address must be HOST:PORT, not {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -58,7 +58,7 @@ def test_a_wrong_call_is_one_line_and_code_2(arguments: list[str], expected: str
         (["group", "reset", "g", "--topic", "t", "--to", "soon"], "--to soon: expected earliest, latest"),
         (["serve", "--ephemeral", "--listen", "0.0.0.0:0"], "refusing to listen on 0.0.0.0"),
         (["serve", "--ephemeral", "-X", "nope=1"], "unknown setting 'nope'"),
-        (["serve", "--ephemeral", "--listen", "here"], "an address is HOST:PORT, not 'here'"),
+        (["serve", "--ephemeral", "--listen", "here"], "address must be HOST:PORT, not 'here'"),
         (["copy", "a", "a"], "source and target are the same topic"),
         (["copy", "a", "127.0.0.1:1/"], "'127.0.0.1:1/' names no topic"),
     ],

@@ -77,7 +77,7 @@ def test_a_directory_to_keep_is_refused_for_one_that_keeps_nothing(served: list[
 
 def test_a_number_that_cannot_be_is_called_wrongly(served: list[ServerConfig]) -> None:
     refused = serve("-X", "open_files=0")
-    assert (refused.exit_code, refused.stderr) == (2, "fencepost: open_files is 1 to 2147483647, not 0\n")
+    assert (refused.exit_code, refused.stderr) == (2, "fencepost: open_files must be from 1 to 2147483647, not 0\n")
     assert served == []
 
 
