@@ -19,14 +19,14 @@ from fencepost.core.producers.dedup import (
     ACCEPT,
     REMEMBERED,
     UNKNOWN,
-    Batch,
+    BatchVerdict,
     Conflict,
     Duplicate,
-    Fenced,
     Forgotten,
     Gap,
     ProducerTable,
-    Verdict,
+    SequencedBatch,
+    StaleEpoch,
 )
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.log.snapshot import Snapshot, copy_producers, decode, encode
@@ -82,12 +82,12 @@ class TableAgainstModel(RuleBasedStateMachine):
         """Near the edge, so that runs of a few batches go over it."""
         self.origin = CIRCLE - before_edge if before_edge else 0
 
-    def _batch(self, pid: Pid, epoch: int, number: int, length: int, crc: int, origin: int) -> Batch:
+    def _batch(self, pid: Pid, epoch: int, number: int, length: int, crc: int, origin: int) -> SequencedBatch:
         first = Sequence((origin + number) % CIRCLE)
         last = Sequence((origin + number + length - 1) % CIRCLE)
         known = self.model.get(pid)
         transactional = known is not None and known.transaction is not None
-        return Batch(pid, Epoch(epoch), first, last, length, crc, 0, transactional)
+        return SequencedBatch(pid, Epoch(epoch), first, last, length, crc, 0, transactional)
 
     def _submit(self, pid: Pid, epoch: int, number: int, length: int, crc: int) -> None:
         """Sends the batch that is record `number` and following of this epoch, and compares verdict and state."""
@@ -107,11 +107,11 @@ class TableAgainstModel(RuleBasedStateMachine):
                 self._begin(batch, number, origin)
             return
         if epoch < known.epoch:
-            assert verdict == Fenced(Epoch(known.epoch))
+            assert verdict == StaleEpoch(Epoch(known.epoch))
             return
         self._compare(known, batch, number, verdict)
 
-    def _begin(self, batch: Batch, number: int, origin: int) -> None:
+    def _begin(self, batch: SequencedBatch, number: int, origin: int) -> None:
         known = self.model.get(batch.pid)
         begun = self.model[batch.pid] = Producer(batch.epoch, origin)
         begun.transaction = known.transaction if known else None
@@ -124,7 +124,7 @@ class TableAgainstModel(RuleBasedStateMachine):
             return self.origin
         return known.origin if epoch == known.epoch else 0
 
-    def _compare(self, known: Producer, batch: Batch, number: int, verdict: Verdict) -> None:
+    def _compare(self, known: Producer, batch: SequencedBatch, number: int, verdict: BatchVerdict) -> None:
         if number == known.following:
             assert verdict == ACCEPT
             known.accepted.append(Accepted(number, batch.length, self.end, batch.crc or 0, known.transaction))
@@ -146,7 +146,7 @@ class TableAgainstModel(RuleBasedStateMachine):
             else:
                 self._compare_other_cut(known, batch, number, verdict)
 
-    def _compare_other_cut(self, known: Producer, batch: Batch, number: int, verdict: Verdict) -> None:
+    def _compare_other_cut(self, known: Producer, batch: SequencedBatch, number: int, verdict: BatchVerdict) -> None:
         """What overlaps the log, but is no remembered batch of it."""
         if batch.transactional:
             open_from = [accepted.first for accepted in known.accepted if accepted.transaction == known.transaction]
@@ -161,7 +161,7 @@ class TableAgainstModel(RuleBasedStateMachine):
     def _expected(self, known: Producer) -> Sequence:
         return Sequence((known.origin + known.following) % CIRCLE)
 
-    def _apply(self, batch: Batch) -> None:
+    def _apply(self, batch: SequencedBatch) -> None:
         self.table.apply(batch, Offset(self.end), 0)
         self.end += batch.length
 

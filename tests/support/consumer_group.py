@@ -15,10 +15,10 @@ from fencepost.core.groups.kip848_messages import (
     ConsumerGroupRecord,
     ConsumerGroupSettings,
     ConsumerMemberRecord,
+    ExistingTopics,
     Heartbeat,
     HeartbeatResult,
     TopicInfo,
-    Topics,
 )
 from fencepost.errors import ErrorCode
 
@@ -53,12 +53,12 @@ class ConsumerGroupUnderTest:
     def __init__(self, topics: Mapping[str, TopicInfo], **settings: Any) -> None:
         self.settings = ConsumerGroupSettings(**settings)
         self.group = ConsumerGroup("group", self.settings)
-        self.topics = Topics(1, topics)
+        self.topics = ExistingTopics(1, topics)
         self.now = 0
         self.store = StoreOfGroup()
 
     def change_topics(self, topics: Mapping[str, TopicInfo]) -> None:
-        self.topics = Topics(self.topics.version + 1, topics)
+        self.topics = ExistingTopics(self.topics.version + 1, topics)
 
     def send(self, member_id: str, epoch: int, **how: Any) -> HeartbeatResult:
         result = self.group.heartbeat(self.now, Heartbeat(member_id, epoch, **how), self.topics)

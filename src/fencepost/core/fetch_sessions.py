@@ -26,10 +26,10 @@ IDLE_SECONDS: Final = 120.0
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
-S = TypeVar("S", bound="Session[Any, Any]")
+S = TypeVar("S", bound="FetchSession[Any, Any]")
 
 
-class Session(Generic[K, R]):
+class FetchSession(Generic[K, R]):
     """What one client reads: partitions, as it names them, each with what the server keeps of it."""
 
     def __init__(self, *, by_id: bool = False) -> None:
@@ -77,7 +77,7 @@ class Full(NamedTuple):
     wants_session: bool
 
 
-class _Kept(NamedTuple, Generic[S]):
+class _SessionEntry(NamedTuple, Generic[S]):
     session: S
     owner: Hashable
     rows: int
@@ -98,7 +98,7 @@ class FetchSessions(Generic[S]):
         self._most_rows = most_rows
         self._new_id = new_id
         self._let_go = let_go
-        self._kept: OrderedDict[int, _Kept[S]] = OrderedDict()
+        self._kept: OrderedDict[int, _SessionEntry[S]] = OrderedDict()
         """By the id; the one that was used last is the last."""
         self._of_owner: dict[Hashable, set[int]] = {}
         self.rows = 0
@@ -135,7 +135,7 @@ class FetchSessions(Generic[S]):
         while (session_id := self._new_id()) == 0 or session_id in self._kept:
             pass
         session.id, session.epoch = session_id, 1
-        self._kept[session_id] = _Kept(session, owner, rows, now)
+        self._kept[session_id] = _SessionEntry(session, owner, rows, now)
         self._of_owner.setdefault(owner, set()).add(session_id)
         self.rows += rows
         return True

@@ -1,6 +1,6 @@
 """The states of a transaction, who may go where, and what each request of the coordinator is answered.
 
-A `Transaction` belongs to a transactional id (a name). It lives through
+A `TransactionMetadata` belongs to a transactional id (a name). It lives through
 
     EMPTY ──► ONGOING ──► PREPARE_COMMIT ──► COMPLETE_COMMIT ──► ONGOING …
                  └──────► PREPARE_ABORT ───► COMPLETE_ABORT ───► ONGOING …
@@ -26,7 +26,7 @@ from fencepost.errors import ErrorCode
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
 
 
-class State(Enum):
+class TransactionState(Enum):
     EMPTY = "Empty"
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
@@ -35,18 +35,18 @@ class State(Enum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-FROM: Final[dict[State, frozenset[State]]] = {
-    State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
-    State.ONGOING: frozenset({State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
-    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    State.PREPARE_ABORT: frozenset({State.ONGOING}),
-    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
-    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
+RESTING: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+FROM: Final = {
+    TransactionState.EMPTY: RESTING,
+    TransactionState.ONGOING: RESTING | {TransactionState.ONGOING},
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.ONGOING}),
+    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
 }
 """Which states may lead to a state: the whole table."""
 
-RESTING: Final = FROM[State.EMPTY]
-DECIDED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 MAX_EPOCH: Final = Epoch(2**15 - 2)
 """The last epoch that is given out; one above it is kept for fencing a transaction that timed out at the last one."""
 
@@ -66,7 +66,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(slots=True)
-class Transaction:
+class TransactionMetadata:
     name: str
     pid: Pid
     epoch: Epoch
@@ -76,7 +76,7 @@ class Transaction:
     may have lost the answer (KIP-360), or the one whose transaction took too long (KIP-588)."""
     retired: tuple[Pid, ...] = ()
     """Pids whose epochs are used up. They stay fenced: nobody gets one of them again."""
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     """Consumer groups whose offsets are part of it."""
@@ -89,7 +89,7 @@ class Transaction:
     def identity(self) -> Identity:
         return Identity(self.pid, self.epoch)
 
-    def _move(self, state: State, now: Milliseconds) -> None:
+    def _move(self, state: TransactionState, now: Milliseconds) -> None:
         if self.state not in FROM[state]:
             raise IllegalStep(f"{self.name}: {self.state.value} does not lead to {state.value}")
         self.state = state
@@ -119,7 +119,7 @@ class Transaction:
     ) -> None:
         """InitProducerId succeeds: whoever had the older epoch is fenced from here on. Without an expected epoch that
         is somebody else, who must not be taken for one that repeats its request."""
-        self._move(State.EMPTY, now)
+        self._move(TransactionState.EMPTY, now)
         self.last = expected
         if new.pid != self.pid:
             self.retired = (*self.retired, self.pid)
@@ -151,13 +151,13 @@ class Transaction:
 
     def add(self, partitions: set[TopicPartition], groups: set[str], now: Milliseconds) -> bool:
         """Says whether anything changed."""
-        begins = self.state is not State.ONGOING
+        begins = self.state is not TransactionState.ONGOING
         if begins:
             self._clear()
             self.started_ms = now
         elif partitions <= self.partitions and groups <= self.groups:
             return False
-        self._move(State.ONGOING, now)
+        self._move(TransactionState.ONGOING, now)
         self.last = NOBODY
         self.partitions |= partitions
         self.groups |= groups
@@ -169,7 +169,7 @@ class Transaction:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if who.epoch != self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        if self.state is not State.ONGOING or partition not in self.partitions:
+        if self.state is not TransactionState.ONGOING or partition not in self.partitions:
             return ErrorCode.INVALID_TXN_STATE
         return ErrorCode.NONE
 
@@ -180,9 +180,11 @@ class Transaction:
         if error is not ErrorCode.NONE:
             return Decision(error)
         wanted, done = (
-            (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+            (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+            if commit
+            else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
         )
-        if self.state is State.ONGOING:
+        if self.state is TransactionState.ONGOING:
             return Decision(ErrorCode.NONE, proceed=True)
         if self.state is done:
             return Decision(ErrorCode.NONE)
@@ -194,7 +196,7 @@ class Transaction:
         """The decision. With `fence` (a timeout, a take-over) the markers carry the next epoch, and so fence the
         producer in every partition it wrote to; its own next request is refused because the name moves on to that
         epoch too. By naming the epoch it had it may get the new one, unless somebody else has come (KIP-588)."""
-        self._move(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now)
+        self._move(TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT, now)
         if fence:
             self.last = self.identity
             self.epoch = Epoch(self.epoch + 1)
@@ -202,11 +204,9 @@ class Transaction:
 
     def complete(self, now: Milliseconds) -> None:
         """The markers are in the logs."""
-        self._move(
-            State.COMPLETE_COMMIT if self.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
-            now,
-        )
+        committed = self.state is TransactionState.PREPARE_COMMIT
+        self._move(TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT, now)
         self._clear()
 
     def has_timed_out(self, now: Milliseconds) -> bool:
-        return self.state is State.ONGOING and now - self.started_ms > self.timeout_ms
+        return self.state is TransactionState.ONGOING and now - self.started_ms > self.timeout_ms

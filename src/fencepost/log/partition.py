@@ -46,7 +46,7 @@ from fencepost.log.times import TimedOffset
 from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset, Pid
 
 _PLACES_KEPT: Final = 32
-_NOT_JUDGED: Final = dedup.Batch(NO_PID, NO_EPOCH, NO_SEQUENCE, NO_SEQUENCE, 0, None, NO_TIMESTAMP)
+_NOT_JUDGED: Final = dedup.SequencedBatch(NO_PID, NO_EPOCH, NO_SEQUENCE, NO_SEQUENCE, 0, None, NO_TIMESTAMP)
 _NONE_ISSUED: Final = dedup.IssuedPids()
 _Result = TypeVar("_Result")
 _base_offset = attrgetter("base_offset")
@@ -138,7 +138,7 @@ class PartitionLog:
         """Counts new names in the directory; written by the owner alone, and `…_synced` by `sync` alone."""
         self._directory_changes_synced = 0
         self._torn = False
-        self._judged: tuple[BatchHeader | None, dedup.Batch] = None, _NOT_JUDGED
+        self._judged: tuple[BatchHeader | None, dedup.SequencedBatch] = None, _NOT_JUDGED
         """What was judged last: usually the next to be appended, which spares its translation."""
         self._bytes_since_snapshot = recovered.replay.replayed_bytes
         self._batches_since_snapshot = recovered.replay.replayed_batches
@@ -206,7 +206,7 @@ class PartitionLog:
     def segments(self) -> tuple[Segment, ...]:
         return self._segments
 
-    def judge(self, header: BatchHeader, issued_below: Pid = NO_PID) -> dedup.Verdict:
+    def judge(self, header: BatchHeader, issued_below: Pid = NO_PID) -> dedup.BatchVerdict:
         """Is this batch new, a duplicate, out of line or fenced? Changes nothing."""
         if header.pid < 0:
             return dedup.ACCEPT

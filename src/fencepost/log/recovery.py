@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.producers.dedup import Batch, IssuedPids, ProducerTable
+from fencepost.core.producers.dedup import IssuedPids, ProducerTable, SequencedBatch
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
@@ -66,10 +66,10 @@ class Recovered:
     replay: Replay = field(default_factory=Replay)
 
 
-def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds) -> Batch:
+def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds) -> SequencedBatch:
     """What the producer rule needs to know of a batch. Compaction may have taken records out of it, so that the number
     of sequences is that of its offsets, not of its records."""
-    return Batch(
+    return SequencedBatch(
         header.pid,
         header.epoch,
         header.base_sequence,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.fetch_sessions import IDLE_SECONDS, FetchSessions, Full, Session
+from fencepost.core.fetch_sessions import IDLE_SECONDS, FetchSession, FetchSessions, Full
 from fencepost.errors import ErrorCode
 
 pytestmark = pytest.mark.unit
 
 KEYS = st.sampled_from("abcdef")
-Plain = Session[str, int]
+Plain = FetchSession[str, int]
 
 
 # --- which partitions an answer has ---
@@ -53,7 +53,7 @@ class Lazy:
     """The same by the rule: only due partitions are looked at, `room` of them at most have records in an answer."""
 
     def __init__(self) -> None:
-        self.session: Plain = Session()
+        self.session: Plain = FetchSession()
         self.told: dict[str, int | None] = {}
         self.looked = 0
 
@@ -165,7 +165,7 @@ def table(ended: list[int] | None = None) -> FetchSessions[Plain]:
 
 
 def session_of(rows: int, *, by_id: bool = False) -> Plain:
-    session: Plain = Session(by_id=by_id)
+    session: Plain = FetchSession(by_id=by_id)
     for number in range(rows):
         session.put(str(number), 0)
     return session

@@ -27,7 +27,7 @@ from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka_line import wait_in_line
-from fencepost.client.own.kafka_session import Liveness, Session, impatient
+from fencepost.client.own.kafka_session import ClaimantSession, Liveness, impatient
 from fencepost.client.own.kafka_topic import WRITE_ID_PREFIX, GroupOwners
 from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
@@ -89,7 +89,7 @@ class KafkaOwner:
         """Known with `identity`."""
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
-        self._session: Session | None = None
+        self._session: ClaimantSession | None = None
         self._interrupted = threading.Event()
         self.current: Callable[[], Identity | None] = lambda: self.identity
         """Asked on the session's thread: the epoch under which it writes; None while the next one is asked for."""
@@ -207,7 +207,7 @@ class KafkaOwner:
         if not seconds or (self._session is not None and self._session.seconds <= seconds):
             return
         self._end_signs()
-        self._session = Session(self._settings, self.write_id, seconds, self._look_after, self._patience)
+        self._session = ClaimantSession(self._settings, self.write_id, seconds, self._look_after, self._patience)
         self._session.begin()
 
     def _end_session(self) -> None:

@@ -117,7 +117,7 @@ class Liveness:
         return found
 
 
-class Session:
+class ClaimantSession:
     """A claimant's membership, and the thread that keeps it."""
 
     def __init__(

@@ -9,8 +9,7 @@ from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.pid import NAME_TAKEN, Identity
-from fencepost.core.producers.pid import State as PidState
+from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState
 from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import TopicPartition
 

@@ -11,8 +11,7 @@ from fencepost.client.produce.settling import Settling
 from fencepost.client.transactions.coordinator import Steps, abort_open
 from fencepost.core.producers.dedup import REMEMBERED
 from fencepost.core.producers.inflight import KAFKA_LIMIT
-from fencepost.core.producers.pid import NAME_TAKEN, Identity
-from fencepost.core.producers.pid import State as PidState
+from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import NO_PID, Epoch, Pid
 from fencepost.wire.apis import Key

@@ -31,7 +31,7 @@ from fencepost.client.produce.settling import Settling
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Stamp
-from fencepost.core.producers.pid import Identity, State
+from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.recollection import NOWHERE, Known, Life, Recollection, Written
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import BatchHeader, Record, decode_batch
@@ -141,7 +141,7 @@ class Resumption:
     def _fence(self) -> None:
         identity = self._common.standing.identity
         who = identity.current
-        if who is None or identity.state is not State.READY or not (partitions := self._fencing.to_add()):
+        if who is None or identity.state is not PidState.READY or not (partitions := self._fencing.to_add()):
             return
 
         def fence() -> Identity:

@@ -17,8 +17,7 @@ from fencepost.client.produce.partition_queue import Batch, PartitionQueue
 from fencepost.client.produce.ticket import Settlement
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Sent
-from fencepost.core.producers.pid import NAME_TAKEN
-from fencepost.core.producers.pid import State as PidState
+from fencepost.core.producers.pid import NAME_TAKEN, PidState
 from fencepost.errors import ErrorCode, Fenced, FencepostError, Persisted, SendFailed
 
 log = logging.getLogger("fencepost.producer")

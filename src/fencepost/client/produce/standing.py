@@ -9,7 +9,7 @@ from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import KAFKA_LIMIT
-from fencepost.core.producers.pid import Identity, ProducerIdentity, State
+from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
 
 
 class Standing:
@@ -35,7 +35,7 @@ class Standing:
     @property
     def who(self) -> Identity | None:
         """None: it is being asked for, or there is none to be had."""
-        return self.identity.current if self.identity.state is State.READY else None
+        return self.identity.current if self.identity.state is PidState.READY else None
 
     @property
     def is_in_lanes(self) -> bool:
@@ -53,7 +53,7 @@ class Standing:
 
     def renew(self) -> None:
         """The name's next epoch is asked for, and whoever needs it waits for it."""
-        if self.identity.state is State.READY:
+        if self.identity.state is PidState.READY:
             self.is_settled.clear()
             self.identity.renew()
             self.may_be_open = True
@@ -61,6 +61,6 @@ class Standing:
     def successor(self, of: Identity) -> Identity | None:
         """As whom a partition that was stamped `of` goes on after a bump; None: not known yet, or it is over."""
         successor = self.identity.successor(of)
-        if self.identity.state is State.NONE:
+        if self.identity.state is PidState.NONE:
             self.is_settled.clear()
         return successor

@@ -23,7 +23,7 @@ class PartitionId(NamedTuple):
 Partitions: TypeAlias = frozenset[PartitionId]
 
 
-class Reader(NamedTuple):
+class Subscriber(NamedTuple):
     """What an assignor knows of a member."""
 
     member_id: str
@@ -33,11 +33,11 @@ class Reader(NamedTuple):
     """Its part of the previous target assignment."""
 
 
-Assignor: TypeAlias = Callable[[Sequence[Reader], Mapping[UUID, int]], dict[str, Partitions]]
+Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
 """(members, partitions per topic) → target assignment."""
 
 
-def assign_range(readers: Sequence[Reader], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
+def assign_range(readers: Sequence[Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
     """Per topic, consecutive partitions to its readers in a fixed order.
 
     Topics with the same readers and as many partitions are cut alike, so that the same keys meet in one member. The
@@ -55,7 +55,7 @@ def assign_range(readers: Sequence[Reader], topics: Mapping[UUID, int]) -> dict[
     return {member_id: frozenset(partitions) for member_id, partitions in target.items()}
 
 
-def assign_uniform(readers: Sequence[Reader], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
+def assign_uniform(readers: Sequence[Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
     """As equal a number for everyone as the subscriptions allow, with as few partitions moved as that takes."""
     load: dict[str, set[PartitionId]] = {}
     taken: set[PartitionId] = set()

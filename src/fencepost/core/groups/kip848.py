@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Reader
+from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Subscriber
 from fencepost.core.groups.kip848_messages import (
     DEFAULT_ASSIGNOR,
     JOIN_EPOCH,
@@ -42,11 +42,11 @@ from fencepost.core.groups.kip848_messages import (
     ConsumerGroupState,
     ConsumerMember,
     ConsumerMemberRecord,
+    ExistingTopics,
     Heartbeat,
     HeartbeatResult,
     MemberState,
     TopicInfo,
-    Topics,
     check_form,
     check_regex,
 )
@@ -78,7 +78,7 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------------------------------ requests
 
-    def heartbeat(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
+    def heartbeat(self, now: Milliseconds, request: Heartbeat, topics: ExistingTopics) -> HeartbeatResult:
         if (refused := check_form(request)) is not None:
             return refused
         try:
@@ -188,7 +188,7 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------------------------------ staying
 
-    def _stay(self, now: Milliseconds, request: Heartbeat, topics: Topics) -> HeartbeatResult:
+    def _stay(self, now: Milliseconds, request: Heartbeat, topics: ExistingTopics) -> HeartbeatResult:
         if request.topic_regex:
             check_regex(request.topic_regex)
         member, is_new = self._member_of(request)
@@ -267,7 +267,7 @@ class ConsumerGroup:
             self._changed_members.add(member.member_id)
         return (after.topic_names, after.topic_regex) != (before.topic_names, before.topic_regex)
 
-    def _look_at(self, topics: Topics) -> None:
+    def _look_at(self, topics: ExistingTopics) -> None:
         """Which topics are read now? If not the same as before, or not of the same size, the group moves on."""
         names: set[str] = set()
         for member in self.members.values():
@@ -294,7 +294,7 @@ class ConsumerGroup:
         votes = Counter(member.assignor for member in self.members.values() if member.assignor)
         self.assignor = max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
         readers = [
-            Reader(
+            Subscriber(
                 member.member_id,
                 member.instance_id,
                 frozenset(self.known[name].topic_id for name in self._topics_of(member) if name in self.known),

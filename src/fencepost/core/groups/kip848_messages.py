@@ -55,7 +55,7 @@ class TopicInfo(NamedTuple):
     partitions: int
 
 
-class Topics(NamedTuple):
+class ExistingTopics(NamedTuple):
     """The topics that exist. `version` rises whenever one is made, deleted or gets partitions."""
 
     version: int

@@ -40,7 +40,7 @@ class RememberedBatch(NamedTuple):
     timestamp: Milliseconds
 
 
-class Batch(NamedTuple):
+class SequencedBatch(NamedTuple):
     """What the rule needs to know of a batch that carries a pid."""
 
     pid: Pid
@@ -88,13 +88,13 @@ class Unknown(NamedTuple):
     """From a producer that has never written here, and yet not its first batch: something before it is missing."""
 
 
-class Fenced(NamedTuple):
+class StaleEpoch(NamedTuple):
     """From an epoch that a newer one has replaced."""
 
     current_epoch: Epoch
 
 
-Verdict: TypeAlias = Accept | Duplicate | Conflict | Forgotten | Gap | Unknown | Fenced
+BatchVerdict: TypeAlias = Accept | Duplicate | Conflict | Forgotten | Gap | Unknown | StaleEpoch
 ACCEPT: Final = Accept()
 UNKNOWN: Final = Unknown()
 
@@ -148,7 +148,7 @@ class ProducerTable:
     def get(self, pid: Pid) -> ProducerEntry | None:
         return self._entries.get(pid)
 
-    def judge(self, batch: Batch, issued_below: Pid = NO_PID) -> Verdict:
+    def judge(self, batch: SequencedBatch, issued_below: Pid = NO_PID) -> BatchVerdict:
         """Say what this batch is to the log, as it stands. Changes nothing. The server has issued the pids below
         `issued_below`; by default none is known to be its own, and nobody is `Unknown`."""
         entry = self._entries.get(batch.pid)
@@ -158,7 +158,7 @@ class ProducerTable:
             is_new = self.remembers_from <= batch.pid < issued_below
             return UNKNOWN if is_new and batch.first_sequence != 0 else ACCEPT
         if batch.epoch < entry.epoch:
-            return Fenced(entry.epoch)
+            return StaleEpoch(entry.epoch)
         if batch.epoch > entry.epoch or entry.last_sequence == NO_SEQUENCE_YET:
             return ACCEPT if batch.first_sequence == 0 else Gap(Sequence(0))
         expected = sequence.following(entry.last_sequence)
@@ -166,7 +166,7 @@ class ProducerTable:
             return ACCEPT
         return _judge_repeat(entry, batch, expected)
 
-    def apply(self, batch: Batch, base_offset: Offset, now: Milliseconds) -> None:
+    def apply(self, batch: SequencedBatch, base_offset: Offset, now: Milliseconds) -> None:
         """The batch is in the log at `base_offset`: H(P) moves to its last sequence."""
         entry = self._entries.get(batch.pid)
         if entry is None or batch.epoch > entry.epoch:
@@ -231,7 +231,7 @@ class ProducerTable:
         self.aborted = AbortedTransactions()
 
 
-def _judge_repeat(entry: ProducerEntry, batch: Batch, expected: Sequence) -> Verdict:
+def _judge_repeat(entry: ProducerEntry, batch: SequencedBatch, expected: Sequence) -> BatchVerdict:
     """Judge a batch of the present epoch that is not the next in line."""
     behind = sequence.distance(batch.first_sequence, expected)
     if behind <= 0:

@@ -35,7 +35,7 @@ class Identity(NamedTuple):
     epoch: Epoch
 
 
-class State(Enum):
+class PidState(Enum):
     NONE = "none"
     ASKING = "asking"
     READY = "ready"
@@ -45,40 +45,40 @@ class State(Enum):
 class ProducerIdentity:
     def __init__(self, *, named: bool = False) -> None:
         self.named = named
-        self.state = State.NONE
+        self.state = PidState.NONE
         self.current: Identity | None = None
         self.reason: ErrorCode | None = None
         """Why it is FINISHED."""
         self._not_before = float("-inf")
 
     def wants_to_ask(self, now: float) -> bool:
-        return self.state is State.NONE and now >= self._not_before
+        return self.state is PidState.NONE and now >= self._not_before
 
     @property
     def ask_at(self) -> float | None:
         """When to ask, if nobody has yet."""
-        return self._not_before if self.state is State.NONE else None
+        return self._not_before if self.state is PidState.NONE else None
 
     def asked(self) -> None:
-        assert self.state is State.NONE, self.state
-        self.state = State.ASKING
+        assert self.state is PidState.NONE, self.state
+        self.state = PidState.ASKING
 
     def given(self, pid: Pid, epoch: Epoch) -> Identity:
-        assert self.state is State.ASKING, self.state
-        self.state = State.READY
+        assert self.state is PidState.ASKING, self.state
+        self.state = PidState.READY
         self.current = Identity(pid, epoch)
         return self.current
 
     def answer_lost(self, now: float, backoff: float) -> None:
         """Asking again is harmless: without a name it gives yet another pid, with one yet another epoch."""
-        assert self.state is State.ASKING, self.state
-        self.state = State.NONE
+        assert self.state is PidState.ASKING, self.state
+        self.state = PidState.NONE
         self._not_before = now + backoff
 
     def renew(self) -> None:
         """The current one will not do any longer: ask for the next, naming the current one."""
-        if self.state is State.READY:
-            self.state = State.NONE
+        if self.state is PidState.READY:
+            self.state = PidState.NONE
 
     def refused(self, code: ErrorCode, now: float, backoff: float) -> None:
         if code.retriable:
@@ -88,19 +88,19 @@ class ProducerIdentity:
 
     def finished(self, code: ErrorCode) -> None:
         """No more is to be had: fenced, or not allowed."""
-        self.state = State.FINISHED
+        self.state = PidState.FINISHED
         self.current = None
         self.reason = code
 
     def successor(self, of: Identity) -> Identity | None:
         """What a partition that was stamped `of` continues with after a bump; None: ask the server first."""
-        if self.state is State.FINISHED:
+        if self.state is PidState.FINISHED:
             return None
         if not self.named and of.epoch < LAST_EPOCH:
             return Identity(of.pid, Epoch(of.epoch + 1))
         current = self.current
         if current is not None and (current.pid != of.pid or current.epoch > of.epoch):
             return current  # another partition has already asked
-        if self.state is State.READY:
-            self.state = State.NONE
+        if self.state is PidState.READY:
+            self.state = PidState.NONE
         return None

@@ -18,14 +18,14 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from fencepost.core.producers.dedup import Accept, Conflict, Duplicate, Fenced, Forgotten, Unknown, Verdict
+from fencepost.core.producers.dedup import Accept, BatchVerdict, Conflict, Duplicate, Forgotten, StaleEpoch, Unknown
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Scan
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
-from fencepost.server.coordinators.guards import Delayed, check_write
+from fencepost.server.coordinators.guards import StaleRequest, check_write
 from fencepost.server.net.router import Answer, Api, Deferred, Request
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
@@ -131,7 +131,9 @@ async def _prepare(
     found = looked if isinstance(looked, dict) else await looked
     if broker.transactions.ended(message.transactional_id) != ended:
         # Within an epoch nothing in a batch says to which transaction it belongs, and another may be open by now.
-        raise Delayed(f"the transaction of {message.transactional_id!r} was ended before this request had its turn")
+        raise StaleRequest(
+            f"the transaction of {message.transactional_id!r} was ended before this request had its turn"
+        )
     answer = _produce(broker, request, message, found)
     return await answer if isinstance(answer, Awaitable) else answer
 
@@ -285,9 +287,9 @@ def _append(
     return outcome
 
 
-def _refusal(partition: Partition, header: BatchHeader, verdict: Verdict, *, ours: bool) -> tuple[ErrorCode, str]:
+def _refusal(partition: Partition, header: BatchHeader, verdict: BatchVerdict, *, ours: bool) -> tuple[ErrorCode, str]:
     who = f"{partition.name}: pid {header.pid}, epoch {header.epoch}, sequence {header.base_sequence}"
-    if isinstance(verdict, Fenced):
+    if isinstance(verdict, StaleEpoch):
         return ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: fenced by epoch {verdict.current_epoch}"
     if isinstance(verdict, Conflict):
         # A client that uses sequences again has lost track of them. This is the code on which others go on with a new

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.core.transactions import DECIDED, State
+from fencepost.core.transactions import DECIDED, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write, refuse_severed
@@ -51,7 +51,9 @@ async def _write(broker: Broker, request: Request, marker: Any, topic: str, inde
         if marker.transaction_result:
             check_write(broker, request.connection, partition.topic, index)
         for transaction in broker.transactions:
-            under_way = transaction.state in (State.ONGOING, *DECIDED) and partition.name in transaction.partitions
+            under_way = (
+                transaction.state in (TransactionState.ONGOING, *DECIDED) and partition.name in transaction.partitions
+            )
             if under_way and transaction.pid == marker.producer_id:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, "the coordinator will end this transaction")
         known = log.producers.get(marker.producer_id)

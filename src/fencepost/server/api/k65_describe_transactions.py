@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from fencepost.core.transactions import State
+from fencepost.core.transactions import TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, Fields, Request
@@ -37,7 +37,7 @@ def _describe(broker: Broker, name: str) -> Fields:
         "transactional_id": name,
         "transaction_state": found.state.value,
         "transaction_timeout": found.timeout_ms,
-        "transaction_start_time": found.started_ms if found.state is not State.EMPTY else -1,
+        "transaction_start_time": found.started_ms if found.state is not TransactionState.EMPTY else -1,
         "producer_id": found.pid,
         "producer_epoch": found.epoch,
         "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()],

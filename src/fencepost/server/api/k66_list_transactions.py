@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.groups.patterns import BadPattern, name_matcher
-from fencepost.core.transactions import State, Transaction
+from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, Fields, Request
@@ -22,7 +22,7 @@ _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 
 def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     message = request.message
-    states = {state.value for state in State} | _NEVER_HERE
+    states = {state.value for state in TransactionState} | _NEVER_HERE
     unknown = [name for name in message.state_filters if name not in states]
     pattern = getattr(message, "transactional_id_pattern", None) or ""
     answer: Fields = {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": []}
@@ -34,7 +34,7 @@ def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     filters, pids = frozenset(message.state_filters), frozenset(message.producer_id_filters)
     now = broker.clock.now_ms()
 
-    def row(found: Transaction) -> Fields | None:
+    def row(found: TransactionMetadata) -> Fields | None:
         wanted = (
             (not filters or found.state.value in filters)
             and (not pids or found.pid in pids)

@@ -41,10 +41,10 @@ from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
+    ExistingTopics,
     Heartbeat,
     HeartbeatResult,
     TopicInfo,
-    Topics,
     check_form,
 )
 from fencepost.core.groups.offsets import Committed, OffsetTable
@@ -98,7 +98,7 @@ class Coordinator:
         )
         self._groups: dict[str, GroupEntry] = {}
         self._memory = GroupMemory(config.group_memory)
-        self._topics = Topics(-1, {})
+        self._topics = ExistingTopics(-1, {})
         self._timers: list[tuple[Milliseconds, int, GroupEntry]] = []
         self._numbers = itertools.count()
         self._wake: asyncio.TimerHandle | None = None
@@ -259,11 +259,11 @@ class Coordinator:
         entry.saving.add_done_callback(settled)
         return True
 
-    def _current_topics(self) -> Topics:
+    def _current_topics(self) -> ExistingTopics:
         topics = self._broker.topics
         if self._topics.version != topics.version:
             known = {topic.name: TopicInfo(topic.topic_id, topic.partition_count) for topic in topics}
-            self._topics = Topics(topics.version, known)
+            self._topics = ExistingTopics(topics.version, known)
         return self._topics
 
     # ------------------------------------------------------------------------------------------ offsets

@@ -25,14 +25,14 @@ Resource: TypeAlias = tuple[str, str]
 """The group and the name of what is owned."""
 
 
-class Delayed(Malformed):
+class StaleRequest(Malformed):
     """A request that comes too late to be believed. Not answered: its connection is closed."""
 
 
 def refuse_severed(connection: Connection) -> None:
     """Asked at the moment of a change that no guard covers, because the request may have waited since it began."""
     if connection.severed:
-        raise Delayed("the connection was severed before this request had its turn")
+        raise StaleRequest("the connection was severed before this request had its turn")
 
 
 def check_write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencepost.core.transactions import State, Transaction
+from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.errors import StorageError
 from fencepost.kernel.control import MarkerType, encode_marker
 from fencepost.kernel.header import read_header
@@ -33,7 +33,7 @@ class Markers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def sync_records(self, transaction: Transaction) -> None:
+    async def sync_records(self, transaction: TransactionMetadata) -> None:
         """What cannot be made durable cannot be committed."""
         if self._broker.config.sync != "always":
             return
@@ -50,7 +50,7 @@ class Markers:
         topic = self._broker.topics.get(name.topic)
         return topic.partition(name.partition) if topic is not None else None
 
-    async def write_all(self, transaction: Transaction, *, again: bool) -> bool:
+    async def write_all(self, transaction: TransactionMetadata, *, again: bool) -> bool:
         """Into all partitions of a transaction that is decided; True when they are durable. `again`: some may be there
         already."""
         written: list[_Marker] = []
@@ -67,7 +67,7 @@ class Markers:
         await self._make_durable([marker.partition for marker in written])
         return not missing and all(marker.log.high_watermark >= marker.needs for marker in written)
 
-    async def _mark(self, transaction: Transaction, name: TopicPartition, *, again: bool) -> _Marker | None:
+    async def _mark(self, transaction: TransactionMetadata, name: TopicPartition, *, again: bool) -> _Marker | None:
         partition = self._partition(name)
         if partition is None:
             return None
@@ -79,7 +79,7 @@ class Markers:
                 if log.failed is not None:
                     raise StorageError("the marker may not be on the disk") from log.failed
                 return None  # there already
-        commit = transaction.state is State.PREPARE_COMMIT
+        commit = transaction.state is TransactionState.PREPARE_COMMIT
         return self._append(partition, transaction.pid, transaction.marker_epoch, commit=commit)
 
     async def write(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.producers.pid import Identity
-from fencepost.core.transactions import State, Transaction
+from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.server.storage.store import Statement, Store
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
@@ -36,12 +36,12 @@ class Overruled(NamedTuple):
 
 
 class Stored(NamedTuple):
-    transaction: Transaction
+    transaction: TransactionMetadata
     staged: StagedOffsets
     overruled: set[Overruled]
 
 
-def put(transaction: Transaction, staged: StagedOffsets) -> Statement:
+def put(transaction: TransactionMetadata, staged: StagedOffsets) -> Statement:
     data = {
         "timeout_ms": transaction.timeout_ms,
         "last": list(transaction.last),
@@ -98,14 +98,14 @@ def _stored(
     overruled: set[Overruled], name: str, pid: int, epoch: int, state: str, updated_ms: int, text: str
 ) -> Stored:
     data: dict[str, Any] = json.loads(text)
-    transaction = Transaction(
+    transaction = TransactionMetadata(
         name=name,
         pid=Pid(pid),
         epoch=Epoch(epoch),
         timeout_ms=data["timeout_ms"],
         last=Identity(Pid(data["last"][0]), Epoch(data["last"][1])),
         retired=tuple(Pid(retired) for retired in data["retired"]),
-        state=State(state),
+        state=TransactionState(state),
         partitions={TopicPartition(topic, index) for topic, index in data["partitions"]},
         groups=set(data["groups"]),
         started_ms=data["started_ms"],

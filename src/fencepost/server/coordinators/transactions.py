@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.producers.pid import Identity
-from fencepost.core.transactions import DECIDED, NOBODY, RESTING, State, Transaction
+from fencepost.core.transactions import DECIDED, NOBODY, RESTING, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server.coordinators import group_rows, transaction_rows
 from fencepost.server.coordinators.guards import (
-    Delayed,
     Resource,
     Rights,
+    StaleRequest,
     check_read,
     check_write,
     refuse_severed,
@@ -73,7 +73,7 @@ class Entry:
         "adding", "connections", "doomed", "ended", "lock", "newest_connection", "overruled", "staged", "transaction"
     )  # fmt: skip
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: TransactionMetadata) -> None:
         self.transaction = transaction
         """Replaced, never changed, once the store has the new one; only a decision shows before (see `_end`)."""
         self.lock = asyncio.Lock()
@@ -127,11 +127,11 @@ class Transactions:
                 offsets = {where: offset for where, offset in staged.items() if broker.topics.get(where.topic)}
                 entry.staged[group] = offsets
                 # With a commit that was decided they are in the store already, or what has replaced them is.
-                done = entry.transaction.state is State.PREPARE_COMMIT
+                done = entry.transaction.state is TransactionState.PREPARE_COMMIT
                 offsets_to_come = dict.fromkeys(offsets) if done else _without_overruled(entry, group, offsets)
                 broker.groups.stage(group, entry.transaction.pid, offsets_to_come)
 
-    def _add(self, transaction: Transaction) -> Entry:
+    def _add(self, transaction: TransactionMetadata) -> Entry:
         entry = self._by_name[transaction.name] = Entry(transaction)
         for pid in (transaction.pid, *transaction.retired):
             self._by_pid[pid] = entry
@@ -172,14 +172,14 @@ class Transactions:
 
     # -- asking -----------------------------------------------------------------------------------------------
 
-    def get(self, name: str) -> Transaction | None:
+    def get(self, name: str) -> TransactionMetadata | None:
         entry = self._by_name.get(name)
         return entry.transaction if entry is not None else None
 
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def __iter__(self) -> Iterator[Transaction]:
+    def __iter__(self) -> Iterator[TransactionMetadata]:
         return (entry.transaction for entry in self._by_name.values())
 
     def ended(self, name: str | None) -> int:
@@ -217,7 +217,7 @@ class Transactions:
         transaction = entry.transaction
         if who != transaction.identity:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        inside = transaction.state is State.ONGOING and partition in transaction.partitions
+        inside = transaction.state is TransactionState.ONGOING and partition in transaction.partitions
         return ErrorCode.INVALID_TXN_STATE if inside else ErrorCode.NONE
 
     # -- InitProducerId ---------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Transactions:
         pid = await self._broker.pids.allocate()
         if name in self._by_name:
             return None
-        transaction = Transaction(name, pid, Epoch(0), timeout_ms, updated_ms=self._broker.clock.now_ms())
+        transaction = TransactionMetadata(name, pid, Epoch(0), timeout_ms, updated_ms=self._broker.clock.now_ms())
         entry = self._add(transaction)
         entry.newest_connection = connection.number
         async with entry.lock:
@@ -274,7 +274,7 @@ class Transactions:
             raise _fenced(error, entry.transaction)
         if entry.transaction.is_repeated_init(expected):
             return
-        if entry.transaction.state is State.ONGOING:
+        if entry.transaction.state is TransactionState.ONGOING:
             await self._end(entry, commit=False, fence=True)
             if entry.transaction.state in DECIDED:
                 raise _fenced(ErrorCode.CONCURRENT_TRANSACTIONS, entry.transaction)
@@ -344,7 +344,7 @@ class Transactions:
             if changes:
                 await self._store_joined(entry, changed, partitions)
 
-    async def _store_joined(self, entry: Entry, changed: Transaction, partitions: set[TopicPartition]) -> None:
+    async def _store_joined(self, entry: Entry, changed: TransactionMetadata, partitions: set[TopicPartition]) -> None:
         entry.adding = partitions
         try:
             await self._broker.store.execute([transaction_rows.put(changed, entry.staged)])
@@ -377,7 +377,7 @@ class Transactions:
             error = transaction.judge_add(who)
             if error is not ErrorCode.NONE:
                 raise _fenced(error, transaction)
-            if transaction.state is not State.ONGOING or group not in transaction.groups:
+            if transaction.state is not TransactionState.ONGOING or group not in transaction.groups:
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction")
             refuse_severed(connection)
             for name in offsets:
@@ -474,7 +474,7 @@ class Transactions:
         if not await self.markers.write_all(transaction, again=again):
             return False
         await self._broker.groups.overruling_settled(entry.staged)
-        commit = transaction.state is State.PREPARE_COMMIT
+        commit = transaction.state is TransactionState.PREPARE_COMMIT
         for group in entry.staged:
             self._broker.groups.decide(group, transaction.pid, commit=commit)
         rows = [transaction_rows.forget_overruled(transaction.name)] if entry.overruled else []
@@ -567,11 +567,11 @@ class Transactions:
                     self._drop(entry)
 
 
-def _copy(transaction: Transaction) -> Transaction:
+def _copy(transaction: TransactionMetadata) -> TransactionMetadata:
     return replace(transaction, partitions=set(transaction.partitions), groups=set(transaction.groups))
 
 
-def _is_forgettable(transaction: Transaction, now: Milliseconds) -> bool:
+def _is_forgettable(transaction: TransactionMetadata, now: Milliseconds) -> bool:
     return transaction.state in RESTING and now - transaction.updated_ms > _FORGET_AFTER_MS
 
 
@@ -593,14 +593,14 @@ def _without_overruled(
 
 def _refuse_delayed(entry: Entry, connection: Connection) -> None:
     if connection.number < entry.newest_connection:
-        raise Delayed(
+        raise StaleRequest(
             f"a request that would change the transaction of {entry.transaction.name!r} came over an older "
             "connection than the last one; it may have been delayed"
         )
     entry.newest_connection = connection.number
 
 
-def _fenced(error: ErrorCode, transaction: Transaction) -> ServerError:
+def _fenced(error: ErrorCode, transaction: TransactionMetadata) -> ServerError:
     return ServerError(error, f"{transaction.name} belongs to pid {transaction.pid}, epoch {transaction.epoch} now")
 
 

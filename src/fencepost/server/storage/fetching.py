@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from fencepost.core.fetch_sessions import Session
+from fencepost.core.fetch_sessions import FetchSession
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import Buffer, read_header, split_batches
 from fencepost.log.partition import PartitionLog
@@ -90,7 +90,7 @@ class Row:
         self.reader.row_changed(self)
 
 
-class Reader(Session[Key, Row]):
+class Reader(FetchSession[Key, Row]):
     def __init__(self, *, by_id: bool = False) -> None:
         super().__init__(by_id=by_id)
         self.isolation_level = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fencepost.clock import Clock
-from fencepost.core.producers.dedup import Accept, Verdict
+from fencepost.core.producers.dedup import Accept, BatchVerdict
 from fencepost.errors import StorageError
 from fencepost.kernel.header import BatchHeader
 from fencepost.log.files import Files
@@ -163,7 +163,7 @@ class Partition:
 
     # -- appending --------------------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, header: BatchHeader, now: Milliseconds) -> tuple[Verdict, Offset]:
+    def append(self, batch: memoryview, header: BatchHeader, now: Milliseconds) -> tuple[BatchVerdict, Offset]:
         """Judges the batch and, if it is new, writes it. The offset counts only with `Accept`."""
         log = self.log
         if log is None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from fencepost.core.producers.dedup import Accept, Batch, Conflict, Duplicate, Fenced, Forgotten, ProducerTable
+from fencepost.core.producers.dedup import (
+    Accept,
+    Conflict,
+    Duplicate,
+    Forgotten,
+    ProducerTable,
+    SequencedBatch,
+    StaleEpoch,
+)
 from fencepost.errors import ErrorCode
 from fencepost.kernel import BatchHeader, Buffer, check_batch, stamp_offset
 from fencepost.types import Offset
@@ -33,7 +41,7 @@ class MemoryLog:
                     self.producers.apply(judged, Offset(self.end), 0)
                 case Duplicate(base_offset=offset):
                     return ErrorCode.NONE, offset
-                case Fenced():
+                case StaleEpoch():
                     return ErrorCode.INVALID_PRODUCER_EPOCH, -1
                 case Conflict():
                     return ErrorCode.INVALID_RECORD, -1
@@ -70,8 +78,8 @@ class MemoryLog:
         return found
 
 
-def _judged(header: BatchHeader) -> Batch:
-    return Batch(
+def _judged(header: BatchHeader) -> SequencedBatch:
+    return SequencedBatch(
         header.pid,
         header.epoch,
         header.base_sequence,

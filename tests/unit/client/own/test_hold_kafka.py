@@ -10,7 +10,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own import kafka as own_kafka
 from fencepost.client.own.hold_kafka import hold_on_kafka
-from fencepost.client.own.kafka_session import Session
+from fencepost.client.own.kafka_session import ClaimantSession
 from fencepost.core.own.kafka_steps import Owned
 from fencepost.core.own.request import Held, demand
 from fencepost.core.producers.pid import Identity
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 TAKEN_INSTEAD = 6.0
 
 
-class Coordinated(Session):
+class Coordinated(ClaimantSession):
     """Its coordinator takes no short session."""
 
     def begin(self) -> None:
@@ -34,7 +34,7 @@ def test_a_holder_knows_the_session_that_the_broker_took(monkeypatch: pytest.Mon
     def granted(*_: Any) -> Owned:
         return Owned([Held("it", Generation(1), 1)], (Identity(Pid(7), Epoch(0)),))
 
-    monkeypatch.setattr(own_kafka, "Session", Coordinated)
+    monkeypatch.setattr(own_kafka, "ClaimantSession", Coordinated)
     monkeypatch.setattr(own_kafka.KafkaOwner, "_claimed", granted)
     monkeypatch.setattr(own_kafka.KafkaOwner, "release_all", lambda _owner: None)
     with hold_on_kafka(ClientSettings.of("127.0.0.1:1"), demand("jobs", ["it"], generation=1, session=0.5)) as held:
@@ -59,7 +59,7 @@ def test_a_waiting_claim_leaves_the_longer_session_of_an_owner_as_it_is(monkeypa
     def claimed(*_: Any) -> Owned:
         return Owned([Held(next(granted), Generation(1), 1)], (Identity(Pid(7), Epoch(0)),))
 
-    monkeypatch.setattr(own_kafka, "Session", Noted)
+    monkeypatch.setattr(own_kafka, "ClaimantSession", Noted)
     monkeypatch.setattr(own_kafka.KafkaOwner, "_claimed", claimed)
     settings = ClientSettings.of("127.0.0.1:1")
     with Routes(settings) as routes:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Reader, assign_range, assign_uniform
+from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Subscriber, assign_range, assign_uniform
 
 pytestmark = pytest.mark.unit
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 
 
-def reader(name: str, *topics: UUID, had: Partitions = frozenset(), instance: str | None = None) -> Reader:
-    return Reader(name, instance, frozenset(topics), had)
+def reader(name: str, *topics: UUID, had: Partitions = frozenset(), instance: str | None = None) -> Subscriber:
+    return Subscriber(name, instance, frozenset(topics), had)
 
 
 def partitions(topic: UUID, *indexes: int) -> Partitions:

@@ -8,14 +8,14 @@ from fencepost.core.producers.dedup import (
     ACCEPT,
     REMEMBERED,
     UNKNOWN,
-    Batch,
     Conflict,
     Duplicate,
-    Fenced,
     Forgotten,
     Gap,
     ProducerEntry,
     ProducerTable,
+    SequencedBatch,
+    StaleEpoch,
 )
 from fencepost.core.sequence import MAX_SEQUENCE, advance, last_of
 from fencepost.types import Epoch, Offset, Pid, Sequence
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.unit
 PID = Pid(7)
 
 
-def a_batch(first: int, length: int = 1, *, epoch: int = 0, crc: int | None = 1, pid: int = PID) -> Batch:
+def a_batch(first: int, length: int = 1, *, epoch: int = 0, crc: int | None = 1, pid: int = PID) -> SequencedBatch:
     start = Sequence(first)
-    return Batch(Pid(pid), Epoch(epoch), start, last_of(start, length), length, crc, 1000)
+    return SequencedBatch(Pid(pid), Epoch(epoch), start, last_of(start, length), length, crc, 1000)
 
 
 class Partition:
@@ -37,7 +37,7 @@ class Partition:
         self.table = ProducerTable()
         self.end = 0
 
-    def store(self, batch: Batch, *, now: int = 0, transactional: bool = False) -> int:
+    def store(self, batch: SequencedBatch, *, now: int = 0, transactional: bool = False) -> int:
         assert self.table.judge(batch) == ACCEPT
         self.table.apply(batch._replace(transactional=transactional), Offset(self.end), now)
         self.end += batch.length
@@ -122,7 +122,7 @@ def test_a_checksum_that_is_not_known_accuses_nobody(partition: Partition) -> No
 def test_an_older_epoch_is_fenced_whatever_its_sequence(partition: Partition) -> None:
     partition.store(a_batch(0, epoch=3))
     for first in (0, 1, 2):
-        assert partition.table.judge(a_batch(first, epoch=2)) == Fenced(Epoch(3))
+        assert partition.table.judge(a_batch(first, epoch=2)) == StaleEpoch(Epoch(3))
 
 
 def test_a_newer_epoch_begins_at_zero_and_forgets_the_older_one(partition: Partition) -> None:
@@ -130,7 +130,7 @@ def test_a_newer_epoch_begins_at_zero_and_forgets_the_older_one(partition: Parti
     assert partition.table.judge(a_batch(3, epoch=1)) == Gap(Sequence(0))
     offset = partition.store(a_batch(0, 3, epoch=1, crc=9))
     assert partition.table.judge(a_batch(0, 3, epoch=1, crc=9)) == Duplicate(Offset(offset), 1000)
-    assert partition.table.judge(a_batch(0, 3, epoch=0)) == Fenced(Epoch(1))
+    assert partition.table.judge(a_batch(0, 3, epoch=0)) == StaleEpoch(Epoch(1))
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -233,7 +233,7 @@ class TestTransactions:
     def test_a_marker_of_a_newer_epoch_starts_the_sequences_again(self, partition: Partition) -> None:
         partition.store(a_batch(0, 2), transactional=True)
         partition.table.end_transaction(PID, Epoch(1), Offset(9), 0)
-        assert partition.table.judge(a_batch(2)) == Fenced(Epoch(1))
+        assert partition.table.judge(a_batch(2)) == StaleEpoch(Epoch(1))
         assert partition.table.judge(a_batch(2, epoch=1)) == Gap(Sequence(0))
         assert partition.table.judge(a_batch(0, epoch=1)) == ACCEPT
 
@@ -254,7 +254,7 @@ class TestTransactions:
 
     def test_a_marker_of_an_unknown_producer_fences_older_epochs(self, partition: Partition) -> None:
         partition.table.end_transaction(PID, Epoch(2), Offset(9), 0)
-        assert partition.table.judge(a_batch(0, epoch=1)) == Fenced(Epoch(2))
+        assert partition.table.judge(a_batch(0, epoch=1)) == StaleEpoch(Epoch(2))
 
     def test_restored_entries_keep_the_order_of_open_transactions(self, partition: Partition) -> None:
         for pid, start in ((1, 30), (2, 10), (3, None), (4, 20)):

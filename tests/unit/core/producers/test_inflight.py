@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.core import sequence
-from fencepost.core.producers.dedup import Accept, Batch, Duplicate, ProducerTable
-from fencepost.core.producers.dedup import Fenced as JudgedFenced
+from fencepost.core.producers.dedup import Accept, Duplicate, ProducerTable, SequencedBatch, StaleEpoch
 from fencepost.core.producers.inflight import NO_STAMP, PROOF_LASTS, Flight, Sent, Stamp, Step, Verdict
 from fencepost.core.producers.pid import Identity
 from fencepost.core.sequence import MAX_SEQUENCE
@@ -308,7 +307,7 @@ class Partition:
 
     def append(self, stamp: Stamp, records: list[int]) -> tuple[ErrorCode, Offset]:
         last = sequence.last_of(stamp.sequence, len(records))
-        batch = Batch(stamp.pid, stamp.epoch, stamp.sequence, last, len(records), None, 0)
+        batch = SequencedBatch(stamp.pid, stamp.epoch, stamp.sequence, last, len(records), None, 0)
         match self.producers.judge(batch):
             case Accept():
                 offset = self.stamps[stamp] = Offset(len(self.log))
@@ -317,7 +316,7 @@ class Partition:
                 return ErrorCode.NONE, offset
             case Duplicate(base_offset=offset):
                 return ErrorCode.NONE, offset
-            case JudgedFenced():
+            case StaleEpoch():
                 return ErrorCode.INVALID_PRODUCER_EPOCH, Offset(-1)
             case _:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Offset(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.producers.pid import LAST_EPOCH, Identity, ProducerIdentity, State
+from fencepost.core.producers.pid import LAST_EPOCH, Identity, PidState, ProducerIdentity
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Pid
 
@@ -24,7 +24,7 @@ def test_a_new_producer_asks_once_and_is_ready_when_answered() -> None:
     identity.asked()
     assert not identity.wants_to_ask(0.0)
     assert identity.given(Pid(7), Epoch(0)) == Identity(Pid(7), Epoch(0))
-    assert identity.state is State.READY
+    assert identity.state is PidState.READY
     assert not identity.wants_to_ask(0.0)
 
 
@@ -44,7 +44,7 @@ def test_a_coordinator_that_is_loading_is_asked_again_but_a_refusal_is_final() -
     assert identity.wants_to_ask(0.1)
     identity.asked()
     identity.refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 0.2, 0.1)
-    assert identity.state is State.FINISHED
+    assert identity.state is PidState.FINISHED
     assert identity.reason is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not identity.wants_to_ask(1e9)
 
@@ -52,7 +52,7 @@ def test_a_coordinator_that_is_loading_is_asked_again_but_a_refusal_is_final() -
 def test_without_a_name_the_next_epoch_needs_no_question() -> None:
     identity = ready(7, 0)
     assert identity.successor(Identity(Pid(7), Epoch(3))) == (7, 4)
-    assert identity.state is State.READY
+    assert identity.state is PidState.READY
 
 
 def test_after_the_last_epoch_a_new_pid_is_asked_for() -> None:
@@ -65,7 +65,7 @@ def test_after_the_last_epoch_a_new_pid_is_asked_for() -> None:
     assert identity.successor(exhausted) == (8, 0)
     # Another partition that ran out later takes the pid that is already there.
     assert identity.successor(exhausted) == (8, 0)
-    assert identity.state is State.READY
+    assert identity.state is PidState.READY
 
 
 def test_with_a_name_only_the_server_bumps() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.producers.dedup import Duplicate, Fenced
+from fencepost.core.producers.dedup import Duplicate, StaleEpoch
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
@@ -312,7 +312,7 @@ class TestTransactions:
             path.unlink()
         bed.open()
         late = encode_batch([(b"a", b"2", NOW, ())], pid=5, epoch=0, base_sequence=1)
-        assert bed.log.judge(check_batch(late)) == Fenced(Epoch(1))
+        assert bed.log.judge(check_batch(late)) == StaleEpoch(Epoch(1))
         put(bed, (b"a", b"2"), pid=5, epoch=1, base_sequence=0)
         seal(bed)
         for turn in range(3):

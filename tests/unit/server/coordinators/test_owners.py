@@ -15,7 +15,7 @@ import pytest
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.own.rule import RESET, Granted, Wanted
 from fencepost.core.producers.pid import Identity
-from fencepost.core.transactions import NOBODY, State, Transaction
+from fencepost.core.transactions import NOBODY, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel import read_header
 from fencepost.log.partition import PartitionLog
@@ -114,7 +114,7 @@ class Bed:
         assert log is not None
         return log.high_watermark
 
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         found = self.broker.transactions.get("name")
         assert found is not None
         return found.state
@@ -188,7 +188,7 @@ def test_a_partition_being_added_to_a_transaction_at_the_claim_is_not_committed(
         await turns()
         bed.store.let_through.set()
         await asyncio.gather(adding, claiming)
-        assert bed.state() is State.COMPLETE_ABORT
+        assert bed.state() is TransactionState.COMPLETE_ABORT
         with pytest.raises(ServerError) as refused:
             await bed.commit(bed.connect(), who)
         assert refused.value.code is ErrorCode.PRODUCER_FENCED
@@ -238,7 +238,7 @@ def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
             await bed.broker.owners.claim(connection, group, [Wanted(resource)])
             bed.broker.owners.release(connection, group, [resource])
         await bed.commit(owner, who)
-        assert bed.state() is State.COMPLETE_COMMIT
+        assert bed.state() is TransactionState.COMPLETE_COMMIT
 
     run(test)
 
@@ -262,7 +262,7 @@ def test_a_transaction_the_store_cannot_abort_is_never_committed_and_delays_clai
             await bed.commit(bed.connect(), who)
         bed.store.refuses_transactions = False
         await bed.claim(new)
-        assert bed.state() is State.COMPLETE_ABORT
+        assert bed.state() is TransactionState.COMPLETE_ABORT
 
     run(test)
 
@@ -283,12 +283,12 @@ def test_a_transaction_that_could_not_be_aborted_is_aborted_at_its_commit(
         bed.store.refuses_transactions = True
         bed.broker.owners.release(old, WRITERS, ["t-0"])
         await turns()
-        assert bed.state() is State.ONGOING
+        assert bed.state() is TransactionState.ONGOING
         bed.store.refuses_transactions = False
         with pytest.raises(ServerError) as refused:
             await bed.commit(old, who)
         assert refused.value.code is ErrorCode.PRODUCER_FENCED
-        assert bed.state() is State.COMPLETE_ABORT
+        assert bed.state() is TransactionState.COMPLETE_ABORT
 
     run(test)
 
@@ -304,17 +304,17 @@ def test_a_claim_fails_until_the_old_owners_decisions_are_marked_in_the_log(
         who = await bed.producer(old)
         await bed.add(old, who)
 
-        async def refuse(transaction: Transaction, *, again: bool) -> bool:
+        async def refuse(transaction: TransactionMetadata, *, again: bool) -> bool:
             return False
 
         with monkeypatch.context() as broken:
             broken.setattr(bed.broker.transactions.markers, "write_all", refuse)
             await bed.commit(old, who)
-            assert bed.state() is State.PREPARE_COMMIT
+            assert bed.state() is TransactionState.PREPARE_COMMIT
             with pytest.raises(StorageError):
                 await bed.claim(new)
         await bed.claim(new)
-        assert bed.state() is State.COMPLETE_COMMIT
+        assert bed.state() is TransactionState.COMPLETE_COMMIT
 
     run(test)
 
