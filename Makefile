@@ -50,7 +50,7 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/lint-imports
 
 docs: setup  ## the documentation as a site, into build/site; fails on warnings
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
 	$(BIN)/python -m bench $(or $(ARGS),server)

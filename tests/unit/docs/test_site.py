@@ -45,4 +45,4 @@ def test_what_only_the_tests_read_is_not_shown(site: Path) -> None:
         html = (site / f"{page.stem}.html").read_text(encoding="utf-8")
         shown = re.sub(r"<!--.*?-->", "", html, flags=re.DOTALL)
         assert "given:" not in shown
-        assert shown.count("codehilite") >= len(blocks(page)), f"{page.name}: a fence is not rendered as code"
+        assert shown.count('class="language-') >= len(blocks(page)), f"{page.name}: a fence is not rendered as code"
