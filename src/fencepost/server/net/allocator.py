@@ -1,10 +1,10 @@
-"""Keeps freed memory for the next request instead of giving it back to the system at once.
+"""An allocator setting: keep freed memory for the next request instead of returning it to the system.
 
-Requests and answers of megabytes come and go by the thousand. glibc returns such blocks to the kernel when they are
-freed and fetches them anew, and every page of them is then faulted in and zeroed again: a quarter of the CPU time of a
-server that is read from, measured. So blocks up to some size come from the heap, and the heap keeps a bounded reserve.
+The server allocates and frees thousands of blocks of megabytes for requests and answers. glibc returns such blocks to
+the kernel, which must then fault in and zero every page again: measured, a quarter of the CPU time of a server with
+readers. So blocks up to some size come from the heap, and the heap keeps a bounded reserve.
 
-Only for a process that is a server and nothing else: the setting is the process's, not the caller's to change.
+Only for a process that is a server and nothing else, because the setting affects the whole process.
 """
 
 from __future__ import annotations

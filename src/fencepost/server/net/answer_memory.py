@@ -1,12 +1,12 @@
-"""The bytes of answers that the server holds at once, over all connections.
+"""The limit on the bytes of answers that the server holds, over all connections.
 
-Every answer is counted, from the moment it is made until its client has taken it. There is no call when a client has
-taken a part, so the connections that hold something are looked at: those that wrote in the last turn of the loop, and,
+Every answer counts from the moment it is made until its client has read it. The loop does not say when a client has
+read part of an answer, so `AnswerMemory` checks the connections: those that wrote in the last turn of the loop and,
 while memory is short, all of them.
 
-Answers get smaller as the memory fills up. A single batch that is larger than what is left cannot get smaller; whoever
-wants it waits in line, and whenever the memory is not overdrawn the first in line gets what it needs. While others
-wait, a client that does not read its answers is disconnected.
+Answers get smaller as the memory fills up. A single batch that exceeds the free memory cannot get smaller, so its
+request waits in line. Whenever the memory is not overdrawn, the first in line gets what it needs. While requests wait,
+the server disconnects clients that do not read their answers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 LEAST: Final = 64 * 1024
-"""What one answer may have in any case. A client with something unread is given no further work while memory is
-overdrawn, so there is one such answer per connection at most, and the system's own buffers take it."""
+"""Bytes that one answer may always have. While memory is overdrawn, no request of a client with unread answers starts.
+So each connection has at most one such answer, which fits into the system's socket buffer."""
 _SHARE: Final = 4
-"""An answer has at most one part in so many of the memory that is left."""
+"""An answer may take at most this fraction (1/4) of the free memory."""
 _LOOK_SECONDS: Final = 0.05
 
 
 class Holder(Protocol):
-    """A connection."""
+    """A connection with unread answers."""
 
     def count_unread(self) -> int:
-        """Count anew what it holds, go on with its work if that may go on, and return the bytes."""
+        """Count the unread bytes again, continue with waiting requests if possible, and return the count."""
 
 
 class AnswerMemory:
@@ -37,9 +37,9 @@ class AnswerMemory:
         self._limit = limit
         self.used = 0
         self._wrote: set[Holder] = set()
-        """Those whose answers may have left by the next turn."""
+        """Connections that wrote in this turn of the loop; the next turn checks what is still unread."""
         self._unread: set[Holder] = set()
-        """Those whose answers had not."""
+        """Connections that had unread bytes at the last check."""
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._look_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class AnswerMemory:
 
     @property
     def contended(self) -> bool:
-        """Somebody waits, or nobody should be given more."""
+        """A request waits for memory, or the memory is overdrawn."""
         return bool(self._line) or self.used > self._limit
 
     @property
@@ -64,10 +64,10 @@ class AnswerMemory:
         return max((self._limit - self.used) // _SHARE, LEAST)
 
     def is_much(self, size: int) -> bool:
-        """Whether one client holds more than its share of all there is."""
+        """Tell if `size` is more than one client's share (1/16) of the memory."""
         return size * 16 > self._limit
 
-    # -- what is made and not yet handed to a connection ------------------------------------------------------
+    # -- answers that are not yet handed to a connection ------------------------------------------------------
 
     def hold(self, size: int) -> None:
         self.used += size
@@ -75,11 +75,11 @@ class AnswerMemory:
     def release(self, size: int) -> None:
         self.used -= size
         if self._line:
-            self._look_soon()  # not at once: what is released is about to be counted by its connection
+            self._look_soon()  # later, because the connection is about to count the released bytes as unread
 
     @contextmanager
     def holding(self) -> Iterator[Held]:
-        """Count what is being made for an answer; to the end of the block, when its connection has it."""
+        """Count the bytes of an answer while it is made. At the end of the block its connection counts them."""
         held = Held(self)
         try:
             yield held
@@ -87,7 +87,7 @@ class AnswerMemory:
             held.set(0)
 
     async def reserve(self, size: int) -> None:
-        """Wait in line for `size` bytes, which are held from then on."""
+        """Wait in line for `size` bytes, and hold them."""
         if not self._line and (self.used + size <= self._limit):
             self.used += size
             return
@@ -104,10 +104,10 @@ class AnswerMemory:
                 self._line.remove(place)
             raise
 
-    # -- what connections hold ----------------------------------------------------------------------------------
+    # -- answers that connections hold ------------------------------------------------------------------------
 
     def wrote(self, holder: Holder) -> None:
-        """The holder has counted what it wrote; in the next turn it is looked at how much of that is left."""
+        """Check in the next turn of the loop how much of the holder's answers is still unread."""
         self._wrote.add(holder)
         self._look_soon()
 
@@ -134,7 +134,7 @@ class AnswerMemory:
         self._watch()
 
     def _watch(self) -> None:
-        """While something is unread and memory is short, look at all of it again and again; else now and then."""
+        """While answers are unread, check all of them again: often if memory is short, otherwise now and then."""
         if self._timer is None and (self._unread or self._line):
             delay = _LOOK_SECONDS if self.contended or self.share < 1024 * 1024 else 20 * _LOOK_SECONDS
             self._timer = asyncio.get_running_loop().call_later(delay, self._look_at_all)
@@ -153,7 +153,7 @@ class AnswerMemory:
 
 
 class Held:
-    """Bytes of one answer that is being made."""
+    """The bytes that one answer holds while it is made."""
 
     def __init__(self, memory: AnswerMemory) -> None:
         self._memory = memory

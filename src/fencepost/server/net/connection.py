@@ -1,14 +1,14 @@
-"""One client's connection: bytes in, frames out to the router, answers back in the order of the requests.
+"""One client's connection: it receives frames, passes them to their handlers and returns answers in request order.
 
-Reading. `FrameReceiver` cuts frames from the stream, and pays for them from the server's `RequestMemory` as their bytes
-arrive.
+Reading. `FrameReceiver` cuts frames from the stream, and reserves memory for them from the server's `RequestMemory` as
+their bytes arrive.
 
-Working. Requests of a connection are begun in order, one after the other. A Produce that only waits for its sync lets
-the next one in (that is what pipelining is for); anything else that waits holds up this connection alone. After so many
-bytes a connection steps back for a turn of the loop: a client that floods must not hold up another's claim, and uvloop
-would go on reading from it for as long as whole frames come.
+Working. A connection starts its requests in order, one after the other. While a Produce waits for its sync, the next
+request may start: this is what makes pipelining useful. Any other request that waits blocks its own connection only.
+After a number of bytes a connection yields one turn of the loop. Otherwise a flooding client could delay another
+client's claim, because uvloop keeps reading from a socket as long as whole frames arrive.
 
-Writing. Answers leave in order. A client that does not read its answers is given no further work until it does.
+Writing. Answers leave in order. The server starts no further request of a client that does not read its answers.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LINGER_NOT: Final = Struct("ii").pack(1, 0)
-"""For SO_LINGER: closing resets the connection and drops what is still unsent."""
+"""SO_LINGER value with which closing resets the connection and drops unsent bytes."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
-"""A client that is silent for a minute is asked for a sign of life; one that gives none for another is gone."""
+"""The system probes a client after a minute of silence, and closes the connection after another without a reply."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _AT_A_STRETCH: Final = 512 * 1024
-"""Bytes of requests that are worked off for one connection before all others had a turn: about half a millisecond."""
+"""Bytes of requests that one connection handles before it yields: about half a millisecond of work."""
 _LEAST_STRETCH: Final = 2 * 1024
-"""What a request counts as at least: hundreds of small ones take their time, too."""
+"""Minimum that a request counts, because hundreds of small requests take time too."""
 _SECONDS_AT_A_STRETCH: Final = 0.002
-"""The same, in time."""
+"""Time that one connection handles requests before it yields."""
 _UNREAD_SECONDS: Final = 60.0
-"""So long may a client not read the answers that its next requests wait for, while others wait for their memory."""
+"""Limit for a client that does not read its answers, while its received requests hold memory that others wait for."""
 _UNLOOKED: Final = 2 * 1024
-"""So many bytes may be written before it is looked at how much the client has taken: small answers are many."""
+"""Bytes to write before checking how much the client has read: a check after every small answer costs too much."""
 _COUNTED_AT_ONCE: Final = 16 * 1024
-"""An answer of more bytes is counted before the next one is made; others when this turn of the loop is over."""
+"""A larger answer is counted before the next one is made, a smaller one at the end of the loop's turn."""
 _MUCH_UNREAD_SECONDS: Final = 1.0
-"""So long may a client with more than its share of the memory for answers read nothing while others wait for it."""
+"""Limit for a client that reads nothing while it holds more than its share of the answer memory and others wait."""
 _LONGEST_CLIENT_ID: Final = 255
-"""Characters of a client's name that are kept."""
+"""Characters of a client id that the server keeps."""
 _MOST_WAITING: Final = 64
-"""Requests of one connection that may be under way or in line; beyond that its socket is not read."""
+"""Maximum number of unanswered requests of one connection; at this limit the server stops reading from it."""
 _MOST_WAITING_BYTES: Final = 1024 * 1024
-"""The same, of the bytes of those in line."""
+"""Maximum bytes of received requests that have not started; at this limit the server stops reading from it."""
 
 
 def _keep_alive(raw: Any) -> None:
-    """Have the system find out when the client's machine is gone, also while nobody has anything to send."""
+    """Let the system detect a dead client machine, also while neither side sends anything."""
     if raw is None:
         return
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -74,7 +74,7 @@ def _keep_alive(raw: Any) -> None:
 
 
 class _Pending:
-    """An answer that is to come, in its place in the line."""
+    """The place of an answer in the order of answers, before and after the answer is made."""
 
     __slots__ = ("answer", "cost")
 
@@ -102,42 +102,43 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._line: deque[_Pending] = deque()
         self._busy = False
-        """A request is being worked on that later ones must not overtake."""
+        """A request is in progress that later ones must not overtake."""
         self._stretch = 0
-        """Bytes of requests worked off since this connection last stepped back, and the seconds that it took."""
+        """Bytes of requests handled since this connection last yielded."""
         self._worked = 0.0
+        """Seconds spent on them."""
         self._steps_back = False
         self._task: asyncio.Task[None] | None = None
         self._waits = False
-        """Whether that request only waits for something, and may be dropped when its client is gone."""
+        """The request in progress only waits, so it may be cancelled when its client leaves."""
         self._write_paused = False
         self._write_paused_at = 0.0
         self._in_line = 0
-        """Bytes of answers that are ready and wait for those before them."""
+        """Bytes of answers that are ready and wait for earlier answers."""
         self._written = 0
-        """Bytes of answers, ever."""
+        """Bytes of all answers so far."""
         self._unread = 0
-        """Bytes of answers that this client has not taken yet, as counted in the memory for answers."""
+        """Bytes of answers that the client has not read yet, as last reported to `AnswerMemory`."""
         self._unlooked = 0
-        """Bytes written since it was last looked at how much is left of them."""
+        """Bytes written since the last check of how much the client has read."""
         self._taken, self._taken_at = 0, 0.0
-        """Bytes that it had taken when it was last seen to take some, and when that was."""
+        """Bytes that the client had read at its last observed progress, and the time of that progress."""
         self._due, self._due_at = 0, 0.0
-        """Bytes that it has to have taken a minute after this time, if memory is short."""
+        """Bytes that the client must have read within a minute after this time if memory is short."""
         self._read_paused = False
         self._finishing = False
         self.closed = False
         self.severed = False
-        """Fenced by another owner: checked wherever something is appended, committed or served."""
+        """Fenced by a new owner. Handlers check it whenever they append, commit or return data."""
         self.number = listener.next_number()
-        """Rises with every connection: an older one may carry requests that were delayed on the way."""
+        """Grows with every connection; a lower number marks an older connection, whose requests may be delayed ones."""
         self.client_id = ""
-        """What it calls itself in its last request: for people who ask who it is."""
+        """The client id of the last request, shown to administrators."""
         self.software_name = ""
-        """What the client calls itself in ApiVersions."""
+        """The client software's name from ApiVersions."""
         self.peer = ""
         self.dialled: tuple[str, int] = ("", 0)
-        """Our address as this client reached it."""
+        """The server's address that this client connected to."""
 
     @property
     def apis(self) -> Mapping[int, Api]:
@@ -165,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._waits:
                 self._task.cancel()
             else:
-                # Half-way through a change: it is carried to its end, only nobody is there to be told.
+                # The request may be half-way through a change: let it finish, although nobody receives the answer.
                 self._listener.adopt(self._task)
         self._receiver.discard()
         held = [pending.cost for pending in self._line] + [len(received) for received in self._inbox]
@@ -178,13 +179,13 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.lost(self)
 
     def close(self) -> None:
-        """Ends the connection at once; what is under way is not answered."""
+        """Close the connection at once, without answering requests in progress."""
         if self._transport is not None:
             self._transport.abort()
 
     def sever(self) -> None:
-        """Ends the connection because another one owns what it owned. From this moment nothing that it sent takes
-        effect, and what it was being sent is thrown away rather than delivered late."""
+        """Close the connection because another one has taken over its resources. From now on none of its requests
+        takes effect, and unsent answers are dropped instead of being delivered late."""
         self.severed = True
         self._listener.broker.owners.ended(self)
         if self._transport is not None:
@@ -194,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def finish(self) -> None:
-        """Reads nothing more; ends the connection when all that was begun is answered."""
+        """Stop reading, and close the connection when all received requests are answered."""
         self._pause_reading()
         self._finishing = True
         self._close_when_idle()
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
 
     def _count_unread(self) -> None:
-        """Tell the memory for answers what this connection holds of it."""
+        """Tell `AnswerMemory` how many unread bytes this connection holds."""
         unread = self._in_line
         if self._transport is not None and not self.closed:
             unread += self._transport.get_write_buffer_size()
@@ -228,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unread = unread
 
     def count_unread(self) -> int:
-        """Called by the memory for answers, to see how much the client has taken."""
+        """Implement `Holder`: count the unread bytes, and continue if the client has read enough."""
         self._count_unread()
         if self._inbox:
             self._work()
@@ -236,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held(self) -> bool:
-        """Whether the client has to read its answers before it is given further work."""
+        """The client must read its answers before the next request starts."""
         return self._write_paused or self._in_line > _WRITE_HIGH_WATER or (self._unread > 0 and self._answers.overdrawn)
 
     def _pause_reading(self) -> None:
@@ -275,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def memory_freed(self) -> None:
-        """Called by the memory when this connection, which waited, may try again."""
+        """Implement `Waiter`: try again to reserve memory."""
         try:
             self._receiver.resume()
         except Malformed as error:
@@ -290,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
 
     def _has_enough(self) -> bool:
-        """Whether what waits in line is enough for now: nothing more is read until some of it is worked off."""
+        """Tell if so many requests wait that reading must pause."""
         inbox = self._inbox
         return len(self._line) + len(inbox) >= _MOST_WAITING or (
             bool(inbox) and sum(map(len, inbox)) >= _MOST_WAITING_BYTES
@@ -306,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def last_progress(self) -> float:
-        """When the last byte came."""
+        """The time of the last received byte."""
         return self._receiver.last_progress
 
     @last_progress.setter
@@ -318,8 +319,8 @@ class Connection(asyncio.BufferedProtocol):
         return not self._line and not self._inbox
 
     def is_late(self, now: float, grace: float) -> bool:
-        """Whether others wait for memory that it keeps for longer than it should: for whole requests, while it does not
-        read the answers to those before, for a frame that does not come, or for answers that it does not read."""
+        """Tell if this connection has held memory for too long while others wait for it: for a frame that stalls, for
+        answers that the client does not read, or for whole requests that wait until it reads."""
         if self._receiver.is_late(now, grace) or self._reads_late(now, grace):
             return True
         return (
@@ -329,8 +330,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _reads_late(self, now: float, grace: float) -> bool:
-        """Whether others need the memory of answers of which it took nothing for `grace` seconds (a second, if it has
-        more than its share), or which it takes so slowly that they are not gone after a minute."""
+        """Tell if others wait for answer memory while this client reads nothing for `grace` seconds (one second if it
+        holds more than its share), or reads too slowly to finish within a minute."""
         if not self._unread or not self._answers.contended:
             return False
         self._count_unread()
@@ -338,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
             grace = min(grace, _MUCH_UNREAD_SECONDS)
         return self._unread > 0 and (now - self._taken_at > grace or now - self._due_at > _UNREAD_SECONDS)
 
-    # -- working off requests ---------------------------------------------------------------------------------
+    # -- handling requests ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         if not self._inbox:
@@ -365,8 +366,8 @@ class Connection(asyncio.BufferedProtocol):
             except FencepostError as error:
                 self._refuse(error)
                 return
-            except Exception:  # whatever a handler did not foresee ends this connection and nothing else
-                logger.exception("closing %s: a request could not be worked off", self.peer)
+            except Exception:  # an unexpected error in a handler closes this connection only
+                logger.exception("closing %s: a request failed unexpectedly", self.peer)
                 self.close()
                 return
         self._worked += self._monotonic() - began
@@ -387,12 +388,12 @@ class Connection(asyncio.BufferedProtocol):
         head = frame.read_request_head(received)
         api = self._listener.apis.get(head.key)
         if api is None:
-            raise Malformed(f"API {head.key} is not served")
+            raise Malformed(f"API key {head.key} is not supported")
         version = head.version
         if not api.versions[0] <= version <= api.versions[1]:
             if head.key != Key.API_VERSIONS:
-                raise Malformed(f"{api.name} v{version} is not served, only v{api.versions[0]} to v{api.versions[1]}")
-            # The one case where Kafka answers in a version that was not asked for: the client learns what is served.
+                raise Malformed(f"{api.name} v{version} is not supported; use v{api.versions[0]} to v{api.versions[1]}")
+            # As in Kafka, only ApiVersions is answered in another version (v0): it tells the client what to use.
             answer = self._listener.unsupported_version()
             self._settle(pending, encode(api, 0, head.correlation_id, answer))
             return
@@ -419,12 +420,12 @@ class Connection(asyncio.BufferedProtocol):
             self._take(answer_or_work, api, version, head.correlation_id, pending)
 
     async def _handle_large(self, received: Frame, head: frame.RequestHead, api: Api) -> Answer:
-        """Decode a large request beside the loop, then handle it as any other."""
+        """Decode a large request in the codec thread, then handle it like any other."""
         message = await self._codecs.run(
             lambda: messages.decode_request(head.key, head.version, received, head.body_at)
         )
         if self.closed:
-            raise Malformed("its client has left before the request was decoded")
+            raise Malformed("the client disconnected before its request was decoded")
         refuse_severed(self)
         request = Request(head.key, head.version, head.client_id, message, head.body_at, self)
         answer = api.handle(self._listener.broker, request)
@@ -443,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
             return
         except Exception:
-            logger.exception("closing %s: %s could not be worked off", self.peer, api.name)
+            logger.exception("closing %s: %s failed unexpectedly", self.peer, api.name)
             self.close()
             return
         self._busy = False
@@ -477,11 +478,11 @@ class Connection(asyncio.BufferedProtocol):
     async def _settle_large(
         self, answer: Fields, api: Api, version: int, correlation_id: int, pending: _Pending
     ) -> None:
-        """Encode a large answer beside the loop; answers that are ready meanwhile wait for it, as the order demands."""
+        """Encode a large answer in the codec thread; later answers wait for it, to keep the order."""
         try:
             encoded = await self._codecs.run(lambda: encode(api, version, correlation_id, answer))
         except Exception:
-            logger.exception("closing %s: the answer to %s could not be encoded", self.peer, api.name)
+            logger.exception("closing %s: cannot encode the answer to %s", self.peer, api.name)
             self.close()
             return
         if not self.closed and not self.severed:
@@ -492,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, pending: _Pending, answer: list[Buffer]) -> None:
         if self.closed:
-            return  # nobody will ever take it, and what its request had paid is given back
+            return  # nobody will read it, and `connection_lost` has released the memory of its request
         pending.answer = answer
         size = sum(map(len, answer))
         self._in_line += size

@@ -1,4 +1,4 @@
-"""Accepts connections, knows them all, and lets them finish when the server stops."""
+"""The listener: it accepts connections, closes idle ones, and lets all finish when the server stops."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._numbers = itertools.count(1)
         self._adopted: set[asyncio.Task[None]] = set()
-        """Requests whose clients are gone, on the way to their end."""
+        """Requests that run to their end although their clients have disconnected."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
     async def start(self) -> str:
-        """Listens; answers with the address that a client can dial."""
+        """Listen, and return the address that clients can connect to."""
         host, port = parse_address(self.broker.config.listen)
         loop = asyncio.get_running_loop()
         try:
@@ -51,12 +51,12 @@ class Listener:
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
     async def stop(self) -> None:
-        """Accepts nobody new, lets begun requests be answered for a while, then closes what is left."""
+        """Accept no new connections, wait `drain_ms` for requests in progress, then close all connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
             connection.finish()
-        await self.broker.groups.close()  # parked JoinGroups would hold the end up otherwise
+        await self.broker.groups.close()  # otherwise waiting JoinGroup requests would delay the stop
         try:
             await asyncio.wait_for(self._all_closed.wait(), self.broker.config.drain_ms / 1000)
         except TimeoutError:
@@ -77,7 +77,7 @@ class Listener:
         self.connections.add(connection)
         self._all_closed.clear()
         if len(self.connections) > self.broker.config.max_connections:
-            logger.warning("closing %s: there are %d connections already", connection.peer, len(self.connections) - 1)
+            logger.warning("closing %s: max_connections (%d) are open", connection.peer, len(self.connections) - 1)
             connection.close()
 
     def lost(self, connection: Connection) -> None:
@@ -94,16 +94,15 @@ class Listener:
             self.close_the_silent()
 
     def close_the_silent(self) -> None:
-        """Closes connections that are idle for long, and, while others need the memory, those that keep it for requests
-        that hardly come, or that wait for their own client."""
+        """Close idle connections and, while others wait for memory, those that hold it and make too little progress."""
         self.broker.health.each(Chore.CONNECTIONS, list(self.connections), self._close_if_silent)
 
     def _close_if_silent(self, connection: Connection) -> None:
         config, now = self.broker.config, self.broker.clock.monotonic()
         silent = now - connection.last_progress
         if silent * 1000 > config.connection_idle_ms and connection.idle:
-            logger.info("closing %s after %.0f s of silence", connection.peer, silent)
+            logger.info("closing %s: idle for %.0f s", connection.peer, silent)
             connection.close()
         elif connection.is_late(now, config.stalled_frame_ms / 1000):
-            logger.warning("closing %s: it is too slow while others wait for memory", connection.peer)
+            logger.warning("closing %s: too slow while other connections wait for memory", connection.peer)
             connection.close()

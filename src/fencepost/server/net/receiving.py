@@ -1,9 +1,9 @@
-"""Cuts what one client sends into frames, and pays for them as their bytes arrive.
+"""The receiver of one connection: it cuts the byte stream into frames and reserves memory as their bytes arrive.
 
-A frame that is large enough to matter is read by the socket right into its own buffer, which the log later writes from.
-That buffer grows with what has arrived: at once to the whole frame for the common sizes, in steps for larger ones. A
-very large frame is mapped whole, and the system gives it memory page by page as it is written to: to clear and to copy
-so much in one piece would hold up all other connections.
+The socket reads a large frame directly into the frame's own buffer, from which the log later writes. The buffer of a
+frame of common size is allocated whole; that of a larger frame grows in steps with the received bytes. A very large
+frame is memory-mapped, so that the system allocates its pages as they are written: clearing and copying so much in one
+piece would delay all other connections.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from fencepost.server.net.router import Api
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ih")
-"""A frame's length, and the key of the API that it is for."""
+"""A frame's length and its API key."""
 _LEAST_FRAME: Final = 8
 _RECEIVE_BYTES: Final = 256 * 1024
 _SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
-"""Shared by all connections: on Linux and macOS the loop asks for the buffer, fills it and hands it over in one go."""
+"""Shared by all connections: on Linux and macOS the loop gets, fills and hands over the buffer in one step."""
 _DIRECT: Final = 64 * 1024
-"""Room that a frame's own buffer must have for the socket to read into it."""
+"""Free bytes that a frame's own buffer must have for the socket to read into it."""
 _NEVER_WAITS: Final = 16 * 1024
-"""A frame of at most so many bytes gets its memory in any case, if it is the first in its connection's line."""
+"""A frame up to this size never waits for memory if no other request of its connection is waiting."""
 _MAPPED: Final = 4 * 1024 * 1024
-"""A frame of more bytes is mapped. Smaller ones are not: their memory is used again, which is faster."""
+"""Larger frames are memory-mapped. Smaller ones are not, because reusing their memory is faster."""
 _AT_ONE_READ: Final = 1024 * 1024
 _FRAME_SECONDS: Final = 60.0
-"""While others wait for memory, a frame has to come at a pace that has it whole within this time: else a client that
-sends a byte now and then could keep the memory of its frame, which may be all there is. A minute is generous: a line
-that takes longer for a request of 1 MiB carries less than 18 kB in a second."""
+"""While others wait for memory, a frame must arrive fast enough to be complete within this time. Otherwise a client
+that sends a byte now and then could keep all the memory. A minute is generous: 1 MiB then needs only 18 kB per
+second."""
 _OVERDRAWN_SECONDS: Final = 1.0
-"""So long may a frame that overdraws its pool make no progress while others wait for their turn to do so."""
+"""Limit for a frame that overdraws its pool and makes no progress while others wait to overdraw it."""
 
 
 Frame: TypeAlias = bytearray | memoryview
@@ -59,30 +59,30 @@ class FrameReceiver:
         self._apis = apis
         self._most_bytes = most_bytes
         self._inbox = inbox
-        """Whole frames go here, each paid for."""
+        """Complete frames; the memory of each is reserved."""
         self._waiter = waiter
         self._monotonic = monotonic
         self._small = memoryview(bytearray(_RECEIVE_BYTES)) if sys.platform == "win32" else _SHARED_RECEIVE_BUFFER
         self._head = b""
-        """The first bytes of a frame whose length and key came in pieces."""
+        """The first bytes of a frame whose length and key have not arrived completely."""
         self._frame: Frame | None = None
         """The frame being received."""
         self._size = 0
         self._paid = 0
-        """Bytes of it that there is memory for."""
+        """Bytes of it for which memory is reserved."""
         self._received = 0
         self._pool: Pool = memory.small
         self._overdraws = False
         self._direct = False
         """The socket reads into the frame's own buffer."""
         self._unparsed: bytes = b""
-        """What had been read when the frame had to wait for memory."""
+        """Bytes that were read when the frame had to wait for memory."""
         self.waits = False
-        """For memory."""
+        """The frame waits for memory."""
         now = monotonic()
         self.last_progress = now
         self._began = now
-        """When the frame got its first memory: from then on its bytes are read."""
+        """The time since which the frame has memory, so that its bytes are read."""
 
     def get_buffer(self) -> memoryview:
         frame = self._frame
@@ -95,7 +95,7 @@ class FrameReceiver:
         return self._small
 
     def received(self, nbytes: int) -> None:
-        """Take what the socket has put into the buffer; Malformed if no such frame is served."""
+        """Process `nbytes` bytes that the socket wrote to the buffer; raise Malformed for an unsupported frame."""
         self.last_progress = self._monotonic()
         if self._direct:
             self._received += nbytes
@@ -105,14 +105,14 @@ class FrameReceiver:
             self._cut(self._small[:nbytes])
 
     def resume(self) -> None:
-        """Go on with what had been read: there may be memory now."""
+        """Continue with the bytes read before, because memory may be free now."""
         self.waits = False
         data, self._unparsed = self._unparsed, b""
         self._began = self.last_progress = self._monotonic()
         self._cut(memoryview(data))
 
     def discard(self) -> None:
-        """Drop the frame that is half there, and give back its memory."""
+        """Drop the incomplete frame and release its memory."""
         self._memory.forget(self._waiter)
         self._unparsed = b""
         if self._frame is not None:
@@ -120,8 +120,8 @@ class FrameReceiver:
             self._pool.release(self._paid)
 
     def is_late(self, now: float, grace: float) -> bool:
-        """Whether others wait for the memory of a frame of which not a byte came for `grace` seconds, or, so long after
-        it began, less than it takes."""
+        """Tell if others wait for memory while this frame makes no progress for `grace` seconds, or after `grace`
+        seconds arrives more slowly than `_FRAME_SECONDS` demands."""
         if self._frame is None or self.waits or not self._pool.contended:
             return False
         silent = now - max(self.last_progress, self._began)
@@ -158,9 +158,9 @@ class FrameReceiver:
         self._check_size(size)
         api = self._apis.get(key)
         if api is None:
-            raise Malformed(f"API {key} is not served")
+            raise Malformed(f"API key {key} is not supported")
         if size > api.most_bytes:
-            raise Malformed(f"a request of {size} bytes is too large for {api.name}, which takes {api.most_bytes}")
+            raise Malformed(f"{api.name} request of {size} bytes is too large; the maximum is {api.most_bytes}")
         self._frame = memoryview(mmap.mmap(-1, size)) if size > _MAPPED else bytearray()
         self._size = size
         self._paid = self._received = 0
@@ -170,10 +170,10 @@ class FrameReceiver:
 
     def _check_size(self, size: int) -> None:
         if not _LEAST_FRAME <= size <= self._most_bytes:
-            raise Malformed(f"a frame of {size} bytes is not served")
+            raise Malformed(f"frame length must be from {_LEAST_FRAME} to {self._most_bytes} bytes, not {size}")
 
     def _grow(self, arrived: int) -> bool:
-        """Make room for the bytes that have arrived and for some more to come; False if there is no memory."""
+        """Reserve memory for the arrived bytes and for some of the next; return False if none is free."""
         assert self._frame is not None
         paid, size = self._paid, self._size
         room = min(size, max(4 * arrived, min(SMALL, 64 * arrived)))

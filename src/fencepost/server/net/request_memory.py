@@ -1,10 +1,10 @@
-"""The bytes of requests that the server holds at once, over all connections.
+"""The limit on the bytes of requests that the server holds, over all connections.
 
-A request is paid for as its bytes arrive: what a client only announces costs nobody anything. Small and large requests
-have a pool each, so that small ones never wait for large ones. A connection that cannot pay is not read from until
-others have been answered. Nobody starves: connections wait in line, and whenever a pool is not overdrawn the first in
-line gets the memory for its whole request, however large it is. A pool thus holds at most one request beyond its limit,
-and requests that are half there cannot block each other for ever.
+Memory is reserved as the bytes of a request arrive, so a length that a client only announces takes none. Small and
+large requests have a pool each, so that small ones never wait for large ones. The server stops reading from a
+connection whose request gets no memory until other requests are answered. No connection starves: they wait in line, and
+whenever a pool is not overdrawn, the first in line gets the memory for its whole request, however large it is. A pool
+thus exceeds its limit by at most one request, and incomplete requests cannot block each other forever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final, Protocol
 
 SMALL: Final = 1024 * 1024
-"""Bytes; what only Produce may exceed."""
+"""Maximum size of a small request; only Produce requests may be larger."""
 
 
 class Waiter(Protocol):
@@ -21,7 +21,7 @@ class Waiter(Protocol):
 
 
 class Pool:
-    """A bound, and a line of those who wait for it."""
+    """A limit, and the line of connections that wait for memory."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -38,9 +38,9 @@ class Pool:
         return self.used > self._limit
 
     def reserve(self, growth: int, rest: int, waiter: Waiter) -> int:
-        """Take `growth` bytes if they fit; else `rest`, all that the request still lacks, if the pool is not overdrawn.
+        """Reserve `growth` bytes if they fit; otherwise `rest`, all that the request still needs, unless overdrawn.
 
-        Return what was taken. 0 puts `waiter` in line; it is called when it is worth another try.
+        Return the number of reserved bytes. If it is 0, `waiter` is put in line and called when it should try again.
         """
         if not self._waiting or self._waking:
             if self.used + growth <= self._limit:
@@ -56,7 +56,7 @@ class Pool:
         return 0
 
     def take(self, size: int) -> None:
-        """Take `size` bytes whether they fit or not: for requests too small to count."""
+        """Reserve `size` bytes although they may not fit; for requests too small to matter."""
         self.used += size
 
     def release(self, size: int) -> None:
@@ -93,7 +93,7 @@ class RequestMemory:
         return self.small.used + self.large.used
 
     def release(self, size: int) -> None:
-        """Give back the memory of a whole request."""
+        """Release the memory of a whole request."""
         self.pool_for(size).release(size)
 
     def forget(self, waiter: Waiter) -> None:

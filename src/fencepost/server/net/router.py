@@ -1,10 +1,12 @@
-"""From an API key to its handler. The registry is the truth about what the server speaks: ApiVersions is answered
-from it.
+"""The API registry's types: an `Api` names its key, versions and handler. ApiVersions is answered from the registry.
 
-A handler is a function of the broker and a request. It answers with fields (encoded here, for the version asked), with
-raw buffers (the hot APIs, which encode themselves), with a `Deferred` (accepted, the answer comes when a sync is over;
-the connection goes on meanwhile), with None (no answer: acks = 0), or it is a coroutine for one of these; then
-the connection works off nothing else until it is done, as in Kafka.
+A handler takes the broker and a request, and returns one of:
+
+- fields, which `encode` packs for the requested version;
+- raw buffers (the hot APIs encode their answers themselves);
+- a `Deferred`: the work is done and the answer follows after a sync, while the connection continues;
+- None: no answer (acks = 0);
+- an awaitable of one of these: the connection starts no other request until it is done, as in Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 class Deferred(NamedTuple):
-    """The work is done, only the answer has to wait for `ready`; `finish` then makes it."""
+    """An answer that waits for `ready` although the work is done; `finish` then makes it."""
 
     ready: asyncio.Future[None]
     finish: Callable[[], Fields | list[Buffer]]
@@ -55,17 +57,17 @@ class Api:
     versions: tuple[int, int]
     handle: Handler
     waits: bool = False
-    """What it does when it takes long is wait, not change something: it is dropped when its client is gone."""
+    """The handler only waits and changes nothing, so it is safe to cancel when the client leaves."""
     raw: bool = False
     """The handler reads the frame and packs the answer itself (`wire.hot`)."""
     most_bytes: int = SMALL
-    """Largest request; the server's max_request_bytes holds besides. Only Produce needs more than this default."""
+    """Maximum size of a request, besides the server's max_request_bytes. Only Produce needs more than the default."""
     advertise_from: int | None = None
-    """Lowest version told in ApiVersions where it differs from what is served (see k00_produce)."""
+    """Minimum version in ApiVersions, if it differs from `versions` (see k00_produce)."""
 
 
 def encode(api: Api, version: int, correlation_id: int, answer: Fields | list[Buffer]) -> list[Buffer]:
-    """The whole answer with its length in front."""
+    """Return the encoded answer with its header and length."""
     head = frame.response_head(api.key, version, correlation_id)
     if isinstance(answer, list):
         return frame.framed([head, *answer])

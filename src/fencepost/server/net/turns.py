@@ -1,8 +1,8 @@
-"""Long work in pieces, so that no request keeps the loop for itself: other connections have a turn in between.
+"""Long work in pieces, so that no request blocks the loop: other connections get their turn in between.
 
-Whoever goes through a list does so with `in_pieces` or `paced`. What cannot be cut, the decoding of a large request and
-the encoding of a large answer, runs in one thread beside the loop (`Codecs`): the interpreter then takes turns between
-the two. There is only one such thread, so that many large requests do not add up.
+Handlers iterate over long lists with `in_pieces` or `paced`. Decoding a large request and encoding a large answer
+cannot be divided, so they run in a thread (`Codecs`), and the interpreter switches between it and the loop. There is
+only one such thread, so that many large requests together do not slow down the loop more than one.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 _FEW: Final = 100
-"""Elements of a list that are worked off at once."""
+"""Lists up to this length are handled in one piece."""
 _SECONDS: Final = 0.003
-"""How long a piece of work takes before all others have a turn."""
+"""Duration of a piece of work, after which others get their turn."""
 _LITTLE_SECONDS: Final = 0.001
-"""So little may be left over from earlier turns of the loop."""
+"""Time that may be carried over from earlier turns of the loop."""
 _AT_ONCE: Final = 16
-"""How many go on in a turn of the loop, of those that waited for it."""
+"""Maximum number of waiting tasks that continue in one turn of the loop."""
 _ON_THE_LOOP_BYTES: Final = 16 * 1024
 """Requests up to this size are decoded on the loop: the worst of them take a few milliseconds."""
 _ON_THE_LOOP_ELEMENTS: Final = 1000
-"""The same, of answers."""
+"""Answers with up to this number of elements are encoded on the loop."""
 _MOST_ELEMENTS: Final = 1_000_000
-"""Of an answer: about 100 MB, which is what clients take at most."""
+"""Maximum number of elements of an answer: about 100 MB, the most that clients accept."""
 
 
 class Turns:
-    """Called between two pieces of work; gives the loop away when this turn has lasted for long."""
+    """A pause between two pieces of work: it yields to the loop if the current turn has lasted too long."""
 
     def __init__(self) -> None:
         self._began = perf_counter()
@@ -49,8 +49,8 @@ class Turns:
 
 
 class SharedTurns:
-    """For work of which each piece is short, and which many connections may want at the same moment: together they have
-    so long in one turn of the loop, and the others wait in line for the next ones."""
+    """A time budget per turn of the loop, shared by many connections that do short work at the same moment. Those for
+    which no time is left wait in line for later turns."""
 
     def __init__(self) -> None:
         self._spent = 0.0
@@ -62,13 +62,13 @@ class SharedTurns:
         return self._spent > _SECONDS or bool(self._line)
 
     def spend(self, seconds: float) -> None:
-        """A piece of work took so long."""
+        """Charge the duration of a piece of work."""
         self._spent += seconds
         if self._spent > _LITTLE_SECONDS:
             self._end_soon()
 
     async def __call__(self) -> None:
-        """Wait for a turn in which there is time left."""
+        """Wait for a turn of the loop with time left."""
         if not self.is_over:
             return
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ class SharedTurns:
         await mine
 
     async def paced(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Go through `items`, of which there may be many, in this time."""
+        """Iterate over `items` within the shared budget."""
         await self()
         began = perf_counter()
         for item in items:
@@ -94,7 +94,7 @@ class SharedTurns:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """Some go on: all in line if they are quick, and else one. What they take counts for the turn after this."""
+        """Wake tasks in line: `_AT_ONCE` after a short turn, otherwise one. Their time counts for the next turn."""
         self._ends = False
         count = 1 if self._spent > _SECONDS else _AT_ONCE
         self._spent = 0.0
@@ -108,7 +108,7 @@ class SharedTurns:
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """Go through `items`, with a turn for all others whenever this one has lasted for long."""
+    """Iterate over `items`, and yield to the loop whenever the current turn has lasted too long."""
     turns = Turns()
     for item in items:
         yield item
@@ -116,7 +116,8 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A | Awaitable[A]:
-    """Return `finish([make(item) for item in items])`: at once for a few items, else as a coroutine with pauses."""
+    """Return `finish([make(item) for item in items])`: directly for a few items, otherwise as a coroutine with
+    pauses."""
     if len(items) <= _FEW:
         return finish([make(item) for item in items])
     return _in_pieces(items, make, finish)
@@ -127,7 +128,7 @@ async def _in_pieces(items: Collection[T], make: Callable[[T], R], finish: Calla
 
 
 class Codecs:
-    """The thread that decodes and encodes what is too large for the loop."""
+    """The thread that decodes large requests and encodes large answers."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fencepost-codec")
@@ -144,15 +145,15 @@ class Codecs:
 
     @staticmethod
     def is_large_answer(fields: Mapping[str, Any]) -> bool:
-        """Malformed if the answer is larger than any client would take."""
+        """Tell if the answer is too large for the loop; raise Malformed if no client would accept it."""
         elements = _elements(fields)
         if elements > _MOST_ELEMENTS:
-            raise Malformed(f"the answer would have {elements} elements; ask for less at a time")
+            raise Malformed(f"the answer would have {elements} elements; ask for at most {_MOST_ELEMENTS} at a time")
         return elements > _ON_THE_LOOP_ELEMENTS
 
 
 def _elements(fields: Mapping[str, Any], depth: int = 3) -> int:
-    """About as many elements as the lists in `fields` have; a look at each list's first element tells what it holds."""
+    """Estimate the number of list elements in `fields`, judging what a list holds by its first element."""
     total = 0
     for value in fields.values():
         if isinstance(value, list | tuple):

@@ -133,5 +133,5 @@ def test_answers_are_counted_with_all_that_is_in_their_lists() -> None:
     assert not Codecs.is_large_answer({"topics": [{"name": "a", "partitions": [{"index": 1}] * 900}], "error": 0})
     assert Codecs.is_large_answer({"topics": [{"name": "a", "partitions": [{"index": 1}] * 1100}], "error": 0})
     assert Codecs.is_large_answer({"groups": [{"topics": [{"partitions": [{"index": 1}] * 300}] * 2}] * 2})
-    with pytest.raises(Malformed, match="ask for less"):
+    with pytest.raises(Malformed, match="ask for at most"):
         Codecs.is_large_answer({"topics": [{"partitions": [0] * 10_000}] * 200})
