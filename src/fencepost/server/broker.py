@@ -24,7 +24,7 @@ from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.datadir import DataDirectory
-from fencepost.server.storage.fetching import Reader
+from fencepost.server.storage.fetching import FetchContext
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Disk, Partition
 from fencepost.server.storage.producer_limit import ProducerLimit
@@ -88,11 +88,11 @@ class Broker:
         self.transactions = transactions.Transactions(self)
         self.answers = AnswerMemory(config.answer_memory)
         self.reading_turns = SharedTurns()
-        self.fetch_sessions: FetchSessions[Reader] = FetchSessions(
+        self.fetch_sessions: FetchSessions[FetchContext] = FetchSessions(
             config.max_fetch_sessions,
             config.max_fetch_session_partitions,
             new_id=lambda: random.getrandbits(31),
-            let_go=lambda reader: reader.end(self),
+            let_go=lambda context: context.end(self),
         )
         self.derived: dict[str, Any] = {}
         """Caches of the handlers; any entry may be dropped and computed again."""

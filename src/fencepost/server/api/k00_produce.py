@@ -26,7 +26,7 @@ from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_b
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import StaleRequest, check_write
-from fencepost.server.net.router import Answer, Api, Deferred, Request
+from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 from fencepost.server.storage.validation import Looked
@@ -66,7 +66,7 @@ class _Outcome:
         """The high watermark at which the batch counts as written."""
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     message = decode_produce_request(request.version, request.message, request.body_at)
     closed, batches = _first_look(broker, message)
     looked = broker.validation.prepare(batches)
@@ -117,7 +117,7 @@ def _first_look(broker: Broker, message: ProduceRequest) -> tuple[list[Partition
 
 async def _prepare(
     broker: Broker,
-    request: Request,
+    request: ApiRequest,
     message: ProduceRequest,
     closed: list[Partition],
     looked: Looked | Awaitable[Looked],
@@ -138,7 +138,9 @@ async def _prepare(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _produce(broker: Broker, request: Request, message: ProduceRequest, looked: Looked) -> Answer | Awaitable[Answer]:
+def _produce(
+    broker: Broker, request: ApiRequest, message: ProduceRequest, looked: Looked
+) -> Answer | Awaitable[Answer]:
     outcomes = _Outcomes(broker, request, message, looked)
     if _is_large(message):
         return _in_pieces(outcomes)
@@ -163,7 +165,7 @@ class _Outcomes:
 
     __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_synced", "_touched", "message")
 
-    def __init__(self, broker: Broker, request: Request, message: ProduceRequest, looked: Looked) -> None:
+    def __init__(self, broker: Broker, request: ApiRequest, message: ProduceRequest, looked: Looked) -> None:
         self._broker = broker
         self._looked = looked
         self._request = request
@@ -229,7 +231,7 @@ class _Outcomes:
 
 
 def _last_word(
-    request: Request,
+    request: ApiRequest,
     message: ProduceRequest,
     outcomes: list[tuple[ProduceTopic, list[_Outcome]]],
     finish: partial[list[Buffer]],
@@ -244,7 +246,7 @@ def _last_word(
 
 def _append(
     broker: Broker,
-    request: Request,
+    request: ApiRequest,
     transactional_id: str | None,
     topic: str,
     index: int,
@@ -364,7 +366,7 @@ def _check_time(partition: Partition, header: BatchHeader, scan: Scan | None, no
 
 
 def _check_transaction(
-    broker: Broker, request: Request, transactional_id: str | None, partition: Partition, header: BatchHeader
+    broker: Broker, request: ApiRequest, transactional_id: str | None, partition: Partition, header: BatchHeader
 ) -> None:
     """Inside its transaction, and by its present producer, or not at all; plain batches of plain pids pass."""
     who = Identity(header.pid, header.epoch)

@@ -24,9 +24,9 @@ from fencepost.log.files import WouldBlock
 from fencepost.log.reading import LargeBatch
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
-from fencepost.server.net.answer_memory import Held
-from fencepost.server.net.router import Answer, Api, Request
-from fencepost.server.storage.fetching import Key, NotOpen, Reader, Reading, untouched
+from fencepost.server.net.answer_memory import HeldBytes
+from fencepost.server.net.router import Answer, Api, ApiRequest
+from fencepost.server.storage.fetching import FetchContext, Key, NotOpen, Reading, untouched
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -48,34 +48,34 @@ _ENCODED_ON_THE_LOOP: Final = 1000
 _Found: TypeAlias = dict[Key, FetchedPartition]
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     if len(request.message) - request.body_at > _NARROW_BYTES:
         return _handle_wide(broker, request)
     message = decode_fetch_request(request.version, request.message, request.body_at)
     begun = _begin(broker, request, message)
     if isinstance(begun, ErrorCode):
         return _refusal(request, begun)
-    reader, full = begun
+    context, full = begun
     for key, ask in _asked(message):
-        reader.want(broker, key, ask)
-    _forget(reader, message)
-    if (code := _settle_session(broker, request, message, reader, full=full)) is not ErrorCode.NONE:
+        context.want(broker, key, ask)
+    _forget(context, message)
+    if (code := _settle_session(broker, request, message, context, full=full)) is not ErrorCode.NONE:
         return _refusal(request, code)
-    reading = Reading(broker, request, message, reader, full=full)
+    reading = Reading(broker, request, message, context, full=full)
     try:
         if broker.reading_turns.is_over or not reading.go_on():
-            return _serve(broker, request, message, reader, reading, full=full)
+            return _serve(broker, request, message, context, reading, full=full)
     except (WouldBlock, NotOpen, LargeBatch):
-        return _serve(broker, request, message, reader, reading, full=full)
-    if (reading.is_enough or message.max_wait_ms <= 0 or not reader.rows) and len(
+        return _serve(broker, request, message, context, reading, full=full)
+    if (reading.is_enough or message.max_wait_ms <= 0 or not context.rows) and len(
         reading.found
     ) <= _ENCODED_ON_THE_LOOP:
         reading.tell()
-        return _encode(request.version, reader.id, reading.found)
-    return _serve(broker, request, message, reader, reading, full=full)
+        return _encode(request.version, context.id, reading.found)
+    return _serve(broker, request, message, context, reading, full=full)
 
 
-async def _handle_wide(broker: Broker, request: Request) -> Answer:
+async def _handle_wide(broker: Broker, request: ApiRequest) -> Answer:
     """A request of many partitions, in pieces. If too many wait already, this one keeps nothing but the request itself
     while it waits, and not for long."""
     answer = await _try_wide(broker, request, may_wait=True)
@@ -85,7 +85,7 @@ async def _handle_wide(broker: Broker, request: Request) -> Answer:
     return answer
 
 
-async def _try_wide(broker: Broker, request: Request, *, may_wait: bool) -> Answer:
+async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> Answer:
     """None if it would have to wait, and cannot."""
     decode = partial(decode_fetch_request, request.version, request.message, request.body_at)
     is_large = broker.codecs.is_large_request(len(request.message))
@@ -96,33 +96,33 @@ async def _try_wide(broker: Broker, request: Request, *, may_wait: bool) -> Answ
     begun = _begin(broker, request, message)
     if isinstance(begun, ErrorCode):
         return _refusal(request, begun)
-    reader, full = begun
+    context, full = begun
     async for key, ask in broker.reading_turns.paced(_asked(message)):
-        reader.want(broker, key, ask)
-    _forget(reader, message)
-    if (code := _settle_session(broker, request, message, reader, full=full)) is not ErrorCode.NONE:
+        context.want(broker, key, ask)
+    _forget(context, message)
+    if (code := _settle_session(broker, request, message, context, full=full)) is not ErrorCode.NONE:
         return _refusal(request, code)
-    rows = len(reader.rows)
-    if reader.id or message.max_wait_ms <= 0:
-        return await _serve(broker, request, message, reader, None, full=full)
+    rows = len(context.rows)
+    if context.id or message.max_wait_ms <= 0:
+        return await _serve(broker, request, message, context, None, full=full)
     if broker.fetch_sessions.lend(rows):
         try:
-            return await _serve(broker, request, message, reader, None, full=full)
+            return await _serve(broker, request, message, context, None, full=full)
         finally:
             broker.fetch_sessions.give_back(rows)
-    reading = Reading(broker, request, message, reader, full=full)
+    reading = Reading(broker, request, message, context, full=full)
     with broker.answers.holding() as held:
         await _read(broker, reading, held)
-        return await _answer(broker, request, reader, reading, full=full) if reading.is_enough else None
+        return await _answer(broker, request, context, reading, full=full) if reading.is_enough else None
 
 
-def _check_connection(request: Request) -> None:
+def _check_connection(request: ApiRequest) -> None:
     if request.connection.closed:
         raise Malformed("its client has left before the request was decoded")
     refuse_severed(request.connection)
 
 
-def _begin(broker: Broker, request: Request, message: FetchRequest) -> tuple[Reader, bool] | ErrorCode:
+def _begin(broker: Broker, request: ApiRequest, message: FetchRequest) -> tuple[FetchContext, bool] | ErrorCode:
     """Whom the request reads for, and whether its answer names all partitions."""
     by_id = request.version >= _TOPIC_IDS
     judged = broker.fetch_sessions.judge(
@@ -131,9 +131,9 @@ def _begin(broker: Broker, request: Request, message: FetchRequest) -> tuple[Rea
     if isinstance(judged, ErrorCode):
         return judged
     full = isinstance(judged, Full)
-    reader = Reader(by_id=by_id) if isinstance(judged, Full) else judged
-    reader.isolate(message.isolation_level)
-    return reader, full
+    context = FetchContext(by_id=by_id) if isinstance(judged, Full) else judged
+    context.isolate(message.isolation_level)
+    return context, full
 
 
 def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
@@ -144,60 +144,66 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
             yield (name, ask.index), ask
 
 
-def _forget(reader: Reader, message: FetchRequest) -> None:
+def _forget(context: FetchContext, message: FetchRequest) -> None:
     for topic in message.forgotten:
         name = topic.name if topic.name is not None else topic.topic_id
         for index in topic.partitions:
-            reader.drop((name, index))
+            context.drop((name, index))
 
 
 def _settle_session(
-    broker: Broker, request: Request, message: FetchRequest, reader: Reader, *, full: bool
+    broker: Broker, request: ApiRequest, message: FetchRequest, context: FetchContext, *, full: bool
 ) -> ErrorCode:
     """Begin the session, if the request is for a new one, or see whether it may go on as it is now."""
     sessions = broker.fetch_sessions
     if full:
         wants_session = message.session_epoch == 0
-        if wants_session and sessions.begin(reader, request.connection, broker.clock.monotonic()):
-            reader.watch()
+        if wants_session and sessions.begin(context, request.connection, broker.clock.monotonic()):
+            context.watch()
         return ErrorCode.NONE
-    if not (message.topics or message.forgotten) or sessions.resized(reader):
+    if not (message.topics or message.forgotten) or sessions.resized(context):
         return ErrorCode.NONE
-    if reader.rows:
+    if context.rows:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # it would be too large: the client begins anew, without one
-    reader.id = 0
+    context.id = 0
     return ErrorCode.NONE
 
 
 async def _serve(
-    broker: Broker, request: Request, message: FetchRequest, reader: Reader, reading: Reading | None, *, full: bool
+    broker: Broker,
+    request: ApiRequest,
+    message: FetchRequest,
+    context: FetchContext,
+    reading: Reading | None,
+    *,
+    full: bool,
 ) -> Answer:
     """Read, wait and read again, until there is enough or the time is over. `reading`: one that is begun."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + message.max_wait_ms / 1000
-    watched = reader.watches
+    watched = context.watches
     size = -1
     try:
         while True:
-            reading = reading or Reading(broker, request, message, reader, full=full)
+            reading = reading or Reading(broker, request, message, context, full=full)
             with broker.answers.holding() as held:
                 await _read(broker, reading, held)
                 left = deadline - loop.time()
                 # If the size is the same, although so much came, no more fits into an answer.
                 is_enough = reading.is_enough or 0 < reading.size == size
-                if is_enough or left <= 0 or reader.ended or not reader.rows:
-                    return await _answer(broker, request, reader, reading, full=full)
+                if is_enough or left <= 0 or context.ended or not context.rows:
+                    return await _answer(broker, request, context, reading, full=full)
             size, missing = reading.size, reading.missing_bytes
             reading = None  # and what was read is let go
-            if not reader.watches:
-                reader.watch()
-            await reader.news(missing, left)
+            if not context.watches:
+                context.watch()
+            await context.news(missing, left)
     finally:
         if not watched:
-            reader.unwatch(broker)
+            context.unwatch(broker)
 
 
-async def _read(broker: Broker, reading: Reading, held: Held) -> None:
+async def _read(broker: Broker, reading: Reading, held: HeldBytes) -> None:
     """Carry a reading to its end."""
     while True:
         large = 0
@@ -226,7 +232,7 @@ async def _open(reading: Reading) -> None:
     reading.was_opened()
 
 
-async def _read_in_thread(broker: Broker, reading: Reading, held: Held, large: int) -> None:
+async def _read_in_thread(broker: Broker, reading: Reading, held: HeldBytes, large: int) -> None:
     """The next row, which the disk has to be waited for, or memory for its first batch, of `large` bytes."""
     row = reading.row
     while True:
@@ -242,7 +248,7 @@ async def _read_in_thread(broker: Broker, reading: Reading, held: Held, large: i
             return  # it was closed meanwhile
         if isinstance(seen, ErrorCode):
             return  # the reading finds the same
-        log, state, upto = seen
+        log, offsets, upto = seen
         read = partial(reading.read, row, log, upto, block=True)
         try:
             records = await asyncio.get_running_loop().run_in_executor(broker.threads, read)
@@ -250,22 +256,24 @@ async def _read_in_thread(broker: Broker, reading: Reading, held: Held, large: i
             large = batch.size
             continue
         except FencepostError as refusal:
-            reading.fail(row, state, refusal.code)
+            reading.fail(row, offsets, refusal.code)
         else:
-            reading.take(row, state, records)
+            reading.take(row, offsets, records)
         held.set(reading.size)
         return
 
 
-async def _answer(broker: Broker, request: Request, reader: Reader, reading: Reading, *, full: bool) -> list[Buffer]:
+async def _answer(
+    broker: Broker, request: ApiRequest, context: FetchContext, reading: Reading, *, full: bool
+) -> list[Buffer]:
     reading.tell()
     found = reading.found
-    if full and len(found) < len(reader.rows):
+    if full and len(found) < len(context.rows):
         everything: _Found = {}
-        async for key, row in broker.reading_turns.paced(reader.rows.items()):
-            everything[key] = found.get(key) or untouched(row, reader.isolation_level)
+        async for key, row in broker.reading_turns.paced(context.rows.items()):
+            everything[key] = found.get(key) or untouched(row, context.isolation_level)
         found = everything
-    session_id = 0 if reader.ended else reader.id
+    session_id = 0 if context.ended else context.id
     if len(found) <= _ENCODED_ON_THE_LOOP:
         return _encode(request.version, session_id, found)
     return await broker.codecs.run(partial(_encode, request.version, session_id, found))
@@ -282,7 +290,7 @@ def _encode(version: int, session_id: int, found: _Found) -> list[Buffer]:
     return encode_fetch_response(version, FetchResponse(answer, session_id=session_id))
 
 
-def _refusal(request: Request, code: ErrorCode) -> list[Buffer]:
+def _refusal(request: ApiRequest, code: ErrorCode) -> list[Buffer]:
     return encode_fetch_response(request.version, FetchResponse([], error_code=code))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.fetching import LEADER_EPOCH
 from fencepost.types import Milliseconds, Offset
@@ -45,7 +45,7 @@ _HIGH_WATERMARK: Final[Callable[[PartitionLog], Offset]] = attrgetter("high_wate
 _LAST_STABLE_OFFSET: Final[Callable[[PartitionLog], Offset]] = attrgetter("last_stable_offset")
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     if message.replica_id == DEBUGGER:
         end_of = _END_OF_LOG
@@ -64,7 +64,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
 
 
 async def _look_up(
-    broker: Broker, request: Request, topic: str, ask: Any, end_of: Callable[[PartitionLog], Offset], *, twice: bool
+    broker: Broker, request: ApiRequest, topic: str, ask: Any, end_of: Callable[[PartitionLog], Offset], *, twice: bool
 ) -> Fields:
     answer = {
         "partition_index": ask.partition_index,

@@ -19,7 +19,7 @@ from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel.header import Buffer
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.router import Answer, Api, Fields, Request
+from fencepost.server.net.router import Answer, Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.settings import parse_address
 from fencepost.server.storage.topics import Topic, check_topic_name
@@ -54,7 +54,7 @@ class _Kept:
 _KEPT: Final = "metadata answers"
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     names, ids = _asked(request.version, request.message)
     if (
         names is not None
@@ -84,7 +84,7 @@ def _may_create(broker: Broker, message: Any) -> bool:
     return broker.config.auto_create_topics and getattr(message, "allow_auto_topic_creation", True)
 
 
-async def _create_first(broker: Broker, request: Request, names: list[str], ids: list[Any]) -> Answer:
+async def _create_first(broker: Broker, request: ApiRequest, names: list[str], ids: list[Any]) -> Answer:
     failures: dict[str, ErrorCode] = {}
     async for name in paced(names):
         try:
@@ -96,7 +96,7 @@ async def _create_first(broker: Broker, request: Request, names: list[str], ids:
 
 
 def _answer(
-    broker: Broker, request: Request, names: list[str] | None, ids: list[Any], failures: dict[str, ErrorCode]
+    broker: Broker, request: ApiRequest, names: list[str] | None, ids: list[Any], failures: dict[str, ErrorCode]
 ) -> list[Buffer] | Awaitable[list[Buffer]]:
     kept: _Kept | None = broker.derived.get(_KEPT)
     if kept is None or kept.version != broker.topics.version:

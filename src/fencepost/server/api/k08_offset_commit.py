@@ -19,7 +19,7 @@ from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read, refuse_severed
-from fencepost.server.net.router import Answer, Api, Deferred, Fields, Request
+from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import TopicPartition
 from fencepost.wire import messages
@@ -31,7 +31,7 @@ _FEW: Final = 500
 """Partitions that are checked at once."""
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     commit = _Commit(broker, request)
     refusal = _check_sender(broker, request)
     wanted = request.message.topics
@@ -59,7 +59,7 @@ async def _in_pieces(commit: _Commit) -> Answer:
 class _Commit:
     """What becomes of a request, partition by partition."""
 
-    def __init__(self, broker: Broker, request: Request) -> None:
+    def __init__(self, broker: Broker, request: ApiRequest) -> None:
         self.broker = broker
         self.request = request
         self._accepted: dict[TopicPartition, Committed] = {}
@@ -97,7 +97,7 @@ class _Commit:
         return Deferred(stored, partial(_finish, self._topics, stored))
 
 
-def _check_sender(broker: Broker, request: Request) -> ErrorCode:
+def _check_sender(broker: Broker, request: ApiRequest) -> ErrorCode:
     message = request.message
     error = broker.groups.check_commit(
         message.group_id,
@@ -121,7 +121,7 @@ def _topic_name(broker: Broker, version: int, wanted: Any) -> tuple[str, ErrorCo
     return (topic.name, ErrorCode.NONE) if topic is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def _check_partition(broker: Broker, request: Request, name: str, partition: Any) -> ErrorCode:
+def _check_partition(broker: Broker, request: ApiRequest, name: str, partition: Any) -> ErrorCode:
     topic = broker.topics.get(name)
     if topic is None or not 0 <= partition.partition_index < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import TopicPartition
 
@@ -46,7 +46,7 @@ class _Group(NamedTuple):
         return {"group_id": self.group_id, "topics": topics, "error_code": self.error}
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
     stable = getattr(message, "require_stable", False)
     if request.version < _FIRST_VERSION_WITH_GROUPS:

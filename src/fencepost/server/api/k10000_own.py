@@ -15,13 +15,13 @@ from fencepost.core.own.request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURC
 from fencepost.core.own.rule import Granted, Wanted
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.types import Generation
 
 _NO_TOKEN: Final = -1
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message, connection = request.message, request.connection
     group = DEFAULT_GROUP if message.group is None else message.group
     try:
@@ -62,7 +62,7 @@ def _reason(rows: list[Any]) -> str:
     return words + (f" (and {more} more)" if more else "")
 
 
-def _check(broker: Broker, request: Request, claimed_in: str) -> list[Wanted]:
+def _check(broker: Broker, request: ApiRequest, claimed_in: str) -> list[Wanted]:
     message = request.message
     if not 0 < len(claimed_in) <= LONGEST_NAME:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"a group's name has 1 to {LONGEST_NAME} characters")

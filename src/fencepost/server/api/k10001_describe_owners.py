@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     answer = _describe(broker, message.group, getattr(message, "resources", ()))
     await asyncio.shield(broker.syncer.barrier())

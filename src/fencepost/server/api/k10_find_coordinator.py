@@ -12,7 +12,7 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 _GROUP: Final = 0
@@ -21,7 +21,7 @@ _FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 _NO_NODE: Final = -1
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
     node = _node(broker, request)
     if request.version >= _FIRST_VERSION_WITH_SEVERAL_KEYS:
@@ -30,7 +30,7 @@ def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
     return node
 
 
-def _node(broker: Broker, request: Request) -> dict[str, Any]:
+def _node(broker: Broker, request: ApiRequest) -> dict[str, Any]:
     if getattr(request.message, "key_type", _GROUP) not in (_GROUP, _TRANSACTION):
         return {
             "error_code": ErrorCode.INVALID_REQUEST,

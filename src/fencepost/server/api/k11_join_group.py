@@ -14,7 +14,7 @@ from typing import Final
 from fencepost.core.groups.classic_messages import Join
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.wire import messages
 
 _FIRST_VERSION_WITH_KNOWN_IDS: Final = 4
@@ -27,7 +27,7 @@ def client_host(connection: Connection) -> str:
     return "/" + connection.peer.rpartition(":")[0]
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     session_timeout_ms = messages.ms(message.session_timeout)
     result = await broker.groups.join(

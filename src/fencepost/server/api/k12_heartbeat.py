@@ -6,10 +6,10 @@ Versions 0 to 4. v3 adds static members, v4 is flexible.
 from __future__ import annotations
 
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     instance_id = getattr(message, "group_instance_id", None)
     error = broker.groups.heartbeat(message.group_id, message.member_id, message.generation_id, instance_id)

@@ -12,14 +12,14 @@ from typing import Final
 from fencepost.core.groups.classic_messages import Leave
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 
 _FIRST_VERSION_WITH_SEVERAL: Final = 3
 _AT_ONCE: Final = 1000
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
     if request.version < _FIRST_VERSION_WITH_SEVERAL:
         result = broker.groups.leave(message.group_id, [Leave(message.member_id)])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from fencepost.core.groups.classic_messages import Sync
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     result = await broker.groups.sync(
         message.group_id,

@@ -14,13 +14,13 @@ from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import GroupState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     return in_pieces(
         dict.fromkeys(request.message.groups),
         lambda group_id: _describe(broker, group_id, request.version),

@@ -11,11 +11,11 @@ from collections.abc import Awaitable
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.group_memory import GroupEntry
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     states = {state.lower() for state in getattr(request.message, "states_filter", ())}
     kinds = {kind.lower() for kind in getattr(request.message, "types_filter", ())}
     wanted = [

@@ -13,7 +13,7 @@ from typing import Final
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 _KEY: Final = 18
 _FIRST_VERSION_WITH_NAME: Final = 3
@@ -23,7 +23,7 @@ _LONGEST_NAME: Final = 255
 """Characters of a client's name that are kept."""
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     connection, message = request.connection, request.message
     if request.version >= _FIRST_VERSION_WITH_NAME:
         for word in (message.client_software_name, message.client_software_version):

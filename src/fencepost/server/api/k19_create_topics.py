@@ -13,7 +13,7 @@ from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.storage.topic_config import KNOWN
 from fencepost.server.storage.topics import check_topic_name
 
@@ -22,7 +22,7 @@ _DEFAULT_CONFIG = 5
 _AT_ONCE = 100
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     named_once = [topic for topic in message.topics if times[topic.name] == 1]

@@ -11,12 +11,12 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_whole
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     if request.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     return {"responses": [await _delete(broker, request, name, topic_id) async for name, topic_id in paced(asked)]}
 
 
-async def _delete(broker: Broker, request: Request, name: str | None, topic_id: Any) -> Fields:
+async def _delete(broker: Broker, request: ApiRequest, name: str | None, topic_id: Any) -> Fields:
     answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
     try:
         topic = _find(broker, name, topic_id)

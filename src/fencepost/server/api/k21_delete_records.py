@@ -8,14 +8,14 @@ from __future__ import annotations
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import Offset
 
 _ALL = -1
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {
         "topics": [
             {
@@ -30,7 +30,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-async def _delete(broker: Broker, request: Request, topic: str, index: int, before: int) -> Fields:
+async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, before: int) -> Fields:
     try:
         partition = broker.partition(topic, index)
         log = await partition.open()

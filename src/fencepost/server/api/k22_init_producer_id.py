@@ -15,7 +15,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
 from fencepost.wire.messages import ms
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _FIRST_VERSION_WITH_FENCED: Final = 4
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     name = message.transactional_id
     expected = Identity(

@@ -13,14 +13,14 @@ from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import Epoch, Pid, TopicPartition
 
 _FIRST_VERSION_WITH_FENCED: Final = 2
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     asked = {
         TopicPartition(topic.name, index): None for topic in message.v3_and_below_topics for index in topic.partitions
@@ -58,7 +58,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-def _check(broker: Broker, request: Request, name: TopicPartition) -> ErrorCode:
+def _check(broker: Broker, request: ApiRequest, name: TopicPartition) -> ErrorCode:
     try:
         partition = broker.partition(name.topic, name.partition)
         by = request.message.v3_and_below_transactional_id

@@ -11,13 +11,13 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.types import Epoch, Pid
 
 _FIRST_VERSION_WITH_FENCED: Final = 2
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
     try:

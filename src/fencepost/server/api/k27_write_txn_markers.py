@@ -13,12 +13,12 @@ from fencepost.core.transactions import DECIDED, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write, refuse_severed
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {
         "markers": [
             {
@@ -42,7 +42,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-async def _write(broker: Broker, request: Request, marker: Any, topic: str, index: int) -> ErrorCode:
+async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, index: int) -> ErrorCode:
     try:
         partition: Partition = broker.partition(topic, index)
         log = await partition.open()

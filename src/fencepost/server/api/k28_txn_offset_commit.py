@@ -14,7 +14,7 @@ from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.server.api.k22_init_producer_id import code_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
@@ -24,7 +24,7 @@ _NEVER_FENCED: Final = 2**15
 """No version of this API answers PRODUCER_FENCED: it is INVALID_PRODUCER_EPOCH here."""
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     errors: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, Committed] = {}
@@ -73,7 +73,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     }
 
 
-def _check(broker: Broker, request: Request, name: TopicPartition, row: Any) -> ErrorCode:
+def _check(broker: Broker, request: ApiRequest, name: TopicPartition, row: Any) -> ErrorCode:
     try:
         partition = broker.partition(name.topic, name.partition)
         check_read(broker, request.connection, partition.topic, name.partition)

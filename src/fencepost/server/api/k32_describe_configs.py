@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 from fencepost.server.storage.topic_config import KNOWN
 from fencepost.server.storage.topics import check_topic_name
@@ -28,7 +28,7 @@ _TYPES: Final = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list
 _PYTHON_TYPES: Final = {bool: "bool", int: "long"}
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
     once = {(resource.resource_type, resource.resource_name): resource for resource in reversed(message.resources)}
     return in_pieces(

@@ -13,17 +13,19 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k32_describe_configs import TOPIC
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topic_config import check_config, check_guards
 from fencepost.server.storage.topics import Topic
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {"responses": await alter(broker, request, _replaced)}
 
 
-async def alter(broker: Broker, request: Request, changed: Callable[[Topic, Any], Mapping[str, str]]) -> list[Fields]:
+async def alter(
+    broker: Broker, request: ApiRequest, changed: Callable[[Topic, Any], Mapping[str, str]]
+) -> list[Fields]:
     """Gives each topic named in the request the configs that `changed` makes of it; answers row by row."""
     message = request.message
     times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)

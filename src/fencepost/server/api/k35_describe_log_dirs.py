@@ -14,13 +14,13 @@ from typing import Any
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 from fencepost.server.storage.topics import Topic
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     wanted = await _wanted(broker, request.message.topics)
 
     def measure() -> Fields:

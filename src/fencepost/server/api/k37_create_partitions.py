@@ -11,12 +11,12 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import MAX_PARTITIONS, Topic
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     rows: list[Fields] = []

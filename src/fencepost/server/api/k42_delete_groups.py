@@ -13,12 +13,12 @@ from typing import Final
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 _AT_ONCE: Final = 500
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     names = list(dict.fromkeys(request.message.groups_names))
     errors: list[ErrorCode] = []
     for at in range(0, len(names), _AT_ONCE):
@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     return {"results": results}
 
 
-async def _delete(broker: Broker, request: Request, name: str) -> ErrorCode:
+async def _delete(broker: Broker, request: ApiRequest, name: str) -> ErrorCode:
     entry = broker.groups.get(name)
     for partition in entry.offsets if entry is not None else ():
         topic = broker.topics.get(partition.topic)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     asked = request.message.topic_partitions
     if asked is None:
         return {"error_code": ErrorCode.NONE, "replica_election_results": []}

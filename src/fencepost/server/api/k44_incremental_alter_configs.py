@@ -11,7 +11,7 @@ from typing import Any, Final
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.api.k33_alter_configs import alter
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.storage.topic_config import KNOWN, check_config
 from fencepost.server.storage.topics import Topic
 
@@ -21,7 +21,7 @@ _APPEND: Final = 2
 _SUBTRACT: Final = 3
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {"responses": await alter(broker, request, _changed)}
 
 

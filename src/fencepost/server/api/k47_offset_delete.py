@@ -14,13 +14,13 @@ from fencepost.core.groups.classic_messages import CONSUMER
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
 from fencepost.types import TopicPartition
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     entry = broker.groups.get(message.group_id)
     if entry is None:
@@ -59,7 +59,7 @@ async def handle(broker: Broker, request: Request) -> Fields:
     return {"error_code": ErrorCode.NONE, "topics": topics}
 
 
-def _guard(broker: Broker, request: Request, topic: Topic, index: int) -> ErrorCode:
+def _guard(broker: Broker, request: ApiRequest, topic: Topic, index: int) -> ErrorCode:
     try:
         check_read(broker, request.connection, topic, index)
     except FencepostError as error:

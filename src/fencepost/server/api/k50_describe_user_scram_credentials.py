@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 _BROKERS = 1
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     endpoint_type = getattr(request.message, "endpoint_type", _BROKERS)
     answer: Fields = {
         "error_code": ErrorCode.NONE,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import Pid
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     asked: dict[str, dict[int, None]] = {}
     for topic in request.message.topics:
         asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from fencepost.core.transactions import TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     names = dict.fromkeys(request.message.transactional_ids)
     return in_pieces(names, lambda name: _describe(broker, name), lambda rows: {"transaction_states": rows})
 

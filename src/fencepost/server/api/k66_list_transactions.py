@@ -13,14 +13,14 @@ from fencepost.core.groups.patterns import BadPattern, name_matcher
 from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 """Kafka has these states, too: asking for them is no mistake."""
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
     states = {state.value for state in TransactionState} | _NEVER_HERE
     unknown = [name for name in message.state_filters if name not in states]

@@ -17,11 +17,11 @@ from fencepost.core.groups.kip848_messages import JOIN_EPOCH, Heartbeat
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k11_join_group import client_host
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.wire import messages
 
 
-async def handle(broker: Broker, request: Request) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     member_id = message.member_id
     if not member_id and message.member_epoch == JOIN_EPOCH and request.version == 0:

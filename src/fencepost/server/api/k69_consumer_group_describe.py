@@ -15,13 +15,13 @@ from fencepost.core.groups.kip848_messages import ConsumerMember
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 _CONSUMER_MEMBER: Final = 1
 
 
-def handle(broker: Broker, request: Request) -> Fields | Awaitable[Fields]:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     names = dict.fromkeys(request.message.group_ids)
     return in_pieces(names, lambda group_id: _describe(broker, group_id), lambda groups: {"groups": groups})
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k32_describe_configs import BROKER, TOPIC
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     resources = [
         *((TOPIC, topic.name) for topic in broker.topics),
         (BROKER, str(broker.config.node_id)),

@@ -6,12 +6,12 @@ from typing import Final
 
 from fencepost.server.api.k03_metadata import describe_topic, missing_topic
 from fencepost.server.broker import Broker
-from fencepost.server.net.router import Api, Fields, Request
+from fencepost.server.net.router import Api, ApiRequest, Fields
 
 _MOST_PARTITIONS: Final = 2000
 
 
-def handle(broker: Broker, request: Request) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     names = sorted({topic.name for topic in message.topics} or {topic.name for topic in broker.topics})
     cursor = message.cursor

@@ -78,9 +78,9 @@ class AnswerMemory:
             self._look_soon()  # later, because the connection is about to count the released bytes as unread
 
     @contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self) -> Iterator[HeldBytes]:
         """Count the bytes of an answer while it is made. At the end of the block its connection counts them."""
-        held = Held(self)
+        held = HeldBytes(self)
         try:
             yield held
         finally:
@@ -152,7 +152,7 @@ class AnswerMemory:
                 granted.set_result(None)
 
 
-class Held:
+class HeldBytes:
     """The bytes that one answer holds while it is made."""
 
     def __init__(self, memory: AnswerMemory) -> None:

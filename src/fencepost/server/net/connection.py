@@ -26,7 +26,7 @@ from fencepost.kernel.header import Buffer
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.receiving import Frame, FrameReceiver
 from fencepost.server.net.request_memory import RequestMemory
-from fencepost.server.net.router import Answer, Api, Deferred, Fields, Request, encode
+from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred, Fields, encode
 from fencepost.wire import frame, messages
 from fencepost.wire.apis import Key
 
@@ -403,14 +403,14 @@ class Connection(asyncio.BufferedProtocol):
         answer_or_work: Answer | Awaitable[Answer]
         if api.raw:
             answer_or_work = api.handle(
-                self._listener.broker, Request(head.key, version, head.client_id, received, head.body_at, self)
+                self._listener.broker, ApiRequest(head.key, version, head.client_id, received, head.body_at, self)
             )
         elif self._codecs.is_large_request(len(received)):
             answer_or_work = self._handle_large(received, head, api)
         else:
             message = messages.decode_request(head.key, version, received, head.body_at)
             answer_or_work = api.handle(
-                self._listener.broker, Request(head.key, version, head.client_id, message, head.body_at, self)
+                self._listener.broker, ApiRequest(head.key, version, head.client_id, message, head.body_at, self)
             )
         if isinstance(answer_or_work, Awaitable):
             self._busy = True
@@ -427,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             raise Malformed("the client disconnected before its request was decoded")
         refuse_severed(self)
-        request = Request(head.key, head.version, head.client_id, message, head.body_at, self)
+        request = ApiRequest(head.key, head.version, head.client_id, message, head.body_at, self)
         answer = api.handle(self._listener.broker, request)
         return await answer if isinstance(answer, Awaitable) else answer
 

@@ -37,7 +37,7 @@ class Deferred(NamedTuple):
 Answer: TypeAlias = Fields | list[Buffer] | Deferred | None
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     key: int
     version: int
     client_id: str | None
@@ -47,7 +47,7 @@ class Request(NamedTuple):
     connection: Connection
 
 
-Handler: TypeAlias = Callable[["Broker", Request], Answer | Awaitable[Answer]]
+Handler: TypeAlias = Callable[["Broker", ApiRequest], Answer | Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)

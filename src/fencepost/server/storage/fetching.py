@@ -1,9 +1,9 @@
 """What one client reads, and reading it for one answer: in pieces, with all that is read counted.
 
-A `Reader` has a `Row` for each partition that its client wants. It lives as long as the request, or as long as the
-fetch session (`core.fetch_sessions`). A `Reading` goes through the rows that are due and gathers what they have. It
-stops when its turn is over, and where the disk, the opening of a log or memory has to be waited for; whoever drives it
-waits, and has it go on.
+A `FetchContext` has a `FetchRow` for each partition that its client wants. It lives as long as the request, or as long
+as the fetch session (`core.fetch_sessions`). A `Reading` goes through the rows that are due and gathers what they have.
+It stops when its turn is over, and where the disk, the opening of a log or memory has to be waited for; whoever drives
+it waits, and has it go on.
 
 While a poll waits it holds nothing of what was read; it keeps count of how much has come since, and reads again when
 that is enough.
@@ -27,7 +27,7 @@ from fencepost.wire.hot import FetchedPartition, FetchPartition, FetchRequest
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
-    from fencepost.server.net.router import Request
+    from fencepost.server.net.router import ApiRequest
     from fencepost.server.storage.partition import Partition
 
 LEADER_EPOCH: Final = 0
@@ -43,7 +43,7 @@ Key: TypeAlias = tuple[str | UUID | None, int]
 """A topic by its name or its id, and a partition."""
 
 
-class State(NamedTuple):
+class PartitionOffsets(NamedTuple):
     """What readers are told of a partition besides its records."""
 
     high_watermark: Offset
@@ -51,17 +51,17 @@ class State(NamedTuple):
     start_offset: Offset
 
 
-class Row:
+class FetchRow:
     """A partition that a client reads."""
 
-    __slots__ = ("ask", "key", "partition", "reader", "state", "upto", "visible_bytes")
+    __slots__ = ("ask", "context", "key", "offsets", "partition", "upto", "visible_bytes")
 
-    def __init__(self, reader: Reader, key: Key, ask: FetchPartition) -> None:
-        self.reader = reader
+    def __init__(self, context: FetchContext, key: Key, ask: FetchPartition) -> None:
+        self.context = context
         self.key = key
         self.ask = ask
         self.partition: Partition | None = None
-        self.state: State | None = None
+        self.offsets: PartitionOffsets | None = None
         """What the client was told last, or is about to be told."""
         self.upto = -1
         """How far it could be read when it was last looked at, and how many bytes at least; −1: nobody knows."""
@@ -76,7 +76,7 @@ class Row:
         if partition is not self.partition:
             self.unwatch()
             self.partition = partition
-            if partition is not None and self.reader.watches:
+            if partition is not None and self.context.watches:
                 partition.watch(self)
         if topic is None and not by_name:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -87,10 +87,10 @@ class Row:
             self.partition.unwatch(self)
 
     def partition_changed(self) -> None:
-        self.reader.row_changed(self)
+        self.context.row_changed(self)
 
 
-class Reader(FetchSession[Key, Row]):
+class FetchContext(FetchSession[Key, FetchRow]):
     def __init__(self, *, by_id: bool = False) -> None:
         super().__init__(by_id=by_id)
         self.isolation_level = 0
@@ -105,7 +105,7 @@ class Reader(FetchSession[Key, Row]):
     def want(self, broker: Broker, key: Key, ask: FetchPartition) -> None:
         row = self.rows.get(key)
         if row is None:
-            row = Row(self, key, ask)
+            row = FetchRow(self, key, ask)
             row.look_up(broker)
         else:
             row.ask = ask
@@ -164,12 +164,12 @@ class Reader(FetchSession[Key, Row]):
         finally:
             self._news = None
 
-    def row_changed(self, row: Row) -> None:
+    def row_changed(self, row: FetchRow) -> None:
         self.changed(row.key)
         if self._news is not None and not self._news.done() and self._is_news(row):
             self._news.set_result(None)
 
-    def _is_news(self, row: Row) -> bool:
+    def _is_news(self, row: FetchRow) -> bool:
         partition = row.partition
         if partition is None or partition.log is None or partition.topic.deleted:
             return True
@@ -180,7 +180,7 @@ class Reader(FetchSession[Key, Row]):
             self.note(row, partition, partition.log)
         return self._missing_bytes <= 0
 
-    def note(self, row: Row, partition: Partition, log: PartitionLog) -> None:
+    def note(self, row: FetchRow, partition: Partition, log: PartitionLog) -> None:
         """Note how far the row can be read now."""
         row.upto = self.visible_end(log)
         # Of what an open transaction holds back nobody knows how much it is.
@@ -194,24 +194,26 @@ class NotOpen(Exception):
 class Reading:
     """Gathers what the due rows have to answer."""
 
-    def __init__(self, broker: Broker, request: Request, message: FetchRequest, reader: Reader, *, full: bool) -> None:
+    def __init__(
+        self, broker: Broker, request: ApiRequest, message: FetchRequest, context: FetchContext, *, full: bool
+    ) -> None:
         self._broker = broker
         self._request = request
         self._message = message
-        self._reader = reader
+        self._context = context
         self._full = full
         """The answer has all rows, also those with nothing to tell."""
-        self._keys = tuple(reader.due)
+        self._keys = tuple(context.due)
         self._at = 0
         self.limit = max(min(message.max_bytes, broker.config.fetch_max_bytes, broker.answers.share), 0)
         self._largest: int | None = None
         """What the first batch may have, if memory was reserved for it."""
-        self._opened: Row | None = None
+        self._opened: FetchRow | None = None
         self.size = 0
         self._is_cut = False
         """Something had no room."""
         self.failed = False
-        self._untold: list[tuple[Row, State, bool]] = []
+        self._untold: list[tuple[FetchRow, PartitionOffsets, bool]] = []
         """Of those that were found, what the client does not know yet, and whether there are records."""
         self.found: dict[Key, FetchedPartition] = {}
         """Rows with records, an error, or other news."""
@@ -230,15 +232,15 @@ class Reading:
         return min(self._message.min_bytes, self.limit) - self.size
 
     @property
-    def row(self) -> Row:
+    def row(self) -> FetchRow:
         """The one that is next."""
-        return self._reader.rows[self._keys[self._at]]
+        return self._context.rows[self._keys[self._at]]
 
     def go_on(self) -> bool:
         """Return whether it is through; False if its turn is over. WouldBlock, NotOpen or LargeBatch if something has
         to be done about the next row first."""
         began = perf_counter()
-        keys, rows = self._keys, self._reader.rows
+        keys, rows = self._keys, self._context.rows
         try:
             while self._at < len(keys):
                 row = rows.get(keys[self._at])
@@ -259,17 +261,17 @@ class Reading:
         """Memory is reserved for the next row's first batch, which has so many bytes."""
         self._largest = size
 
-    def take(self, row: Row, state: State, records: list[Buffer]) -> None:
+    def take(self, row: FetchRow, offsets: PartitionOffsets, records: list[Buffer]) -> None:
         """What a thread has read for the next row."""
-        self._take(row, state, ErrorCode.NONE, records)
+        self._take(row, offsets, ErrorCode.NONE, records)
         self._at += 1
 
-    def fail(self, row: Row, state: State, code: ErrorCode) -> None:
+    def fail(self, row: FetchRow, offsets: PartitionOffsets, code: ErrorCode) -> None:
         """A thread could not read the next row."""
-        self._take(row, state, code, [])
+        self._take(row, offsets, code, [])
         self._at += 1
 
-    def read(self, row: Row, log: PartitionLog, upto: Offset, *, block: bool) -> list[Buffer]:
+    def read(self, row: FetchRow, log: PartitionLog, upto: Offset, *, block: bool) -> list[Buffer]:
         """Batches of one row: for a thread, or for `go_on`."""
         left = self.left
         is_first = self.size == 0
@@ -290,7 +292,7 @@ class Reading:
             self._is_cut = True
             return []
 
-    def look(self, row: Row) -> tuple[PartitionLog, State, Offset] | ErrorCode:
+    def look(self, row: FetchRow) -> tuple[PartitionLog, PartitionOffsets, Offset] | ErrorCode:
         """What of a log may be seen at this moment: taken on the loop, a thread that reads must not ask the log."""
         partition = row.partition
         if partition is None or partition.topic.deleted:
@@ -308,70 +310,70 @@ class Reading:
             _check_leader_epoch(row.ask.current_leader_epoch)
         except ServerError as error:
             return error.code
-        self._reader.note(row, partition, log)
-        return log, State(log.high_watermark, log.last_stable_offset, log.start_offset), Offset(row.upto)
+        self._context.note(row, partition, log)
+        return log, PartitionOffsets(log.high_watermark, log.last_stable_offset, log.start_offset), Offset(row.upto)
 
-    def _look_at(self, row: Row, *, block: bool) -> None:
+    def _look_at(self, row: FetchRow, *, block: bool) -> None:
         seen = self.look(row)
         if isinstance(seen, ErrorCode):
             self._take(row, None, seen, [])
             return
-        log, state, upto = seen
+        log, offsets, upto = seen
         try:
             records = self.read(row, log, upto, block=block)
         except FencepostError as refusal:
-            self._take(row, state, refusal.code, [])
+            self._take(row, offsets, refusal.code, [])
         else:
-            self._take(row, state, ErrorCode.NONE, records)
+            self._take(row, offsets, ErrorCode.NONE, records)
 
-    def _take(self, row: Row, state: State | None, code: ErrorCode, records: list[Buffer]) -> None:
-        reader = self._reader
-        if code or state is None:
+    def _take(self, row: FetchRow, offsets: PartitionOffsets | None, code: ErrorCode, records: list[Buffer]) -> None:
+        context = self._context
+        if code or offsets is None:
             self.failed = True
-            row.state = None
-            self.found[row.key] = FetchedPartition(row.ask.index, code, *(state or ()))
+            row.offsets = None
+            self.found[row.key] = FetchedPartition(row.ask.index, code, *(offsets or ()))
             return
         self._largest = None
         self.size += sum(map(len, records))
-        if records or self._full or state != row.state:
+        if records or self._full or offsets != row.offsets:
             if records or not self._full:
-                self._untold.append((row, state, bool(records)))
+                self._untold.append((row, offsets, bool(records)))
             aborted = None
-            if reader.isolation_level == _READ_COMMITTED:
+            if context.isolation_level == _READ_COMMITTED:
                 aborted = _aborted(row, records)
-            self.found[row.key] = FetchedPartition(row.ask.index, code, *state, aborted, records)
+            self.found[row.key] = FetchedPartition(row.ask.index, code, *offsets, aborted, records)
         if not records:
             if self._full:
-                row.state = state
-            if row.state == state and self._is_idle(row, state):
-                reader.is_idle(row.key)
+                row.offsets = offsets
+            if row.offsets == offsets and self._is_idle(row, offsets):
+                context.is_idle(row.key)
 
-    def _is_idle(self, row: Row, state: State) -> bool:
+    def _is_idle(self, row: FetchRow, offsets: PartitionOffsets) -> bool:
         """Whether there is nothing to read, now: since the row was looked at, something may have come."""
         log = row.partition.log if row.partition is not None else None
-        if log is None or row.ask.fetch_offset < self._reader.visible_end(log):
+        if log is None or row.ask.fetch_offset < self._context.visible_end(log):
             return False
-        return state == (log.high_watermark, log.last_stable_offset, log.start_offset)
+        return offsets == (log.high_watermark, log.last_stable_offset, log.start_offset)
 
     def tell(self) -> None:
         """The answer is made of what was found: note what the client then knows."""
-        for row, state, has_records in self._untold:
-            row.state = state
+        for row, offsets, has_records in self._untold:
+            row.offsets = offsets
             if has_records:
-                self._reader.was_served(row.key)
-            elif self._is_idle(row, state):
-                self._reader.is_idle(row.key)
+                self._context.was_served(row.key)
+            elif self._is_idle(row, offsets):
+                self._context.is_idle(row.key)
 
 
-def untouched(row: Row, isolation_level: int) -> FetchedPartition:
+def untouched(row: FetchRow, isolation_level: int) -> FetchedPartition:
     """The answer for a row that has nothing new since it was last looked at."""
-    if row.state is None:
+    if row.offsets is None:
         return FetchedPartition(row.ask.index, ErrorCode.NONE)
     aborted: list[tuple[int, int]] | None = [] if isolation_level == _READ_COMMITTED else None
-    return FetchedPartition(row.ask.index, ErrorCode.NONE, *row.state, aborted)
+    return FetchedPartition(row.ask.index, ErrorCode.NONE, *row.offsets, aborted)
 
 
-def _aborted(row: Row, records: list[Buffer]) -> list[tuple[int, int]]:
+def _aborted(row: FetchRow, records: list[Buffer]) -> list[tuple[int, int]]:
     """(pid, first offset) of the aborted transactions that have records in what was read."""
     log = row.partition.log if row.partition is not None else None
     if log is None or not records or not len(log.producers.aborted):

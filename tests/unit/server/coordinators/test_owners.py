@@ -23,7 +23,7 @@ from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
-from fencepost.server.net.router import Fields, Request
+from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.storage.store import Statement
@@ -98,7 +98,7 @@ class Bed:
     async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
         message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
         return await cast(
-            "Awaitable[Fields]", APIS[key].handle(self.broker, Request(key, version, None, message, 0, connection))
+            "Awaitable[Fields]", APIS[key].handle(self.broker, ApiRequest(key, version, None, message, 0, connection))
         )
 
     async def write(self, values: Sequence[bytes]) -> None:

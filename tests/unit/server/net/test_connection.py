@@ -13,7 +13,7 @@ import pytest
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.connection import _AT_A_STRETCH, Connection
 from fencepost.server.net.request_memory import RequestMemory
-from fencepost.server.net.router import Answer, Api, Deferred, Request
+from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.turns import Codecs
 from fencepost.wire.frame import request_head
 
@@ -71,7 +71,7 @@ class Served:
         self.connection = Connection(listener)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
 
-    def _note(self, broker: object, request: Request) -> Answer:
+    def _note(self, broker: object, request: ApiRequest) -> Answer:
         self.begun.append(int(request.message[request.body_at]))
         return None
 
@@ -193,7 +193,7 @@ class Answering(Served):
         self.answers = self.connection._answers = AnswerMemory(limit)
         self.connection._monotonic = lambda: self.now
 
-    def _note(self, broker: object, request: Request) -> Answer:
+    def _note(self, broker: object, request: ApiRequest) -> Answer:
         super()._note(broker, request)
         if self.first is not None and len(self.begun) == 1:
             return Deferred(self.first, lambda: [bytes(self.size)])
@@ -290,7 +290,7 @@ def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
     keep all other clients from theirs."""
 
     class Leaving(Answering):
-        def _note(self, broker: object, request: Request) -> Any:
+        def _note(self, broker: object, request: ApiRequest) -> Any:
             return self._answer_late()
 
         async def _answer_late(self) -> Answer:

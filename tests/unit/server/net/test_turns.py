@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.errors import Malformed
 from fencepost.server.api import APIS
-from fencepost.server.net.router import Request
+from fencepost.server.net.router import ApiRequest
 from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, paced
 
 pytestmark = pytest.mark.unit
@@ -122,7 +122,7 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
     connection: Any = SimpleNamespace(dialled=("here", 1))
 
     async def work() -> int:
-        answer = APIS[key].handle(broker, Request(key, version, "", SimpleNamespace(**fields), 0, connection))
+        answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields), 0, connection))
         assert isinstance(answer, Awaitable)
         return await turns_of_another(answer)
 

@@ -14,7 +14,7 @@ from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
-from fencepost.server.net.router import Fields, Request
+from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.topics import Topic
 from fencepost.wire import messages
@@ -45,7 +45,7 @@ class Bed:
 
     async def ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Fields:
         message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
-        request = Request(key, version, None, message, 0, Connection(Listener(self.broker)))
+        request = ApiRequest(key, version, None, message, 0, Connection(Listener(self.broker)))
         return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
 
     async def alter(self, name: str, value: str) -> ErrorCode:
