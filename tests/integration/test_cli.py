@@ -97,7 +97,7 @@ def test_producers_shows_the_highest_sequence(
     run: Run, read: Callable[..., Any], ours: TestedServer, name: str
 ) -> None:
     run("topic", "create", name)
-    assert run("producers", name).stdout == f"no idempotent producer is known in {name}\n"
+    assert run("producers", name).stdout == f"no idempotent producers in {name}\n"
     write(ours.address, name, 5)
     (state,) = read("producers", name)
     assert (state["partition"], state["epoch"], state["last_sequence"], state["transaction_start"]) == (0, 0, 4, None)
@@ -167,7 +167,7 @@ def test_doctor_names_an_advertised_address_that_leads_nowhere(fencepost_server_
     result = CliRunner().invoke(main, ["doctor", "--servers", server.address])
     assert result.exit_code == 1
     assert "advertised as 127.0.0.1:1, which cannot be reached from here" in result.stdout
-    assert result.stderr == "fencepost: 1 check failed (broker 1): the detail above says why\n"
+    assert result.stderr == "fencepost: 1 check failed (broker 1); the details are above\n"
 
 
 @pytest.mark.parametrize(

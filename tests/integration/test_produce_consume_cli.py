@@ -85,7 +85,7 @@ def test_a_group_goes_on_where_it_stopped(shell: Shell, name: str) -> None:
 
 
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, name: str) -> None:
-    assert "no ':' between key and value" in shell("produce", name, "-k", ":", stdin="novalue\n", code=1)
+    assert "no separator ':' between key and value" in shell("produce", name, "-k", ":", stdin="novalue\n", code=1)
     assert "--key-separator cannot be empty" in shell("produce", name, "-k", "", stdin="a\n", code=2)
     assert "--json and --format exclude" in shell("consume", name, "--json", "-f", "%k", code=2)
     assert "line 1" in shell("produce", name, "--format", "json", stdin="{not json\n", code=1)
@@ -126,12 +126,12 @@ def test_bytes_come_out_of_a_pipe_as_they_went_in(shell: Shell, name: str) -> No
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ('"timestamp": "x"', '`timestamp` is a whole number from 0 on, not "x"'),
-        ('"partition": "x"', '`partition` is a whole number from 0 on, not "x"'),
-        ('"partition": true', "`partition` is a whole number from 0 on, not true"),
-        ('"timestamp": 9223372036854775808', "`timestamp` is a whole number from 0 on, not 9223372036854775808"),
-        ('"headers": 7', "`headers` is an object, or a list of [name, value]"),
-        ('"headers": [7]', "`headers` is an object, or a list of [name, value]"),
+        ('"timestamp": "x"', '`timestamp` must be a non-negative integer, not "x"'),
+        ('"partition": "x"', '`partition` must be a non-negative integer, not "x"'),
+        ('"partition": true', "`partition` must be a non-negative integer, not true"),
+        ('"timestamp": 9223372036854775808', "`timestamp` must be a non-negative integer, not 9223372036854775808"),
+        ('"headers": 7', "`headers` must be an object or a list of [name, value] pairs"),
+        ('"headers": [7]', "`headers` must be an object or a list of [name, value] pairs"),
         ('"key": {"base64": "?"}', "Only base64 data is allowed"),
     ],
 )
@@ -202,5 +202,5 @@ def test_an_offset_that_is_not_there_yet_is_said(shell: Shell, name: str) -> Non
         check=True,
     )
     assert done.stdout == ""
-    assert done.stderr == f"fencepost: {name} has nothing from offset 5000 on yet: it ends at 2 in partition 0\n"
+    assert done.stderr == f"fencepost: {name} has no records from offset 5000 on yet: it ends at 2 in partition 0\n"
     assert shell("consume", name, "-s", "2") == ""

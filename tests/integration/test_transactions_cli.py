@@ -86,7 +86,7 @@ def test_a_transaction_is_described_with_its_partitions(
     begin(client, producer, name)
     said = run("describe", producer.name).stdout
     assert f"transactional id {producer.name}: Ongoing, pid {producer.pid}, epoch {producer.epoch}" in said
-    assert "aborted after 60 s" in said
+    assert "times out after 60 s" in said
     assert re.search(rf"^{name} +1$", said, re.MULTILINE)
     described = read("describe", producer.name)
     assert [(entry["topic"], entry["partition"]) for entry in described["partitions"]] == [(name, 0), (name, 1)]

@@ -1,4 +1,4 @@
-"""`fencepost completion`: the shell completes commands and options."""
+"""`fencepost completion`: completion of commands and options in the shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VARIABLE = "_FENCEPOST_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands.
+    """Print the completion script of a shell.
 
     \b
     Examples:
@@ -22,6 +22,6 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     root = click.get_current_context().find_root()
-    # Not `.source()`, which would ask the bash on this machine for its version: the script may be for another one.
+    # Not `.source()`: it checks the version of this machine's bash, and the script may be for another machine.
     how = found(root.command, {}, "fencepost", _VARIABLE)
     click.echo(how.source_template % how.source_vars())

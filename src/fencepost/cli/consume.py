@@ -25,17 +25,22 @@ if TYPE_CHECKING:
 @click.argument("topic")
 @click.option("-f", "--format", "template", metavar="TEMPLATE",
               help="%v value, %k key, %t topic, %p partition, %o offset, %T time, %h headers [default: %v]; "
-                   "or raw: the values and nothing else, not even an end of line.")  # fmt: skip
+                   "or `raw`: the values only, without line ends.")  # fmt: skip
 @click.option("-s", "--start", default="earliest", show_default=True, metavar="PLACE",
               help="earliest, latest, committed (with --group), an offset, or a time (2026-11-15T08:00).")  # fmt: skip
-@click.option("--stop", metavar="PLACE", help="Where to end; without it the present end, or never with --follow.")
+@click.option("--stop", metavar="PLACE", help="Where to stop [default: the current end; never with --follow].")
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
-@click.option("-c", "--count", type=click.IntRange(min=1), help="End after this many records.")
-@click.option("-F", "--follow", is_flag=True, help="Go on for ever, with every new record.")
-@click.option("--group", help="Store the position in this consumer group.")
-@click.option("--uncommitted", is_flag=True, help="Show records of open and aborted transactions too.")
+@click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
+@click.option("-F", "--follow", is_flag=True, help="Keep waiting for new records.")
+@click.option("--group", help="Commit the position to this consumer group.")
+@click.option("--uncommitted", is_flag=True, help="Also print records of open and aborted transactions.")
 @own_options
 @client_command
 def consume(
@@ -54,14 +59,14 @@ def consume(
 ) -> None:
     """Print the records of TOPIC, one per line.
 
-    Bytes come out as they are; at a terminal what is no text is escaped. --json prints one object per record, which
-    `fencepost produce --format json` reads back to the same bytes. With --own it owns what it reads, and exits with 75
-    when somebody takes over.
+    Bytes are printed as they are; a terminal gets non-text bytes escaped. --json prints one object per record, which
+    `fencepost produce --format json` turns back into the same bytes. With --own it owns the partitions that it reads,
+    and exits with 75 when another owner takes over.
 
     \b
     Examples:
-      fencepost consume orders                          what there is now
-      fencepost consume orders -F -s latest             what comes from now on
+      fencepost consume orders                          all records up to now
+      fencepost consume orders -F -s latest             new records only, until interrupted
       fencepost consume orders -c 10 -f '%p:%o %k=%v'
       fencepost consume orders --json | jq .value
       fencepost consume work --own work-readers --group workers -s committed -F
@@ -70,7 +75,7 @@ def consume(
     from fencepost.types import TopicPartition
 
     if target.as_json and template is not None:
-        raise click.UsageError("--json and --format exclude each other")
+        raise click.UsageError("--json and --format cannot be combined")
     escape = is_terminal(sys.stdout)
     show = _as_json if target.as_json else _raw if template == "raw" else _by_template(template or "%v", escape=escape)
     wanted: Any = [TopicPartition(topic, index) for index in partitions] or topic
@@ -89,7 +94,7 @@ def consume(
             group=group,
             read_committed=not uncommitted,
         ) as reader,
-        progress("read", total=count, quiet=escape) as advance,  # the records themselves show it at a terminal
+        progress("read", total=count, quiet=escape) as advance,  # at a terminal the records show the progress
     ):
         if owned_in is not None:
             reader.own(owned_in, **how)
@@ -104,19 +109,19 @@ def consume(
                 if seen == count:
                     break
         finally:
-            out.flush()  # if nobody reads any more it raises, and the group's position stays where it is
+            out.flush()  # raises if the reader of the pipe is gone; the group's position then stays where it is
             if group is not None:
                 reader.commit()
 
 
 def _says_beyond(target: ClusterTarget, topic: str, partitions: tuple[int, ...], offset: int) -> bool:
-    """Return whether no partition has the offset yet, and say so."""
+    """Return whether no partition has reached `offset` yet, and if so tell the user."""
     with target.admin() as admin:
         ends = admin.latest(topic)
     beyond = all(offset > end for index, end in ends.items() if not partitions or index in partitions)
     if beyond:
         shown = ", ".join(f"{end} in partition {index}" for index, end in ends.items())
-        click.echo(f"fencepost: {topic} has nothing from offset {offset} on yet: it ends at {shown}", err=True)
+        click.echo(f"fencepost: {topic} has no records from offset {offset} on yet: it ends at {shown}", err=True)
     return beyond
 
 
@@ -129,12 +134,12 @@ def _place(text: str) -> Any:
         return datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"{text!r} is no place: earliest, latest, committed, an offset, or a time like 2026-11-15T08:00"
+            f"{text!r} is not a place: expected earliest, latest, committed, an offset, or a time like 2026-11-15T08:00"
         ) from None
 
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a terminal would obey instead of showing it; tabs and ends of lines are harmless."""
+"""Control characters that a terminal would execute; tabs and line ends are harmless."""
 
 
 def _escaped(data: bytes) -> bytes:
@@ -152,7 +157,7 @@ def _by_template(template: str, *, escape: bool) -> Callable[[ReadRecord], bytes
     for letter, _ in parts:
         if letter not in _FIELDS:
             known = " ".join(f"%{letter}" for letter in _FIELDS)
-            raise click.UsageError(f"%{letter} is not known in --format, only {known}")
+            raise click.UsageError(f"unknown field %{letter} in --format; known are {known}")
 
     def show(record: ReadRecord) -> bytes:
         out = [first.encode()]
@@ -181,7 +186,7 @@ _FIELDS: Final[dict[str, Callable[[ReadRecord], bytes]]] = {
 
 
 def _split_escaped(template: str) -> list[str]:
-    """Splits at % like str.split, but leaves `%%` as one piece that begins with %."""
+    """Split at % like str.split, but keep `%%` as one piece that begins with %."""
     pieces, at = [""], 0
     while at < len(template):
         if template[at] != "%":
@@ -194,7 +199,7 @@ def _split_escaped(template: str) -> list[str]:
 
 
 def _as_json(record: ReadRecord) -> bytes:
-    """Bytes that are no text come as {"base64": "…"}."""
+    """Return the record as one line of JSON. Bytes that are not UTF-8 become {"base64": "…"}."""
     text = json.dumps(
         {
             "topic": record.topic,

@@ -1,4 +1,4 @@
-"""`fencepost copy`: a topic to a topic on Spark, exactly once."""
+"""`fencepost copy`: an exactly-once copy from topic to topic, on Spark."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="[HOST:PORT/]TOPIC")
 @click.argument("destination", metavar="[HOST:PORT/]TOPIC")
-@click.option("-F", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option("--name", help="The copy's identity across restarts [default: made of cluster and topics].")
+@click.option("-F", "--follow", is_flag=True, help="Keep copying new records until interrupted.")
+@click.option("--name", help="The copy's identity across restarts [default: from cluster and topics].")
 @click.option(
-    "--adopt", is_flag=True, help="Take over a name that another copy has used; go on although the source was cut."
+    "--adopt", is_flag=True, help="Take over the name of another copy; continue although the source lost records."
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master, as for spark-submit.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master, as for spark-submit.")
 @click.option("--round", "per_round", type=click.IntRange(min=1), help="Offsets per transaction [default: 4000000].")
 @client_command
 def copy(
@@ -44,12 +44,12 @@ def copy(
     master: str,
     per_round: int | None,
 ) -> None:
-    """Copy a topic to another one, exactly once, on Spark.
+    """Copy a topic to another topic exactly once, on Spark.
 
-    The other one may be on another cluster. Partition goes to partition; keys, headers, timestamps and compression stay
-    as they are. The target is created like the source if it does not exist. Killed at any moment and started again it
-    goes on where it was: its position is committed together with the records, in the target's cluster. Without
-    HOST:PORT a topic is on --servers.
+    The target may be on another cluster; a topic without HOST:PORT is on --servers. Each partition goes to the
+    partition of the same number; keys, headers, timestamps and compression stay as they are. A missing target topic is
+    created with the source's partitions. The position is committed together with the records, in the target's cluster,
+    so a copy that was killed resumes where it stopped.
 
     \b
     Examples:
@@ -62,9 +62,9 @@ def copy(
     base = target.settings()
     (source_at, topic), (target_at, target_topic) = _place(base, source), _place(base, destination)
     if (source_at.servers, topic) == (target_at.servers, target_topic):
-        raise ConfigError("source and target are the same topic")
+        raise ConfigError("source and target are the same topic; name another target")
     with Admin(source_at) as admin:
-        admin.describe_topic(topic)  # what is not there is said before Spark starts, and not in the midst of its lines
+        admin.describe_topic(topic)  # fail before Spark starts if the topic does not exist
     _silence_py4j()
     with _session(master) as spark:
         work = Copy(
@@ -102,13 +102,13 @@ def _place(base: ClientSettings, text: str) -> tuple[ClientSettings, str]:
 
     servers, slash, topic = text.rpartition("/")
     if not topic:
-        raise ConfigError(f"{text!r} names no topic: HOST:PORT/TOPIC, or TOPIC alone")
+        raise ConfigError(f"{text!r} names no topic: expected HOST:PORT/TOPIC or TOPIC")
     return (replace(base, servers=parse_servers(servers)) if slash else base), topic
 
 
 def _silence_py4j() -> None:
-    """py4j logs a call that failed or was interrupted with its traceback, and then raises all the same: what is raised
-    is enough. It uses the root logger, so that is where it has to be told apart from others."""
+    """Drop py4j's log records: it logs each failed call with a traceback and raises the error anyway. It logs to the
+    root logger, so the filter goes by module."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
@@ -120,11 +120,11 @@ def _session(master: str) -> Iterator[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise FencepostError("copy runs on Spark, which is not installed: pip install 'fencepost[spark]'") from None
+        raise FencepostError("copy needs PySpark, which is not installed: pip install 'fencepost[spark]'") from None
     builder = SparkSession.builder.appName("fencepost copy").master(master)
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or the workers take whatever `python3` is
-        # On a server's command line nobody looks at a user interface, and nothing but loopback need listen.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the default is the first `python3` in PATH
+        # A command needs no web UI, and no listener beyond loopback.
         for setting, value in (("ui.enabled", "false"), ("driver.host", "127.0.0.1"), ("log.level", "ERROR")):
             builder = builder.config(f"spark.{setting}", value)
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
@@ -140,8 +140,8 @@ def _session(master: str) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _interrupted_afterwards() -> Iterator[None]:
-    """Ctrl-C in the block takes effect behind it. PySpark that is interrupted while it waits for its JVM forgets the
-    JVM, and that one waits for ever for somebody to talk to. A second Ctrl-C is for those who cannot wait."""
+    """Defer Ctrl-C until the block ends. PySpark, interrupted while it waits for its JVM, leaves that JVM behind for
+    ever. A second Ctrl-C interrupts at once."""
     before = signal.getsignal(signal.SIGINT)
     came = False
 
@@ -154,7 +154,7 @@ def _interrupted_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is note:  # a session that has come up has put its own there
+        if signal.getsignal(signal.SIGINT) is note:  # a started session has installed its own handler
             signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
@@ -162,7 +162,7 @@ def _interrupted_afterwards() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bar(quiet: bool) -> Iterator[Any]:
-    """A bar at a terminal: records, rate, what is left and for how long."""
+    """Show a bar at a terminal: records, rate, and the time left."""
     if quiet or not sys.stderr.isatty():
         yield lambda _records, _lag: None
         return

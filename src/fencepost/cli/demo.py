@@ -1,4 +1,4 @@
-"""`fencepost demo`: the story in one minute."""
+"""`fencepost demo`: the guarantees, shown in one minute."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     default=Path("fencepost-demo.svg"),
     show_default=True,
     metavar="FILE",
-    help="Where to draw throughput over time.",
+    help="File for the picture of throughput over time.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def demo(records: int, spark: bool, picture: Path, as_json: bool) -> None:
-    """Show what is promised, in about a minute.
+    """Show the exactly-once guarantees in about a minute.
 
-    A server is started and killed with -9 while a million orders are written; a Spark job enriches them, its driver is
-    killed with -9 while it writes, and a standby goes on from the checkpoint; a writer that owns a partition is paused,
-    replaced, and woken up. Then everything is counted by somebody else's client. Nothing is left behind but a picture.
-    Exits with 1 if a record is lost or there twice.
+    The demo writes a million orders and kills the server with -9 meanwhile. A Spark job enriches them; its driver is
+    killed with -9 while it writes, and a standby resumes from the checkpoint. A writer that owns a partition is paused,
+    replaced, and woken up. At the end a third-party client counts all records. Only a picture stays on the disk.
+    Exits with 1 if a record is lost or duplicated.
 
     \b
     Examples:
@@ -51,11 +51,11 @@ def demo(records: int, spark: bool, picture: Path, as_json: bool) -> None:
     else:
         _show(verdict)
     if not verdict.holds:
-        raise FencepostError("the proof failed")
+        raise FencepostError("the proof failed: the table above shows which records are lost, duplicated or late")
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """SIGTERM like any other end: what was started is ended too."""
+    """Exit on SIGTERM, so that the processes the demo started are ended too."""
     sys.exit(128 + number)
 
 
@@ -73,6 +73,6 @@ def _show(verdict: DemoResult) -> None:
     click.echo()
     click.secho(verdict.sentence, bold=True, fg="green" if verdict.holds else "red")
     click.echo(f"{verdict.seconds:g} s; the picture is in {verdict.picture}")
-    click.echo("\nTo try next:")
+    click.echo("\nNext steps:")
     for command, why in NEXT:
         click.echo(f"  {command:<44}  {why}")

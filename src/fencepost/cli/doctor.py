@@ -1,4 +1,4 @@
-"""`fencepost doctor`: what is installed and reachable, looked at one after the other, and what to do about the rest."""
+"""`fencepost doctor`: checks of the installation and of the server, each with advice where it fails."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PACKAGES: Final = (
     ("uvloop", "a faster event loop for the server", "pip install uvloop"),
     ("pyarrow", "send_arrow and reader.arrow()", "pip install 'fencepost[arrow]'"),
     ("pyspark", "the Spark source and sink, copy", "pip install 'fencepost[spark]'"),
-    ("confluent-kafka", "a stranger's client for the demo's count", "pip install confluent-kafka"),
+    ("confluent-kafka", "an independent count in the demo", "pip install confluent-kafka"),
 )
-"""Name, what for, and what to do where it is missing."""
+"""Name, purpose, and how to install it."""
 
 
 class CheckResult(NamedTuple):
@@ -31,17 +31,17 @@ class CheckResult(NamedTuple):
     state: Literal["ok", "absent", "slow", "weak", "failed"]
     detail: str
     todo: str | None = None
-    """What to do about it."""
+    """Advice; None if there is nothing to do."""
 
 
 @click.command()
 @client_command
 def doctor(target: ClusterTarget) -> None:
-    """Look at the installation, the server, and the way to it.
+    """Check the installation, the server, and its addresses.
 
-    Among the checks is the classic trap of Kafka's listeners: clients connect to the addresses that the server
-    advertises, not to the one they dialled. What is absent is needed for a part only; what is slow works; what is weak
-    works until a broker fails. Exits with 1 if something failed.
+    One check is the classic listener trap of Kafka: clients connect to the addresses that the server advertises, not to
+    the one they dialled. "absent": only some features need it; "slow": it works, but slowly; "weak": it works until a
+    broker fails. Exits with 1 if a check failed.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def doctor(target: ClusterTarget) -> None:
     failed = [finding.what for finding in findings if finding.state == "failed"]
     if failed:
         checks = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
-        raise FencepostError(f"{checks} failed ({', '.join(failed)}): the detail above says why")
+        raise FencepostError(f"{checks} failed ({', '.join(failed)}); the details are above")
 
 
 def _installation() -> Iterator[CheckResult]:
@@ -74,13 +74,13 @@ def _installation() -> Iterator[CheckResult]:
         yield CheckResult("kernel", "ok", "compiled")
     else:
         again = "install a C compiler (Debian: gcc), then: pip install --force-reinstall --no-cache-dir fencepost"
-        yield CheckResult("kernel", "slow", "the Python twin: right, but many times slower", again)
+        yield CheckResult("kernel", "slow", "pure Python: correct, but many times slower", again)
     for package, purpose, todo in _PACKAGES:
         try:
             yield CheckResult(package, "ok", importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
             yield CheckResult(
-                package, "slow" if package == "uvloop" else "absent", f"not installed; for {purpose}", todo
+                package, "slow" if package == "uvloop" else "absent", f"not installed; needed for {purpose}", todo
             )
 
 
@@ -89,7 +89,7 @@ def _java() -> Iterator[CheckResult]:
 
     found = java.find()
     if found is None:
-        yield CheckResult("java", "absent", "none that runs; for Spark", java.ADVICE)
+        yield CheckResult("java", "absent", "no working Java found; needed for Spark", java.ADVICE)
     elif found.new_enough:
         yield CheckResult("java", "ok", f"{found.version}, {found.path}")
     else:
@@ -105,7 +105,7 @@ def _connection(settings: ClientSettings) -> Iterator[CheckResult]:
             cluster = admin.cluster()
             offered = [*_offered(admin), *_replication(admin)]
         except FencepostError as error:
-            yield CheckResult("server", "failed", str(error))  # which says what to do
+            yield CheckResult("server", "failed", str(error))  # the message says what to do
             return
     answers = f"{pong.address} answers in {pong.milliseconds:.2f} ms, {pong.apis} APIs, cluster {cluster.cluster_id}"
     yield CheckResult("server", "ok", answers)
@@ -115,7 +115,7 @@ def _connection(settings: ClientSettings) -> Iterator[CheckResult]:
 
 
 def _offered(admin: Admin) -> Iterator[CheckResult]:
-    """By what the server says in ApiVersions: nothing is written to find out."""
+    """Check by the server's ApiVersions response, without writing anything."""
     from fencepost.wire.apis import Key
 
     needed = (Key.INIT_PRODUCER_ID, Key.ADD_PARTITIONS_TO_TXN, Key.END_TXN)
@@ -128,13 +128,13 @@ def _offered(admin: Admin) -> Iterator[CheckResult]:
     else:
         yield CheckResult("transactions", "ok", "offered")
     if admin.offers(Key.OWN):
-        yield CheckResult("own", "ok", "by the server itself: a fencepost server")
+        yield CheckResult("own", "ok", "offered by the server (a fencepost server)")
     else:
-        yield CheckResult("own", "absent", "the server does not know it: no fencepost server")
+        yield CheckResult("own", "absent", "not offered (not a fencepost server); clients build it from transactions")
 
 
 def _replication(admin: Admin) -> Iterator[CheckResult]:
-    """Of the topics that owners and sinks keep their state in."""
+    """Check the topics in which owners and sinks keep their state."""
     from fencepost.client.manage.lasting import weak_topics
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
     from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
@@ -142,9 +142,9 @@ def _replication(admin: Admin) -> Iterator[CheckResult]:
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
     weak = list(weak_topics(admin, names))
     for topic, why in weak:
-        yield CheckResult(topic, "weak", why, "more replicas, so that it outlives a broker: docs/moving-to-kafka.md")
+        yield CheckResult(topic, "weak", why, "add replicas, so that it survives a broker: docs/moving-to-kafka.md")
     if names and not weak:
-        yield CheckResult("replication", "ok", f"{len(names)} topics of owners and sinks survive a broker")
+        yield CheckResult("replication", "ok", f"{len(names)} topics of owners and sinks survive the loss of a broker")
 
 
 def _broker(settings: ClientSettings, number: int, host: str, port: int) -> CheckResult:
@@ -159,6 +159,6 @@ def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Chec
             admin.ping()
         except FencepostError as error:
             detail = f"advertised as {address}, which cannot be reached from here: {error}"
-            todo = "let the server advertise an address that clients reach (fencepost serve --advertise HOST:PORT)"
+            todo = "advertise an address that clients can reach (fencepost serve --advertise HOST:PORT)"
             return CheckResult(f"broker {number}", "failed", detail, todo)
     return CheckResult(f"broker {number}", "ok", f"advertised as {address}, reached")

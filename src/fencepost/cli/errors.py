@@ -1,12 +1,12 @@
-"""The root command: what it lists, and how it ends. Whatever goes wrong is one line on stderr and a non-zero exit,
+"""The root command: its list of commands and its exit codes. Every error is one line on stderr and a non-zero exit,
 never a traceback.
 
-    1  the command failed     2  it was called wrongly     75  it lost what it owned     130  it was interrupted
+    1  failure     2  usage error     75  ownership lost     130  interrupted
 
-Wrongly called is also what the library refuses before it has asked anybody: a setting, an address, a value that cannot
-be (ConfigError), whether it came from an option, a file or the environment; and a config that the server refuses.
+Usage errors include settings, addresses and values that the library rejects before it asks a server (ConfigError),
+whether they came from an option, a file or the environment; and topic configs that the server rejects.
 
-FENCEPOST_DEBUG=1 shows the traceback, for those who look for a bug.
+FENCEPOST_DEBUG=1 shows the traceback.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ INTERRUPTED: Final = 130
 
 
 class OneLineErrors(click.Group):
-    """The root command. Overrides `main`, because click's own would print usage errors on four lines, and the list of
-    commands, which goes by what one wants to do."""
+    """The root command. Overrides `main`, because click prints usage errors on four lines, and the list of commands,
+    which here is grouped by purpose."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -36,8 +36,8 @@ class OneLineErrors(click.Group):
         self._modules: dict[str, str] = {}
 
     def add_section(self, title: str, *commands: str) -> None:
-        """List commands under `title`. Each is NAME, or NAME:MODULE where its module in `fencepost.cli` has another
-        name; the module is imported when the command is called."""
+        """List commands under `title`. Each is NAME, or NAME:MODULE if its module in `fencepost.cli` has another name;
+        the module is imported when the command is called."""
         homes = {name: module or name for name, _, module in (command.partition(":") for command in commands)}
         self._sections[title] = list(homes)
         self._modules.update(homes)
@@ -65,9 +65,9 @@ class OneLineErrors(click.Group):
                 sys.stdout.flush()
             return result
         except BrokenPipeError as error:
-            if not _nobody_reads_stdout():  # click would end without a word
-                raise FencepostError(f"a connection has ended: {error}") from error
-            # Whoever reads has seen enough (`| head`). What is left in the buffer must not complain at the very end.
+            if not _nobody_reads_stdout():  # click would exit silently
+                raise FencepostError(f"connection closed: {error}") from error
+            # The reader of the pipe has left (`| head`). Flushing the rest of the buffer at exit must not fail.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             ctx.exit(0)
 
@@ -93,19 +93,19 @@ class OneLineErrors(click.Group):
         except ConfigError as error:
             _end(_text(error), MISUSED)
         except (FencepostError, OSError) as error:
-            # A config that the server does not know or take is as wrong as one that we refuse.
+            # A config that the server rejects is a usage error, like one that the library rejects.
             misused = getattr(error, "code", None) is ErrorCode.INVALID_CONFIG
             _end(_text(error), MISUSED if misused else FAILED)
-        except Exception as error:  # noqa: BLE001 - the last resort: a bug, said in one line
+        except Exception as error:  # noqa: BLE001 - the last resort: a bug, reported in one line
             _end(f"internal error, please report it: {type(error).__name__}: {error}", FAILED)
-        # Without standalone mode click returns what ctx.exit() was given; commands themselves return None.
+        # Without standalone mode click returns the argument of ctx.exit(); commands return None.
         if standalone_mode:
             sys.exit(result if isinstance(result, int) else 0)
         return result
 
 
 def _nobody_reads_stdout() -> bool:
-    """Whether it is a pipe without a reader: nothing else that breaks may pass for success."""
+    """Return whether stdout is a pipe without a reader. Any other broken connection must not pass for success."""
     import select
 
     if not hasattr(select, "poll"):
@@ -126,7 +126,7 @@ def _misuse(error: click.UsageError) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if type(error) is Unreachable:  # its kinds are about how the server at that address speaks
+    if type(error) is Unreachable:  # not its subclasses: there the address is right, and TLS fails
         return f"{error} (--servers, FENCEPOST_SERVERS)"
     return str(error) or type(error).__name__
 

@@ -1,4 +1,4 @@
-"""`fencepost group`: consumer groups, how far they lag, and moving them."""
+"""`fencepost group`: consumer groups, their lag, and resets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def describe(target: ClusterTarget, name: str) -> None:
         show_json(plain(described) | {"offsets": with_lag})
         return
     at = f"{described.coordinator.host}:{described.coordinator.port}"
-    click.echo(f"group {name}: {described.state}, {described.kind}, {len(described.members)} member(s), kept by {at}")
+    members = f"{len(described.members)} member(s)"
+    click.echo(f"group {name}: {described.state}, {described.kind}, {members}, coordinator {at}")
     holders = {where: member for member in described.members for where in member.assignment}
     columns = [Column("topic"), Column("partition", True), Column("committed", True), Column("end", True)]
     columns += [Column("lag", True), Column("client"), Column("host")]
@@ -72,22 +73,27 @@ def describe(target: ClusterTarget, name: str) -> None:
         seen = (holder.client_id, holder.host) if holder else (None, None)
         rows.append((entry.topic, entry.partition, entry.committed, entry.end, entry.lag, *seen))
     rows += [(*where, None, None, None, member.client_id, member.host) for where, member in sorted(holders.items())]
-    show_table(columns, rows, empty="nothing committed and nothing assigned")
+    show_table(columns, rows, empty="no committed offsets and no assignments")
 
 
 @group.command()
 @click.argument("name")
-@click.option("--topic", required=True, help="The topic whose committed offsets are moved.")
+@click.option("--topic", required=True, help="The topic whose committed offsets to move.")
 @click.option(
     "--to", required=True, metavar="WHERE", help=f"earliest, latest, an offset, or a time ({_EXAMPLE_TIME}, local)."
 )
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @client_command
 def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
-    """Move a group that has no members to another place in a topic.
+    """Move the committed offsets of a group without members.
 
     \b
     Examples:
@@ -115,9 +121,9 @@ def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: 
 @yes_option
 @client_command
 def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
-    """Delete groups that have no members, with their offsets.
+    """Delete groups without members, and their offsets.
 
-    Asks first when it is typed at a terminal.
+    Asks for confirmation at a terminal.
 
     \b
     Examples:
@@ -132,7 +138,7 @@ def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
 
 
 def parse_where(text: str) -> tuple[int, int | None]:
-    """`--to` as (time, None) or (0, offset)."""
+    """Return the value of `--to` as (time, None) or (0, offset)."""
     from fencepost.client.admin import EARLIEST, LATEST
 
     if text in ("earliest", "latest"):

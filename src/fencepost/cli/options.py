@@ -1,4 +1,4 @@
-"""What every client command takes: where the cluster is, further settings, and JSON."""
+"""Options of every client command: the cluster's address, further settings, and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """The cluster a command talks to, and how it is to answer."""
+    """The cluster that a command talks to, and the form of its output."""
 
     servers: str | None
     config: Path | None
@@ -37,13 +37,13 @@ class ClusterTarget:
     as_json: bool
 
     def settings(self) -> ClientSettings:
-        """`--servers` before `-X` before `--config` before FENCEPOST_SERVERS before the default."""
+        """Merge the settings. Precedence: `--servers`, `-X`, `--config`, FENCEPOST_SERVERS, the default."""
         from fencepost.client.cluster.settings import ClientSettings
 
         return ClientSettings.from_config(self._named(), default_servers=_default_servers())
 
     def producer_settings(self) -> tuple[ClientSettings, dict[str, Any]]:
-        """As `settings`, and what is for producers, as keywords."""
+        """Return `settings` and the producer's options as keywords."""
         from fencepost.client.cluster.config_names import producer_settings
 
         return producer_settings(self._named(), default_servers=_default_servers())
@@ -60,14 +60,14 @@ class ClusterTarget:
         return Admin(self.settings())
 
     def show(self, value: Any, columns: list[Column], rows: Iterable[Iterable[object]], *, empty: str) -> None:
-        """`value` as JSON, or the rows as a table."""
+        """Print `value` as JSON, or the rows as a table."""
         if self.as_json:
             show_json(value)
         else:
             show_table(columns, [tuple(row) for row in rows], empty=empty)
 
     def done(self, sentence: str, value: Any) -> None:
-        """Says that something was done."""
+        """Print the result: `value` as JSON, or the sentence."""
         if self.as_json:
             show_json(value)
         else:
@@ -81,16 +81,16 @@ def _default_servers() -> str:
 
 
 def client_command(function: F) -> F:
-    """Gives a command the common options; it receives a ClusterTarget first."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+    """Add the common options to a command, which gets a ClusterTarget as its first argument."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     return client_command_without_json(as_json(function))
 
 
 def client_command_without_json(function: F) -> F:
-    """For a command that has nothing to answer."""
+    """Do the same for a command without output of its own."""
 
     @click.option(
-        "--servers", metavar="HOST:PORT,…", help="Servers to ask [default: FENCEPOST_SERVERS or 127.0.0.1:9092]."
+        "--servers", metavar="HOST:PORT,…", help="Bootstrap servers [default: FENCEPOST_SERVERS or 127.0.0.1:9092]."
     )
     @click.option(
         "--config",
@@ -98,9 +98,7 @@ def client_command_without_json(function: F) -> F:
         metavar="FILE",
         help="File of NAME=VALUE lines, as for Kafka's own tools.",
     )
-    @click.option(
-        "-X", "options", multiple=True, metavar="NAME=VALUE", help="A setting by its Kafka name; may be repeated."
-    )
+    @click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A setting by its Kafka name; repeatable.")
     @functools.wraps(function)
     def command(
         servers: str | None, config: Path | None, options: tuple[str, ...], as_json: bool = False, **rest: Any
@@ -111,16 +109,16 @@ def client_command_without_json(function: F) -> F:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Before something that cannot be undone: asks at a terminal, goes on elsewhere and with `--yes`."""
+    """Ask before something irreversible; only at a terminal, and not with `--yes`."""
     if not yes and is_terminal(sys.stdin) and not click.confirm(question, err=True):
         raise FencepostError("nothing was changed")
 
 
-yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask, even at a terminal.")
+yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a dictionary."""
+    """Parse `NAME=VALUE` texts into a dictionary."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -131,8 +129,8 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def read_config(path: Path) -> dict[str, str]:
-    """A properties file as Java reads it: NAME=VALUE per line, # and ! begin comments, a backslash at the end of a line
-    continues it, and elsewhere stands before a character that is meant as it is."""
+    """Read a Java properties file: NAME=VALUE lines and comments that begin with # or !. A backslash at the end of a
+    line continues the line; elsewhere it escapes the next character."""
     whole: list[str] = []
     begun = ""
     for line in path.read_text(encoding="utf-8").splitlines():

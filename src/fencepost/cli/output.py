@@ -22,12 +22,12 @@ class Column(NamedTuple):
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Not if it is closed either (`<&-` in a shell), where Python has None in its place."""
+    """Return whether `stream` is a terminal. A stream that the shell closed (`<&-`) is None."""
     return stream is not None and stream.isatty()
 
 
 def show_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Prints the rows, or the sentence `empty` when there are none."""
+    """Print the rows, or the sentence `empty` if there are none."""
     cells = [[cell(value) for value in row] for row in rows]
     if not cells:
         click.echo(empty)
@@ -42,7 +42,7 @@ def show_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses and named tuples as objects, ids as text: what JSON can carry."""
+    """Convert a value to what JSON can carry: dataclasses and named tuples to objects, ids to text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -67,7 +67,7 @@ def cell(value: object) -> str:
 
 
 def when(timestamp: int) -> str | None:
-    """A timestamp in milliseconds as local time; None for "never"."""
+    """Format a timestamp in milliseconds as local time; None if it is negative, which means "never"."""
     if timestamp < 0:
         return None
     return datetime.fromtimestamp(timestamp / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")

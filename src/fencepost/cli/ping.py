@@ -1,4 +1,4 @@
-"""`fencepost ping`: is a server there, and how far away?"""
+"""`fencepost ping`: a check that servers answer, with the round-trip time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fencepost.cli.output import Column
 @click.command()
 @client_command
 def ping(target: ClusterTarget) -> None:
-    """Ask every server for a sign of life.
+    """Check that every server answers.
 
-    Fails if one of them does not answer, so that a script can wait for a server.
+    Fails if one of them does not, so that a script can wait for a server.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`fencepost produce`: lines or files into a topic."""
+"""`fencepost produce`: send lines or files to a topic."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from fencepost.client.produce.ticket import Ticket
 
 _REMEMBERED: Final = 10_000
-"""Before it is looked which of them are stored."""
+"""Unsettled entries that a tally keeps before it drops the stored ones."""
 _LARGEST: Final = {"partition": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
 class InputPlace(NamedTuple):
-    """Where a record comes from."""
+    """The file and line of a record."""
 
     file: str
     line: int | None = None
@@ -52,7 +52,7 @@ class InputRecord(NamedTuple):
 
 
 class WrongLine(Exception):
-    """One that is no record."""
+    """A line that is not a valid record."""
 
     def __init__(self, place: InputPlace, why: object) -> None:
         super().__init__(str(why))
@@ -60,15 +60,15 @@ class WrongLine(Exception):
 
 
 class SendTally:
-    """What became of the records, as far as it is known: which is the first that failed, and how many did."""
+    """The outcome of the records so far: the first that failed, and how many are stored."""
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
         self.failed: list[SendFailed] = []
-        """One for each batch; told by the producer."""
+        """One error per batch; the producer appends them."""
         self._unsettled: dict[object, tuple[InputPlace, Ticket]] = {}
-        """The first record of each batch, since they share their fate, and every one that had no batch yet. Those that
-        are known to be stored are forgotten."""
+        """The first record of each batch, since a batch fails as a whole, and every record that had no batch yet.
+        Stored ones are dropped."""
         self._most = _REMEMBERED
 
     def add(self, line: InputRecord, ticket: Ticket) -> int:
@@ -93,7 +93,7 @@ class SendTally:
         self._most = max(_REMEMBERED, 2 * len(self._unsettled))
 
     def first_failed(self) -> tuple[InputPlace, FencepostError] | None:
-        """Once everything is settled."""
+        """Return the first record that failed. Call it once everything is settled."""
         for place, ticket in self._unsettled.values():
             if (error := ticket.exception()) is not None:
                 return place, error
@@ -106,7 +106,7 @@ class SendTally:
         stored = self.count - lost - doubt
         if not stored:
             said = "nothing is stored"
-        elif self.failed:  # what came behind them may be, in other partitions
+        elif self.failed:  # later records may be stored too, in other partitions
             said = f"{stored:,} of {_records(self.count)} sent {'is' if stored == 1 else 'are'} stored"
         else:
             said = f"{_records(stored)} before it {'is' if stored == 1 else 'are'} stored"
@@ -116,16 +116,15 @@ class SendTally:
 @click.command()
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "-k", "--key-separator", metavar="TEXT", help="Split every line at its first TEXT: key before, value behind."
-)
+@click.option("-k", "--key-separator", metavar="TEXT", help="Split every line at its first TEXT into key and value.")
 @click.option("--format", "style", type=click.Choice(["lines", "json", "whole"]), default="lines", show_default=True,
-              help="A record per line; a JSON object per line; each file one record.")  # fmt: skip
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="All into this one; by key otherwise.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On every record; repeatable.")
+              help="One record per line, one JSON object per line, or one record per file.")  # fmt: skip
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition of all records [default: by key].")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE",
+              help="Header of every record; repeatable.")  # fmt: skip
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-              help="Codec of the batches [default: none].")  # fmt: skip
-@click.option("--null", metavar="TEXT", help="A value that is just TEXT is a null (a tombstone on compacted topics).")
+              help="Compression codec [default: none].")  # fmt: skip
+@click.option("--null", metavar="TEXT", help="Send null (a tombstone) for values that equal TEXT.")
 @own_options
 @client_command
 def produce(
@@ -141,12 +140,13 @@ def produce(
     owned_in: str | None,
     generation: int | None,
 ) -> None:
-    """Send lines to TOPIC: of FILES, or of standard input.
+    """Send lines of FILES, or of standard input, to TOPIC.
 
-    Every line is stored once, in order per partition, also when an answer is lost and the batch is sent again. It ends
-    when everything is acknowledged. If a line is no record, or is not taken, it stops there, says which and how many
-    before it are stored, and exits with 1. -X takes the settings of a producer too: max.request.size, linger.ms, acks …
-    With --own it owns the topic's partitions (or that of -p) meanwhile, and exits with 75 when somebody takes over.
+    Every line is stored exactly once and in order per partition, also when a response is lost and the batch is sent
+    again. The command ends when all records are acknowledged. At a line that is not a valid record, or that the server
+    rejects, it stops, reports the line and how many records are stored, and exits with 1. -X also takes producer
+    settings: max.request.size, linger.ms, acks … With --own it owns the topic's partitions (or that of -p) meanwhile,
+    and exits with 75 when another owner takes over.
 
     \b
     Examples:
@@ -160,7 +160,7 @@ def produce(
     from fencepost.client.producer import Producer
 
     if key_separator == "":
-        raise click.UsageError("--key-separator cannot be empty: without it a line is a value")
+        raise click.UsageError("--key-separator must not be empty; omit it to send lines without keys")
     if (fault := fault_of(topic)) is not None:
         raise FencepostError(f"{fault}; nothing is stored")
     common = [_header(text) for text in headers]
@@ -168,7 +168,7 @@ def produce(
     if compression is not None:
         options["compression"] = compression
     with Routes(settings) as routes:
-        routes.any()  # a wrong address is said at once; a server that goes away later is waited for
+        routes.any()  # fail at once on a wrong address; the producer waits for a server that goes away later
     sent, stopped = SendTally(), ""
     how = how_to_own(owned_in, generation, SESSION)
     names = [] if owned_in is None else partitions_of(target, topic, () if partition is None else (partition,))
@@ -197,7 +197,7 @@ def produce(
                     break
         except WrongLine as error:
             stopped = f"{error.place}: {error}"
-        except FencepostError as error:  # that this record is not taken: earlier ones that failed are looked at below
+        except FencepostError as error:  # this record was rejected; the code below looks at earlier failures
             if owned_in is not None and isinstance(error, Fenced):
                 raise
             stopped = f"{line.place}: {_explained(error)}" if line is not None else _explained(error)
@@ -219,7 +219,7 @@ def _records(count: int) -> str:
 
 
 def _explained(error: FencepostError) -> str:
-    """In the words of the command line."""
+    """Return the error's message, with advice in terms of the command's options."""
     if isinstance(error, RecordTooLarge):
         return f"{error}; -X max.request.size=N allows more, if the topic's max.message.bytes does"
     return str(error)
@@ -228,13 +228,13 @@ def _explained(error: FencepostError) -> str:
 def _header(text: str) -> tuple[str, bytes | None]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"a header is NAME=VALUE, not {text!r}")
+        raise click.UsageError(f"--header takes NAME=VALUE, not {text!r}")
     return name, os.fsencode(value)
 
 
 def _lines(files: tuple[Path, ...], style: str, separator: str | None, null: str | None) -> Iterator[InputRecord]:
     if not files and sys.stdin is None:
-        raise click.UsageError("standard input is closed: name files, or give it something to read")
+        raise click.UsageError("standard input is closed; name files, or redirect standard input")
     stdin = "standard input"
     if style == "whole":
         if not files:
@@ -261,7 +261,7 @@ def _from_text(text: bytes, separator: str | None, null: str | None, file: str, 
     if separator is not None:
         found, mark, rest = text.partition(os.fsencode(separator))
         if not mark:
-            raise WrongLine(InputPlace(file, number), f"no {separator!r} between key and value")
+            raise WrongLine(InputPlace(file, number), f"no separator {separator!r} between key and value")
         key, value = found, rest
     if null is not None and value == os.fsencode(null):
         value = None
@@ -272,7 +272,7 @@ def _from_json(text: bytes, file: str, number: int) -> InputRecord:
     try:
         row = json.loads(text)
         if not isinstance(row, dict) or "value" not in row:
-            raise ValueError("an object with at least `value` is expected")
+            raise ValueError("expected a JSON object with at least `value`")
         return InputRecord(
             file,
             number,
@@ -287,14 +287,14 @@ def _from_json(text: bytes, file: str, number: int) -> InputRecord:
 
 
 def _header_pairs(headers: Any) -> list[tuple[str, Any]]:
-    """An object, or a list of pairs, since a name may be there more than once."""
+    """Return the headers as pairs, from an object or from a list of pairs (a name may occur more than once)."""
     if headers is None:
         return []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):
-        raise ValueError("`headers` is an object, or a list of [name, value]")
+        raise ValueError("`headers` must be an object or a list of [name, value] pairs")
     return [(name, value) for name, value in pairs]
 
 
@@ -302,12 +302,12 @@ def _whole_number(row: dict[str, Any], name: str) -> int | None:
     value = row.get(name)
     if value is None or (type(value) is int and 0 <= value <= _LARGEST[name]):
         return value
-    raise ValueError(f"`{name}` is a whole number from 0 on, not {json.dumps(value)}")
+    raise ValueError(f"`{name}` must be a non-negative integer, not {json.dumps(value)}")
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text as it is; {"base64": "…"} as the bytes that it stands for, which is how `consume --json` writes what is no
-    text; anything else that JSON can say, as JSON."""
+    """Encode a JSON value: text as UTF-8, {"base64": "…"} (the form in which `consume --json` writes bytes that are not
+    UTF-8) as the decoded bytes, anything else as compact JSON."""
     if value is None:
         return None
     if isinstance(value, str):

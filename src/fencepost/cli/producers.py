@@ -1,4 +1,4 @@
-"""`fencepost producers`: what a topic's partitions know of the producers that write to them."""
+"""`fencepost producers`: the state that each partition keeps per idempotent producer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from fencepost.cli.output import Column, when
 @click.command()
 @click.argument("topic")
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable."
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @client_command
 def producers(target: ClusterTarget, topic: str, partitions: tuple[int, ...]) -> None:
     """Show the idempotent producers of TOPIC.
 
-    H(P) is the highest sequence that the partition has accepted from producer P: the next batch it takes starts with
-    the one after it. An open transaction holds readers of committed records back at its first offset.
+    H(P) is the highest sequence that the partition has accepted from producer P; the next batch must start one above
+    it. An open transaction blocks readers of committed records at its first offset.
 
     \b
     Examples:
@@ -40,4 +45,4 @@ def producers(target: ClusterTarget, topic: str, partitions: tuple[int, ...]) ->
         )
         for state in found
     )
-    target.show(found, columns, rows, empty=f"no idempotent producer is known in {topic}")
+    target.show(found, columns, rows, empty=f"no idempotent producers in {topic}")

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for whatever takes long; nothing where stderr is no terminal."""
+"""A progress bar on stderr; nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 from fencepost.cli.output import is_terminal
 
 _EVERY: Final = 1000
-"""Records between two looks at the bar: it must not cost what it measures."""
+"""Records between two updates of the bar, which would otherwise slow the transfer down."""
 
 
 @contextmanager
 def progress(
     verb: str, files: Sequence[Path] = (), *, total: int | None = None, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with (records, bytes) done. The bar knows how much there is from the size of the files
-    or from `total`, a number of records; without either it only counts."""
+    """Yield a function to call with the (records, bytes) done. The bar ends at the size of the files or at `total`
+    records; without either it only counts."""
     if quiet or not is_terminal(sys.stderr):
         yield lambda _records, _bytes: None
         return

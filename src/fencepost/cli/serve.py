@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SYNCED = {
     "always": "an acknowledged record is on the disk",
-    "os": "an acknowledged record survives a killed server, not a power failure",
+    "os": "an acknowledged record survives kill -9 of the server, not a power failure",
 }
 
 
@@ -26,32 +26,38 @@ _SYNCED = {
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the log lives [default: ./fencepost-data].",
+    help="Directory of the log [default: ./fencepost-data].",
 )
-@click.option("--ephemeral", is_flag=True, help="Keep nothing: a temporary directory, removed at the end.")
+@click.option("--ephemeral", is_flag=True, help="Use a temporary directory and remove it at the end.")
 @click.option(
-    "--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", help="Port 0 takes a free one."
+    "--listen",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address to listen on; port 0 takes a free one.",
 )
 @click.option(
-    "--advertise", metavar="HOST:PORT", help="What clients are told to connect to [default: what they dialled]."
+    "--advertise", metavar="HOST:PORT", help="Address that clients connect to [default: the one they dialled]."
 )
 @click.option(
     "--sync",
     type=click.Choice(["always", "os"]),
     default="always",
     show_default=True,
-    help="When a record is acknowledged: once it is on the disk, or once the operating system has it, as in Kafka.",
+    help="Acknowledge a record when it is on the disk, or (os) when it is in the page cache, as Kafka does.",
 )
-@click.option("--insecure", is_flag=True, help="Allow listening beyond loopback although nobody is authenticated.")
+@click.option("--insecure", is_flag=True, help="Allow listening beyond loopback, without authentication.")
 @click.option(
-    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Of topics created on first use."
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Partitions of topics that are created on first use.",
 )
-@click.option(
-    "--auto-create/--no-auto-create", default=True, show_default=True, help="Create a topic on its first use."
-)
-@click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A further setting; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens in one line of JSON, for programs.")
-@click.option("-v", "--verbose", count=True, help="Log more; twice for everything.")
+@click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Create topics on first use.")
+@click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A further setting; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address and the data directory as one line of JSON.")
+@click.option("-v", "--verbose", count=True, help="Log more; -vv logs everything.")
 def serve(
     *,
     data: Path | None,
@@ -68,18 +74,18 @@ def serve(
 ) -> None:
     """Run a server that any Kafka client can use.
 
-    Prints where it listens and where its data is once it is ready. SIGTERM and Ctrl-C finish the requests that
-    have begun and stop; a second start goes on where the first ended, also after kill -9.
+    Once it is ready it prints its address and its data directory. SIGTERM and Ctrl-C finish the requests that have
+    begun, and stop it. The next start resumes with the same data, also after kill -9.
 
     \b
     Examples:
       fencepost serve                                        for this machine, data in ./fencepost-data
-      fencepost serve --ephemeral --listen 127.0.0.1:0       for a test: any free port, nothing kept
+      fencepost serve --ephemeral --listen 127.0.0.1:0       for a test: any free port, temporary data
       fencepost serve --listen 0.0.0.0:9092 --insecure       for a trusted network
       fencepost serve --sync os --partitions 4 -X connection_idle_ms=60000
     """
     if ephemeral and data is not None:
-        raise click.UsageError("--data and --ephemeral exclude each other")
+        raise click.UsageError("--data and --ephemeral cannot be combined")
     _set_up_logging(verbose)
     from fencepost.server.server import ServerConfig, run
 
@@ -93,7 +99,7 @@ def serve(
         default_partitions=partitions,
     ).with_options(pairs(options, "-X"))
     if ephemeral and config.data is not None:
-        raise click.UsageError("-X data and --ephemeral exclude each other")
+        raise click.UsageError("-X data and --ephemeral cannot be combined")
     try:
         run(config, on_ready=lambda address, directory: _announce(config, address, directory, as_json))
     except OSError as error:

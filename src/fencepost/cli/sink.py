@@ -1,4 +1,4 @@
-"""`fencepost sink`: the names under which Spark jobs write exactly once, and what each has written last."""
+"""`fencepost sink`: the exactly-once sinks of Spark jobs, and the last micro-batch of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sink() -> None:
 def list_sinks(target: ClusterTarget) -> None:
     """List the sinks, with the last micro-batch of each.
 
-    Jobs of fencepost.spark.write are called job.NAME, copies copy.CLUSTER.SOURCE.TARGET.
+    Jobs of fencepost.spark.write are named job.NAME, copies copy.CLUSTER.SOURCE.TARGET.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def list_sinks(target: ClusterTarget) -> None:
         )
         for name, progress in found.items()
     )
-    target.show(found, columns, rows, empty="no sink has written here")
+    target.show(found, columns, rows, empty="no sinks")
 
 
 @sink.command()
@@ -66,11 +66,11 @@ def list_sinks(target: ClusterTarget) -> None:
 @yes_option
 @client_command
 def reset(target: ClusterTarget, name: str, yes: bool) -> None:
-    """Forget what sink NAME has written.
+    """Delete the record of progress of sink NAME.
 
-    A new query may then use the name from its batch 0. Whoever writes under it at the moment is fenced and stops. The
-    records that were written stay where they are: a query that starts anew writes its rows again. Asks first when it is
-    typed at a terminal.
+    A new query may then use the name from its batch 0. A query that runs under the name is fenced and stops. The
+    written records stay, so a query that starts from the beginning writes its rows again. Asks for confirmation at a
+    terminal.
 
     \b
     Examples:
@@ -82,11 +82,11 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
     from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 
     topic = TOPIC_PREFIX + check_name(name)
-    confirm(f"forget what sink {name} has written, and fence whoever runs it?", yes)
+    confirm(f"delete the progress of sink {name}, and fence the query that runs it?", yes)
     settings = target.settings()
     with target.admin() as admin, Routes(settings) as routes:
         progress = _last(settings, admin, name)
-        # In this order: what a running driver has open is aborted before its record of progress goes.
+        # In this order: the open transaction of a running driver is aborted before its record of progress is deleted.
         Transactional(routes, TRANSACTIONAL_ID_PREFIX + name).init(60_000)
         admin.delete_topic(topic)
     target.done(f"reset {name}: it had written {progress or 'nothing yet'}", {"reset": name, "found": progress})

@@ -31,9 +31,9 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: the server's]")
-@click.option("--replication", type=click.IntRange(min=1), help="Copies, on a Kafka cluster [default: the server's].")
-@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; may be repeated.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions [default: the server's].")
+@click.option("--replication", type=click.IntRange(min=1), help="Replicas, on a Kafka cluster [default: the server's].")
+@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable.")
 @client_command
 def create(
     target: ClusterTarget,
@@ -42,7 +42,7 @@ def create(
     replication: int | None,
     configs: tuple[str, ...],
 ) -> None:
-    """Create topics; returns when they can be written to.
+    """Create topics, and wait until they can be written to.
 
     \b
     Examples:
@@ -53,13 +53,13 @@ def create(
 
     chosen = pairs(configs, "--set")
     wanted = [NewTopic(name, partitions or -1, replication or -1, chosen) for name in names]
-    with target.admin() as admin, _saying_what_was_done("created", names):
+    with target.admin() as admin, _naming_the_successful("created", names):
         admin.create_topics(wanted)
     target.done(f"created {', '.join(names)}", {"created": names})
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @client_command
 def list_topics(target: ClusterTarget, internal: bool) -> None:
     """List the topics.
@@ -73,7 +73,7 @@ def list_topics(target: ClusterTarget, internal: bool) -> None:
         found = admin.topics(internal=internal)
     columns = [Column("topic"), Column("partitions", True), Column("replication", True)]
     rows = ((entry.name, entry.partitions, entry.replication) for entry in found)
-    target.show(found, columns, rows, empty="no topics; `fencepost topic create NAME` makes one")
+    target.show(found, columns, rows, empty="no topics; `fencepost topic create NAME` creates one")
 
 
 @topic.command()
@@ -82,7 +82,7 @@ def list_topics(target: ClusterTarget, internal: bool) -> None:
 def describe(target: ClusterTarget, name: str) -> None:
     """Show a topic's partitions, offsets and configs.
 
-    Of the configs, those that were set; --json has all of them, the defaults too.
+    Shows the configs that were set; --json shows all configs, with the defaults.
 
     \b
     Examples:
@@ -128,7 +128,7 @@ def describe(target: ClusterTarget, name: str) -> None:
 def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
     """Delete topics with all their records.
 
-    Asks first when it is typed at a terminal.
+    Asks for confirmation at a terminal.
 
     \b
     Examples:
@@ -136,17 +136,17 @@ def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
       fencepost topic delete orders payments --yes
     """
     confirm(f"delete {', '.join(names)} with all records?", yes)
-    with target.admin() as admin, _saying_what_was_done("deleted", names):
+    with target.admin() as admin, _naming_the_successful("deleted", names):
         admin.delete_topics(names)
     target.done(f"deleted {', '.join(names)}", {"deleted": names})
 
 
 @topic.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there are afterwards; never fewer.")
-@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config to set; may be repeated.")
-@click.option("--unset", multiple=True, metavar="NAME", help="A config to put back to its default; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Let the server check the change, and change nothing.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="The new number of partitions; only more.")
+@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A config to set; repeatable.")
+@click.option("--unset", multiple=True, metavar="NAME", help="A config to reset to its default; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Let the server check the change without applying it.")
 @client_command
 def alter(
     target: ClusterTarget,
@@ -157,9 +157,9 @@ def alter(
     unset: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Change a topic's configs, or give it more partitions.
+    """Change a topic's configs, or add partitions.
 
-    With more partitions, keys move: records of one key written before and after lie in different partitions.
+    Adding partitions moves keys: later records of a key may go to another partition than the earlier ones.
 
     \b
     Examples:
@@ -179,8 +179,8 @@ def alter(
 
 
 @contextmanager
-def _saying_what_was_done(verb: str, names: tuple[str, ...]) -> Iterator[None]:
-    """One topic that fails does not keep the others from it: the error says which are done all the same."""
+def _naming_the_successful(verb: str, names: tuple[str, ...]) -> Iterator[None]:
+    """Add to an error about some topics the names of the others, for which the call succeeded."""
     try:
         yield
     except ServerError as error:
@@ -191,7 +191,7 @@ def _saying_what_was_done(verb: str, names: tuple[str, ...]) -> Iterator[None]:
 
 
 def _configs(admin: Admin, name: str) -> tuple[ConfigEntry, ...] | None:
-    """The topic's configs, from a server that knows them."""
+    """Return the topic's configs; None from a server without DescribeConfigs."""
     from fencepost.wire.apis import Key
 
     return admin.topic_configs(name) if admin.offers(Key.DESCRIBE_CONFIGS) else None

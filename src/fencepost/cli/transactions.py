@@ -1,4 +1,4 @@
-"""`fencepost transactions`: which are open and for how long, and ending one that holds readers up."""
+"""`fencepost transactions`: the open transactions with their age, and how to abort one that blocks readers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fencepost.errors import ErrorCode, ServerError
 def transactions() -> None:
     """List, describe and abort transactions.
 
-    An open transaction holds readers of committed records back at its first offset, in every partition it has written
-    to, until it ends or its time is over.
+    An open transaction blocks readers of committed records at its first offset, in every partition it has written to,
+    until it ends or times out.
 
     \b
     Examples:
@@ -27,10 +27,10 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
+@click.option("--open", "only_open", is_flag=True, help="Only ids with an open transaction.")
 @client_command
 def list_transactions(target: ClusterTarget, only_open: bool) -> None:
-    """List the transactional ids, and for how long one is open.
+    """List transactional ids and how long each is open.
 
     \b
     Examples:
@@ -64,9 +64,9 @@ def describe(target: ClusterTarget, name: str) -> None:
         return
     at = f"{described.coordinator.host}:{described.coordinator.port}"
     who = f"pid {described.pid}, epoch {described.epoch}"
-    click.echo(f"transactional id {name}: {described.state}, {who}, kept by {at}")
+    click.echo(f"transactional id {name}: {described.state}, {who}, coordinator {at}")
     if described.started_ms is not None:
-        limit = f"aborted after {described.timeout_ms / 1000:g} s"
+        limit = f"times out after {described.timeout_ms / 1000:g} s"
         click.echo(f"open since {when(described.started_ms)}, {age(described.started_ms)} ago; {limit}")
     rows = ((partition.topic, partition.partition) for partition in described.partitions)
     show_table([Column("topic"), Column("partition", True)], rows, empty="no partitions")
@@ -74,17 +74,17 @@ def describe(target: ClusterTarget, name: str) -> None:
 
 @transactions.command()
 @click.argument("name", required=False)
-@click.option("--hanging", metavar="TOPIC", help="Instead of NAME: end what hangs in this topic …")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="… in this partition …")
-@click.option("--pid", type=click.IntRange(min=0), help="… of this producer.")
+@click.option("--hanging", metavar="TOPIC", help="Instead of NAME: abort the hanging transaction in this topic,")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="in this partition,")
+@click.option("--pid", type=click.IntRange(min=0), help="of this producer id.")
 @client_command
 def abort(
     target: ClusterTarget, *, name: str | None, hanging: str | None, partition: int | None, pid: int | None
 ) -> None:
     """Abort the open transaction of NAME, and fence its producer.
 
-    A transaction that hangs, open in a partition (`fencepost producers`) and not known to its coordinator, is ended
-    with --hanging, --partition and --pid.
+    A hanging transaction is open in a partition (`fencepost producers` shows it) but unknown to its coordinator. Abort
+    it with --hanging, --partition and --pid.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def abort(
 
 
 def age(started_ms: int | None) -> str | None:
-    """How long ago, by this machine's clock."""
+    """Return the time since `started_ms`, by this machine's clock."""
     if started_ms is None:
         return None
     seconds = max(0.0, time.time() - started_ms / 1000)

@@ -71,7 +71,7 @@ def test_an_ephemeral_server_has_no_data_directory_and_says_so(served: list[Serv
 def test_a_directory_to_keep_is_refused_for_one_that_keeps_nothing(served: list[ServerConfig], tmp_path: Path) -> None:
     refused = serve("--ephemeral", "-X", f"data={tmp_path}")
     assert refused.exit_code == 2
-    assert "-X data and --ephemeral exclude each other" in refused.stderr
+    assert "-X data and --ephemeral cannot be combined" in refused.stderr
     assert served == []
 
 
