@@ -1,6 +1,6 @@
 """fencepost: partitioned logs written exactly once, with one writer per partition, on Kafka's wire protocol.
 
-The public names load on first use, so that `import fencepost` costs next to nothing.
+The public names load on first use, so that `import fencepost` is fast.
 """
 
 from __future__ import annotations

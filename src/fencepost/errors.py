@@ -1,8 +1,8 @@
 """Kafka's error codes in one table, and the exceptions that users catch.
 
-Every exception says what to do next: `code` is Kafka's code where there is one, `retriable` whether the same call may
-succeed later, `fatal` whether this object is finished. A failed send also says whether the record is in the log
-(`persisted`: "yes", "no" or "unknown").
+Every exception tells the caller what to do next: `code` is Kafka's code, if there is one; `retriable` says whether the
+same call may succeed later; `fatal` says that the producer or reader is unusable. A failed send also says whether the
+record is in the log (`persisted`: "yes", "no" or "unknown").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Persisted: TypeAlias = Literal["yes", "no", "unknown"]
 
 
 class ErrorCode(IntEnum):
-    """Kafka's codes by Kafka's names; `retriable` is Kafka's word on each."""
+    """Kafka's codes by Kafka's names; `retriable` is as Kafka defines it."""
 
     retriable: bool
 
@@ -27,7 +27,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member for a number from the wire; one we do not know is UNKNOWN_SERVER_ERROR."""
+        """Return the member for a number from the wire; UNKNOWN_SERVER_ERROR for an unknown number."""
         return cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
     UNKNOWN_SERVER_ERROR = -1, False
@@ -175,14 +175,14 @@ LEADER_MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The partition has another leader than the one that was asked, or none yet: ask for metadata, and then that one."""
+"""The broker is not the partition's leader, or there is no leader yet: refresh the metadata and ask the new leader."""
 
 LEADER_IN_DOUBT: Final = LEADER_MOVED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 }
-"""So, or the broker that was asked does not know the partition, or cannot get at it."""
+"""As LEADER_MOVED; or the broker does not know the partition, or cannot access it."""
 
 
 class FencepostError(Exception):
@@ -194,7 +194,7 @@ class FencepostError(Exception):
 
     @property
     def reason(self) -> str:
-        """The words alone, without the code's name."""
+        """The message without the code's name."""
         return str(self)
 
 
@@ -207,7 +207,7 @@ class ServerError(FencepostError):
         self.retriable = code.retriable
         self.message = message
         self.failed: tuple[str, ...] = ()
-        """Of a call about several things: the names of those that failed. The others are done."""
+        """If the call was about several things: the names of those that failed. For the others it succeeded."""
 
     @property
     def reason(self) -> str:
@@ -215,7 +215,7 @@ class ServerError(FencepostError):
 
 
 class CorruptBatch(FencepostError):
-    """Bytes that are no valid record batch: a wrong length, checksum, count or codec."""
+    """Bytes that are not a valid record batch: a wrong length, checksum, count or codec."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
@@ -227,52 +227,52 @@ class UnsupportedFormat(FencepostError):
 
 
 class Malformed(FencepostError):
-    """Bytes that are no valid message of the protocol; whoever sent them is at fault."""
+    """Bytes that are not a valid protocol message; the sender is at fault."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class StorageError(FencepostError):
-    """The disk refused: full, broken, or failed at a sync."""
+    """A disk error: the disk is full or broken, or a sync failed."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
 
 
 class DataDirectoryError(FencepostError):
-    """The data directory cannot be used: in use, of a newer format, not readable."""
+    """An unusable data directory: in use, of a newer format, or not readable."""
 
     fatal = True
 
 
 class Unreachable(FencepostError):
-    """No server answered at the given addresses."""
+    """None of the given addresses answered."""
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
 
 
 class TlsRefused(Unreachable):
-    """TLS came to no agreement: one side does not trust the other's certificate, or does not speak TLS at all."""
+    """A failed TLS handshake: one side does not trust the other's certificate, or does not speak TLS."""
 
     retriable = False
 
 
 class TimedOut(FencepostError):
-    """The answer did not come in time; whether the call took effect is not known."""
+    """No response in time; it is unknown whether the call took effect."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
 
 
 class ConfigError(FencepostError):
-    """A setting that does not exist or has no such value; the message names both."""
+    """An unknown setting, or an invalid value; the message names both."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class SendFailed(FencepostError):
-    """Records that were not acknowledged. `persisted` says whether they are in the log all the same."""
+    """Records that were not acknowledged. `persisted` says whether they are in the log nevertheless."""
 
     def __init__(
         self,
@@ -295,11 +295,11 @@ class SendFailed(FencepostError):
         self.topic = topic
         self.partition = partition
         self.count = count
-        """How many records share this fate: those of one batch."""
+        """The number of records that failed together: those of one batch."""
 
 
 class NotOwned(SendFailed):
-    """A record whose key belongs to a partition that its producer does not own, while it owns others of the topic."""
+    """A record whose key belongs to a partition that the producer does not own, while it owns others of the topic."""
 
     def __init__(self, topic: str, partition: int | None, owned: Iterable[int], count: int) -> None:
         mine = sorted(owned)
@@ -322,20 +322,20 @@ class Expired(SendFailed):
 
 
 class Fenced(SendFailed):
-    """Another one took over: a newer epoch of the name, or a newer owner. Final: a fenced writer stops."""
+    """Another writer took over: a newer epoch of the name, or a newer owner. Final: a fenced writer must stop."""
 
     fatal = True
 
 
 class Undelivered(FencepostError):
-    """Records that failed since the last flush, and that nobody has looked at: no ticket asked, no hook given."""
+    """Records that failed since the last flush and that no ticket and no `on_error` has reported to the caller."""
 
     def __init__(self, count: int, causes: tuple[FencepostError, ...]) -> None:
         first = f"; first: {causes[0]}" if causes else ""
         super().__init__(f"{count} record{'s' if count != 1 else ''} not delivered{first}")
         self.count = count
         self.causes = causes
-        """The first few, in the order in which they happened."""
+        """The first few errors, in the order in which they happened."""
 
 
 class BufferFull(FencepostError):
@@ -343,16 +343,16 @@ class BufferFull(FencepostError):
 
     retriable = True
     accepted: Any = None
-    """Where a table did not fit as a whole: the ticket of those of its rows that did."""
+    """If only part of a table fitted: the ticket of the rows that did."""
 
 
 class RecordTooLarge(FencepostError):
-    """One record alone is larger than a request may be."""
+    """A single record that exceeds the maximum request size."""
 
     code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class Closed(FencepostError):
-    """The producer or reader was closed before."""
+    """A call on a producer or reader that is closed."""
 
     fatal = True

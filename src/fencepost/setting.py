@@ -1,4 +1,4 @@
-"""Settings that explain themselves: a dataclass field with its one-line meaning, and the list that `help` shows."""
+"""Self-documenting settings: dataclass fields with a one-line meaning, and the list of them that `help` shows."""
 
 from __future__ import annotations
 

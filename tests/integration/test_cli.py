@@ -147,7 +147,7 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, 
     shown, _, todo = run("doctor").stdout.partition("\nTo do:\n")
     assert re.search(r"^pyspark +absent +not installed", shown, re.MULTILINE)
     assert re.search(r"^uvloop +slow ", shown, re.MULTILINE)
-    assert re.search(r"^kernel +slow +the Python twin", shown, re.MULTILINE)
+    assert re.search(r"^kernel +slow +pure Python", shown, re.MULTILINE)
     assert re.search(r"^java +absent ", shown, re.MULTILINE)
     assert [line.split(":")[0].strip() for line in todo.splitlines()] == ["kernel", "uvloop", "pyspark", "java"]
     assert "pip install 'fencepost[spark]'" in todo

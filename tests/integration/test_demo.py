@@ -45,7 +45,7 @@ def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path
     assert re.search(
         r"^Exactly once, through 1 kill and a take-over: lost 0, doubled 0, [\d,]+ fenced", done.stdout, re.MULTILINE
     )
-    assert "To try next:" in done.stdout
+    assert "Next steps:" in done.stdout
     assert_picture(tmp_path / "fencepost-demo.svg", "server killed", "A stopped", "B takes over", "A wakes up")
 
 

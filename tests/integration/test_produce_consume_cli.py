@@ -86,11 +86,11 @@ def test_a_group_goes_on_where_it_stopped(shell: Shell, name: str) -> None:
 
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, name: str) -> None:
     assert "no separator ':' between key and value" in shell("produce", name, "-k", ":", stdin="novalue\n", code=1)
-    assert "--key-separator cannot be empty" in shell("produce", name, "-k", "", stdin="a\n", code=2)
-    assert "--json and --format exclude" in shell("consume", name, "--json", "-f", "%k", code=2)
+    assert "--key-separator must not be empty" in shell("produce", name, "-k", "", stdin="a\n", code=2)
+    assert "--json and --format cannot" in shell("consume", name, "--json", "-f", "%k", code=2)
     assert "line 1" in shell("produce", name, "--format", "json", stdin="{not json\n", code=1)
     assert "NAME=VALUE" in shell("produce", name, "-H", "x", stdin="a\n", code=2)
-    assert "no place" in shell("consume", name, "-s", "yesterday", code=2)
+    assert "not a place" in shell("consume", name, "-s", "yesterday", code=2)
     assert "there is no topic" in shell("consume", f"{name}-missing", code=1)
 
 
@@ -177,7 +177,7 @@ def test_a_closed_standard_input_is_said_in_one_line(shell: Shell, name: str) ->
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("fencepost: standard input is closed: name files")
+    assert done.stderr.startswith("fencepost: standard input is closed; name files")
 
 
 def test_whoever_reads_the_output_may_stop_reading(shell: Shell, name: str) -> None:

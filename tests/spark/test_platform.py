@@ -130,7 +130,7 @@ def test_skipped(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> N
 
 def test_retried(spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`Sink`: a task that fails once while it publishes"""
-    from fencepost.spark import publish_jobs as publishing
+    from fencepost.spark import publish as publishing
 
     create(ours, name)
     marker = tmp_path / "failed"

@@ -82,5 +82,5 @@ def test_executors_without_the_package_are_found(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
     found = fencepost.spark.check(spark, ours)
     assert findings(found)["executors"] is False
-    assert "cannot be loaded there" in str(found)
+    assert "cannot load fencepost there" in str(found)
     assert "No module named 'fencepost'" in str(found)

@@ -48,8 +48,8 @@ def copy(
 
     The target may be on another cluster; a topic without HOST:PORT is on --servers. Each partition goes to the
     partition of the same number; keys, headers, timestamps and compression stay as they are. A missing target topic is
-    created with the source's partitions. The position is committed together with the records, in the target's cluster,
-    so a copy that was killed resumes where it stopped.
+    created with the source's partitions and configs. The position is committed together with the records, in the
+    target's cluster, so a copy that was killed resumes where it stopped.
 
     \b
     Examples:

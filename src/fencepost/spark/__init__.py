@@ -4,15 +4,15 @@
     sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
     fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
 
-`core/micro_batch.py` decides everything, and its tests need no JVM. `client/transactions/` carries the steps out
-against a cluster. The modules here are those that know Spark, one question per file:
+`core/micro_batch.py` decides the steps of a micro-batch, and its tests need no JVM. `client/transactions/` carries the
+steps out against a cluster. Only the modules here know Spark:
 
-    source.py, source_options.py     Spark's data source, and its options
-    offsets.py, arrow.py             which offsets a micro-batch covers; record batches as Spark's columns
+    source.py, source_options.py     the data source, and its options
+    offsets.py, arrow.py             the offsets of a micro-batch; record batches as Spark's columns
     sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
-    origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink takes
-    freeze.py, publish_jobs.py       rows into record batches; publish them from the driver or from tasks
-    readiness.py, permissions.py     is everything in place, everywhere; what a sink must be allowed to do
+    origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
+    freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
+    readiness.py, permissions.py     checks before a job; the permissions that a sink needs
     tuning.py, workers.py, java.py   Spark's settings, its workers' Python, its Java
 """
 

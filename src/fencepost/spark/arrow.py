@@ -22,10 +22,10 @@ COLUMNS: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Those of Spark's Kafka source, with their types as Spark writes them."""
+"""The columns of Spark's Kafka source, with Spark's names of their types."""
 _ROWS: Final = 50_000
 _BYTES: Final = 16 << 20
-"""An Arrow batch is handed to Spark when it has so many of either."""
+"""An Arrow batch goes to Spark when it reaches either limit."""
 
 
 def schema(*, headers: bool) -> str:
@@ -33,7 +33,7 @@ def schema(*, headers: bool) -> str:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """What Spark's Python runner compares with, to the last flag: everything nullable, times in microseconds UTC."""
+    """Return the schema that Spark's Python runner expects, flag by flag: all nullable, times in microseconds UTC."""
     import pyarrow as pa
 
     kinds = {
@@ -50,7 +50,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def rows(wanted: Range, fetched: Iterable[list[FetchedBatch]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of the records of the range, decoded and checked."""
+    """Decode and check the records of the range, and yield these columns of them."""
     target = arrow_schema(columns)
     decoder = ColumnDecoder(headers="headers" in columns)
     for batches in fetched:

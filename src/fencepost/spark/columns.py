@@ -1,15 +1,15 @@
-"""A DataFrame's columns, as the sink takes them: those of Spark's Kafka sink.
+"""The DataFrame columns that the sink accepts: those of Spark's Kafka sink.
 
 | column    | type                                       |                                             |
 |-----------|--------------------------------------------|---------------------------------------------|
-| value     | binary or string                           | must be there                               |
+| value     | binary or string                           | required                                    |
 | key       | binary or string                           |                                             |
 | headers   | array of structs (key string, value binary)|                                             |
-| topic     | string                                     | heeded if the sink itself has no topic      |
+| topic     | string                                     | used if the sink itself has no topic        |
 | partition | int                                        | null: by the key                            |
-| timestamp | timestamp                                  | heeded with keep_timestamps                 |
+| timestamp | timestamp                                  | used with keep_timestamps                   |
 
-Names are compared without regard to case, as Spark does; other columns are left alone.
+Names are case-insensitive, as in Spark; other columns are ignored.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONNECT: Final = (
-    "Spark Connect is not supported yet: its foreachBatch runs in another process, which does not know the query. Use "
-    "a classic session (SparkSession.builder.master(…))"
+    "Spark Connect is not supported yet: it runs foreachBatch in another process, which does not know the query. Use a "
+    "classic session (SparkSession.builder.master(…))"
 )
 
 
 def refuse_connect(given: Any) -> None:
-    """`given`: a DataFrame or a session, whichever is at hand."""
+    """Raise ConfigError if `given`, a DataFrame or a session, belongs to Spark Connect."""
     if type(given).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(CONNECT)
 
 
 def partitions_of(df: DataFrame) -> int | None:
-    """How many partitions a micro-batch has, as foreachBatch hands it over; None for a plan that would have to be made,
-    or even run, to know."""
+    """Return the number of partitions of a micro-batch in foreachBatch; None if Spark would first have to plan or run
+    the query."""
     plan = df._jdf.queryExecution().logical()
     if plan.getClass().getSimpleName() != "LogicalRDD":
         return None
@@ -43,15 +43,15 @@ def partitions_of(df: DataFrame) -> int | None:
 
 
 def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> DataFrame:
-    """Only what the sink heeds, in the types that the kernel takes."""
-    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+    """Select the columns that the sink uses, in the types that the kernel accepts."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     fields = {field.name.lower(): field for field in df.schema.fields}
     if "value" not in fields:
-        raise ConfigError(f"the DataFrame has no column value, only {', '.join(df.columns)}")
+        raise ConfigError(f"the DataFrame has no column `value`; its columns are {', '.join(df.columns)}")
     chosen = []
     for name in ("key", "value"):
-        if name in fields:  # a column of nulls for a key that is not there would cost as much as one that is
+        if name in fields:  # no column of nulls for a missing key: it would cost as much as real keys
             _expect(fields[name], "binary", "string")
             chosen.append(F.col(fields[name].name).cast("binary").alias(name))
     if "headers" in fields:
@@ -65,7 +65,7 @@ def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> Da
         chosen.append(F.col(fields["topic"].name).alias("topic"))
     if keep_timestamps:
         if "timestamp" not in fields:
-            raise ConfigError("keep_timestamps needs a column timestamp, and the DataFrame has none")
+            raise ConfigError("keep_timestamps needs a column `timestamp`, and the DataFrame has none")
         _expect(fields["timestamp"], "timestamp")
         chosen.append(F.col(fields["timestamp"].name).alias("timestamp"))
     return df.select(*chosen)
@@ -74,4 +74,4 @@ def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> Da
 def _expect(field: Any, *kinds: str) -> None:
     found = field.dataType.simpleString()
     if found not in kinds:
-        raise ConfigError(f"column {field.name} is of type {found}; it must be {' or '.join(kinds)}")
+        raise ConfigError(f"column {field.name} must be {' or '.join(kinds)}, not {found}; cast it")

@@ -1,14 +1,13 @@
-"""Topic to topic, partition to partition, exactly once, without decoding (PIPE-3).
+"""Exactly-once copy of a topic, partition to partition, without decoding (PIPE-3).
 
-Copy is frozen by nature: one task per source partition, and an immutable range of offsets. So there is no freeze and no
-shuffle; otherwise it is the same protocol as the sink's, one transaction per round. Where it goes on is part of the
-progress record, in the same transaction as the data: nothing is kept beside the target, and a copy that was killed goes
-on wherever it is started again.
+Each task copies an immutable range of offsets of one source partition, so a copy needs no freeze and no shuffle.
+Otherwise it follows the sink's protocol, with one transaction per round. The progress record holds the position and is
+committed in the same transaction as the data. So a copy stores nothing outside the target cluster, and a killed copy
+can resume on any machine.
 
-Whole record batches are handed over as they are, with a new stamp (offset, pid, epoch, sequence, transactional bit,
-checksum). Decoded and encoded again are only those that cannot be taken whole: a range that starts or ends inside, a
-compacted batch (its count is not its range of offsets), LogAppendTime or a delete horizon in its attributes, one larger
-than the target takes.
+Record batches are copied whole, with a new stamp (offset, pid, epoch, sequence, transactional bit, checksum). A batch
+is decoded and encoded again only if the range starts or ends inside it, if it was compacted (its count is not its range
+of offsets), if its attributes say LogAppendTime or a delete horizon, or if it is larger than the target accepts.
 """
 
 from __future__ import annotations
@@ -43,30 +42,30 @@ if TYPE_CHECKING:
 
 OFFSETS_PER_ROUND: Final = 4_000_000
 _FETCH_BYTES: Final = 2 << 20
-"""Small enough to be in a cache still when it is sent on, and for the kernel to keep its memory for the next one."""
+"""Small enough to stay in the CPU's cache until it is sent on, and for the kernel to reuse its memory."""
 _LONGEST_NAME: Final = 200
 _CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
-"""What a topic is told about its place in its cluster, not about its records."""
+"""Configs that belong to a topic's cluster, not to its records: they are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one transaction has copied."""
+    """The result of one transaction."""
 
     number: int
     records: int
     bytes: int
     whole: int
-    """Record batches handed over undecoded, of …"""
+    """Record batches that were copied without decoding, of all `batches`."""
     batches: int
     lag: int
-    """Offsets that were still to be copied when it ended."""
+    """Offsets left to copy when the round ended."""
     seconds: float
 
 
 @dataclass
-class Plan:
-    """The ranges of one round; what came of them is known once it is published."""
+class CopyPlan:
+    """The ranges of one round, and what was copied of them."""
 
     ranges: list[Range]
     position: str
@@ -75,7 +74,7 @@ class Plan:
 
 
 class Copy:
-    """One source topic to one target topic. `rounds` copies what is there, or with `follow` what comes, too."""
+    """A copy of one source topic to one target topic. `rounds` copies all records, with `follow` also new ones."""
 
     def __init__(
         self,
@@ -109,24 +108,24 @@ class Copy:
             on_step=on_step,
         )
         self.position: dict[int, int] | None = None
-        """Where it goes on, as far as this process knows."""
+        """The next offsets to copy; None until the first round."""
         self.max_bytes = 0
         self.compacted = False
-        """The source may lose records in the midst of its log while it is copied."""
+        """Compaction may delete records in the middle of the source's log while it is copied."""
 
     def close(self) -> None:
         self.admin.close()
         self.runner.close()
 
     def prepare(self) -> None:
-        """Makes the target like the source, if it is not there; refuses one that has too few partitions."""
+        """Create a missing target with the source's partitions and configs; reject a target with fewer partitions."""
         admin = self.runner.admin
         source = self.admin.describe_topic(self.topic)
         if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic) and source.topic_id in (
             None,
-            self._id_of_target(),  # clusters that were set up from one recipe may share even their id
+            self._id_of_target(),  # clusters that were set up from one image may share their cluster id
         ):
-            raise ConfigError("source and target are the same topic")
+            raise ConfigError("source and target are the same topic; name another target")
         partitions = len(source.partitions)
         known = self.admin.topic_configs(self.topic)
         configs = {
@@ -139,15 +138,14 @@ class Copy:
         target = describe(admin, self.target_topic)
         if target.partitions < partitions:
             raise ConfigError(
-                f"{self.topic} has {partitions} partitions, the target {self.target_topic} only {target.partitions}: a "
-                "copy goes from partition to partition"
+                f"{self.topic} has {partitions} partitions, the target {self.target_topic} only {target.partitions}: "
+                "add partitions to the target"
             )
         self.max_bytes = target.max_bytes
-
         if self.compacted and self._speculates():
             raise ConfigError(
-                f"{self.topic} is compacted, and this Spark runs tasks twice (spark.speculation): a second attempt "
-                "cannot go on where the first is. Copy it with spark.speculation=false"
+                f"{self.topic} is compacted, and spark.speculation runs tasks twice: a second attempt cannot resume "
+                "behind the first. Set spark.speculation=false"
             )
 
     def _speculates(self) -> bool:
@@ -162,12 +160,12 @@ class Copy:
             return None
 
     def _what(self) -> str:
-        """What is copied where. With the topics' ids: a position in one that was made anew means nothing."""
+        """Describe source and target, with the topics' ids: a position is void if a topic was recreated."""
         source, target = self.admin.describe_topic(self.topic), self.runner.admin.describe_topic(self.target_topic)
         return f"copy of {self.topic} ({source.topic_id}) of {self._cluster} to {self.target_topic} ({target.topic_id})"
 
     def latest(self) -> dict[int, int]:
-        """The source's last stable offsets."""
+        """Return the source's last stable offsets."""
         found = self.admin.offsets(self.topic, LATEST, read_committed=True)
         return {partition: at.offset for partition, at in found.items()}
 
@@ -177,7 +175,7 @@ class Copy:
         return sum(max(0, at - position.get(partition, 0)) for partition, at in goal.items())
 
     def rounds(self, *, follow: bool = False, pause: float = 0.5) -> Iterator[Round]:
-        """Copies up to the end that the source has now; with `follow`, on and on."""
+        """Copy up to the source's present end; with `follow`, never stop."""
         self.prepare()
         goal = None if follow else self.latest()
         while True:
@@ -193,31 +191,30 @@ class Copy:
     def _round(self, upto: Mapping[int, int]) -> Round:
         began = time.monotonic()
         work = _CopyRound(self, upto)
-        query = self._what()  # every time: a copy that follows outlives topics
+        query = self._what()  # in every round: topics may be recreated while a copy follows
         try:
             outcome = self.runner.carry_out(work, query, None)
         except SinkNameInUse as error:
             if error.found is None:
                 raise
             raise SinkNameInUse(
-                f"the name {self.name!r} belongs to a {error.found.query}; this is a {query}. Was a topic made "
-                "anew? Copy under another name, or with adopt=True (--adopt), which takes the name over and begins at "
-                "the beginning",
+                f"the name {self.name!r} belongs to a {error.found.query}; this is a {query}. Was a topic recreated? "
+                "Use another name, or adopt=True (--adopt), which takes the name over and starts from the beginning",
                 error.found,
             ) from error
-        plan: Plan = outcome.manifest
+        plan: CopyPlan = outcome.manifest
         self.position = {int(partition): at for partition, at in json.loads(plan.position).items()}
         records, size, whole, batches = (
             sum(column) for column in zip((0, 0, 0, 0), *plan.copied.values(), strict=True)
         )
         return Round(outcome.batch, records, size, whole, batches, self.lag(upto), time.monotonic() - began)
 
-    def plan(self, stored: str, upto: Mapping[int, int]) -> Plan:
-        """From where the progress record says, up to `upto`, but no more than fits one round."""
+    def plan(self, stored: str, upto: Mapping[int, int]) -> CopyPlan:
+        """Plan a round: from the position of the progress record up to `upto`, within the limit of a round."""
         known = {int(partition): at for partition, at in json.loads(stored).items()} if stored else {}
         earliest = {p: at.offset for p, at in self.admin.offsets(self.topic, EARLIEST).items()}
         if any(at > upto.get(partition, at) for partition, at in known.items()):
-            upto = self.latest()  # the one before this has copied on since it was asked
+            upto = self.latest()  # the previous copy went on after `upto` was read
         begin = {partition: known.get(partition, earliest[partition]) for partition in upto}
         if self._adopt and self.position is None:
             begin = {partition: min(max(at, earliest[partition]), upto[partition]) for partition, at in begin.items()}
@@ -226,24 +223,26 @@ class Copy:
         start = {self.topic: begin}
         stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
         reached = offsets.limited(start, stop, self.offsets_per_round)
-        return Plan(offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()}))
+        return CopyPlan(
+            offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
+        )
 
     def _check(self, known: Mapping[int, int], earliest: Mapping[int, int], upto: Mapping[int, int]) -> None:
-        """Raises DataLost unless what is to be copied next is there, or will be."""
+        """Raise DataLost if the next offsets are deleted, or beyond the end of the log."""
         for partition, at in known.items():
             if at < earliest.get(partition, at):
-                why = f"the log starts at {earliest[partition]} now: retention was faster"
+                why = f"the log starts at {earliest[partition]} now: retention deleted the records before"
             elif at > upto.get(partition, at):
-                why = f"the log ends at {upto[partition]}: was the topic made anew?"
+                why = f"the log ends at {upto[partition]}: was the topic recreated?"
             else:
                 continue
             raise DataLost(
-                f"{self.topic}-{partition} is copied up to offset {at}, but {why}. adopt=True (--adopt) goes on with "
-                "what is there"
+                f"{self.topic}-{partition} is copied up to offset {at}, but {why}. adopt=True (--adopt) continues with "
+                "the records that are left"
             )
 
     def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
-        """One task per range, on Spark."""
+        """Copy the ranges, each in one Spark task."""
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
         found: list[Any] = self._spark.sparkContext.parallelize(ranges, len(ranges)).map(task).collect()
         return found
@@ -255,21 +254,21 @@ class _CopyRound(MicroBatch):
         self._copy = copy
         self._upto = upto
 
-    def freeze(self, position: str) -> Plan:
+    def freeze(self, position: str) -> CopyPlan:
         return self._copy.plan(position, self._upto)
 
-    def publish(self, transaction: SharedTransaction, manifest: Plan) -> None:
+    def publish(self, transaction: SharedTransaction, manifest: CopyPlan) -> None:
         if not manifest.ranges:
             return
         for partition, last, records, size, whole, batches in self._copy.carry(transaction, manifest.ranges):
             if last != records - 1:
                 raise ServerError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"{self._copy.target_topic}-{partition}: {records} records copied, but sequence {last} is the last",
+                    f"{self._copy.target_topic}-{partition}: {records} records copied, but the last sequence is {last}",
                 )
             manifest.copied[partition] = (records, size, whole, batches)
 
-    def records(self, manifest: Plan) -> Mapping[TopicPartition, int]:
+    def records(self, manifest: CopyPlan) -> Mapping[TopicPartition, int]:
         return {
             TopicPartition(self._copy.target_topic, wanted.partition): manifest.copied.get(
                 wanted.partition, (0, 0, 0, 0)
@@ -279,7 +278,7 @@ class _CopyRound(MicroBatch):
 
 
 def _name_of(text: str) -> str:
-    """As a name of a sink may be; two that are cut are still two."""
+    """Turn `text` into a valid sink name. A hash keeps names apart that had to be shortened."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", text)
     if len(name) <= _LONGEST_NAME:
         return name
@@ -287,13 +286,13 @@ def _name_of(text: str) -> str:
 
 
 def _refuse_second_attempt(wanted: Range) -> None:
-    """A second attempt goes on behind what the first has written, by the number of records. That is the same place only
-    while the range holds the same records, and a compacted topic may lose some in between."""
+    """Reject second attempts of a task. A second attempt resumes after the number of records that the first has
+    written, which is wrong if compaction has deleted some of them in between."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise FencepostError(f"{wanted} is of a compacted topic: the round is copied anew, and not by a second attempt")
+        raise FencepostError(f"{wanted} is of a compacted topic: no second attempt; the whole round is copied again")
 
 
 def _task(
@@ -305,7 +304,8 @@ def _task(
     *,
     compacted: bool = False,
 ) -> Callable[[Range], tuple[int, int, int, int, int, int]]:
-    """The function that Spark maps over the ranges: partition, last sequence, records, bytes, whole, batches."""
+    """Return the function that Spark maps over the ranges. It returns (partition, last sequence, records, bytes, whole
+    batches, batches)."""
 
     def task(wanted: Range) -> tuple[int, int, int, int, int, int]:
         if compacted:
@@ -331,8 +331,7 @@ def _task(
 
 
 def _whole(batch: FetchedBatch, wanted: Range, max_bytes: int) -> memoryview | None:
-    """The batch as a producer would send it, in the memory that it was fetched into; None if it has to be taken
-    apart."""
+    """Return the batch as a producer would send it, changed in place; None if it must be decoded."""
     header = batch.header
     if (
         header.base_offset < wanted.start
@@ -343,14 +342,14 @@ def _whole(batch: FetchedBatch, wanted: Range, max_bytes: int) -> memoryview | N
         or header.size > max_bytes
     ):
         return None
-    check_batch(batch.data)  # before it gets a new checksum, which would hide the damage
+    check_batch(batch.data)  # first: a new checksum would hide damage
     stamp_offset(batch.data, 0, -1)
     return batch.data
 
 
 def _encoded_again(batch: FetchedBatch, wanted: Range, max_bytes: int) -> Iterable[bytearray]:
-    """The records of the range, in the codec they had. The same range always comes out as the same bytes, so that a
-    second attempt repeats the first."""
+    """Encode the records of the range again, with the same codec. The result is deterministic, so that a second attempt
+    repeats the first."""
     codec = batch.header.codec
     builder = BatchBuilder()
     for record in decode_batch(batch.data):
@@ -366,7 +365,7 @@ def _encoded_again(batch: FetchedBatch, wanted: Range, max_bytes: int) -> Iterab
 
 
 def _size(record: Any) -> int:
-    """No less than the record takes, encoded."""
+    """Return an upper bound of the record's encoded size."""
     headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers + 40
 
@@ -374,10 +373,10 @@ def _size(record: Any) -> int:
 def _built(builder: BatchBuilder, codec: int, max_bytes: int, wanted: Range) -> bytearray:
     built = builder.build(codec)
     if len(built) > max_bytes:
-        built = builder.build(0)  # what cannot be compressed grows by it, and may fit as it is
+        built = builder.build(0)  # incompressible data grows when compressed, and may fit without
     if len(built) > max_bytes:
         raise RecordTooLarge(
-            f"{wanted}: a record of {len(built)} bytes is more than the target takes ({max_bytes}): raise its "
+            f"{wanted}: a batch of one record has {len(built)} bytes, and the target accepts {max_bytes}: raise its "
             "max.message.bytes"
         )
     return built

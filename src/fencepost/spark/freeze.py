@@ -1,14 +1,14 @@
-"""Rows become record batches, once and for all: the content of a micro-batch is fixed before any of it is published.
+"""Freezing: the rows of a micro-batch are encoded into record batches once, before any of them is published.
 
-Spark retries and re-runs tasks without telling anyone, and recomputed rows may come out otherwise. So the rows are
-partitioned and encoded in one pass, the encoded batches stay in Spark's storage, and the driver collects the
-*manifest*: for every target partition the ordered list of (map partition, number, records, size, checksum). Whoever
-publishes compares each batch with it first; a difference is `Poisoned`, never a write.
+Spark retries and re-runs tasks silently, and recomputed rows may differ. So one pass partitions and encodes the rows,
+Spark's storage keeps the encoded batches, and the driver collects the *manifest*: for every target partition the
+ordered list of (map partition, number, records, size, checksum). Before a batch is published it is compared with the
+manifest; a difference raises `Poisoned`.
 
-Within a map partition rows keep their order, and the batches of a target partition are published in the order (map
-partition, number): records of one key stay in the order of the DataFrame.
+Rows keep their order within a map partition, and the batches of a target partition are published in the order (map
+partition, number). So records of one key stay in the order of the DataFrame.
 
-Runs on executors, on Arrow columns; per record only the kernel does anything. A row that can never be written (too
+This runs on executors, on Arrow columns; only the kernel looks at single records. A row that can never be written (too
 large for its topic, no such topic or partition, no key on a compacted topic) fails the batch, or goes to the
 `dead_letter` topic in the same transaction, with the reason in its headers.
 """
@@ -35,58 +35,58 @@ SCHEMA: Final = (
     "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint, "
     "small boolean, inline binary, payload binary"
 )
-"""`inline` is the batch of a task that had little, `payload` that of one that had much: only the first is collected
-with the manifest, and a column that is not asked for is not read from Spark's storage."""
+"""`payload` is the encoded batch; `inline` is a copy of it if the task's output is small. Only `inline` is collected
+with the manifest, because Spark's storage does not read columns that a query does not select."""
 MANIFEST_COLUMNS: Final = (
     *("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small", "inline"),
 )
 
 UNASKED: Final = -1
-"""The partition of a line of the manifest that only names a topic."""
+"""The partition in a manifest row that only names a topic."""
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
 TIMESTAMP_HEADER: Final = "fencepost.timestamp"
-"""The time that the row would have had, in milliseconds since 1970; the dead letter has the time of writing."""
+"""The row's own time, in milliseconds since 1970; the dead letter itself has the time of writing."""
 NO_TIME: Final = -1
-"""Milliseconds: what Kafka writes where a record has no time."""
+"""Kafka's timestamp for "none"."""
 
 ChoosePartitions: TypeAlias = "Callable[[pa.RecordBatch, int], pa.Array]"
-"""Rows and the number of partitions in, a partition (int32) for each row out; null leaves the choice to the sink."""
+"""Maps rows and the number of partitions to a partition (int32) per row; null leaves the choice to the sink."""
 
 
 class Unwritable(FencepostError):
-    """A row that can never be written, and no `dead_letter` to put it in."""
+    """A row that can never be written, in a sink without a `dead_letter` topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How rows become batches; travels to the executors."""
+    """The settings for encoding rows; pickled to the executors."""
 
     targets: Mapping[str, Target]
     topic: str | None
-    """Where rows go that name no topic."""
+    """The topic of rows that name none."""
     codec: int
     level: int | None
     batch_bytes: int
     small_bytes: int
-    """A task whose batches are no more than this together sends them along to the driver."""
+    """A task whose batches together are not larger sends them to the driver."""
     dead_letter: str | None
     choose: ChoosePartitions | None
     map_partitions: int | None = None
-    """How many tasks freeze the rows, where that is known beforehand."""
+    """The number of freezing tasks, if it is known beforehand."""
     absent: frozenset[str] | None = None
-    """Names that were asked for and are no topics. A row that names neither one of them nor a target is reported, and
-    the driver asks and freezes again; None: such a row can never be written."""
+    """Names that are known not to be topics. A row that names neither one of them nor a target is reported; the driver
+    then looks the topic up and freezes again. None: such a row can never be written."""
     slack_ms: int = 0
-    """A record's time must keep this distance from the target's limits, whose clock may differ from ours."""
+    """Margin between a record's time and the target's limits, because the server's clock may differ from ours."""
     start: int = 0
-    """Where turns begin: one further with every micro-batch, and the same however often this one is frozen."""
+    """The first turn for rows without a key: one more with every micro-batch, constant when a batch is frozen again."""
 
     def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
-        """Where rows without a key go: one partition per Arrow batch, in turn. Tasks begin at different ones, and so do
-        micro-batches: most of them have but one Arrow batch. If the tasks divide the partitions evenly, each stays
-        among its own: then nothing has to be shuffled."""
+        """Return the partition for the keyless rows of an Arrow batch: one partition per Arrow batch, in turn. Tasks
+        and micro-batches start at different partitions, because most have a single Arrow batch. If the number of tasks
+        divides the number of partitions, each task keeps to its own partitions, which avoids a shuffle."""
         tasks = self.map_partitions
         step = tasks if tasks and partitions % tasks == 0 else 1
         return (self.start + map_partition + turn * step) % partitions
@@ -115,13 +115,14 @@ class ManifestEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is to be published: target partition → its batches in order."""
+    """The batches to publish: target partition → its batches in order."""
 
     batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
     payloads: Mapping[TopicPartition, tuple[Buffer, ...]] | None
-    """The batches themselves, if they are few and the driver publishes them."""
+    """The encoded batches, if they are small and the driver publishes them."""
     unasked: frozenset[str] = frozenset()
-    """Topics that rows name and nobody has asked for yet. If there are any, rows are missing: not to be published."""
+    """Topics that rows name and that were not looked up yet. If there are any, their rows are missing here: look them
+    up and freeze again."""
 
     @property
     def records(self) -> int:
@@ -136,29 +137,29 @@ class Manifest:
 
     @property
     def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:
-        """Target partition → the map partitions that have something for it."""
+        """Target partition → the map partitions with batches for it."""
         return {where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()}
 
 
 def compare(where: TopicPartition, expected: ManifestEntry | None, found: ManifestEntry, payload: Buffer) -> None:
-    """Raises Poisoned unless the batch is the one that the manifest names."""
+    """Raise Poisoned unless the batch is the one in the manifest."""
     if expected != found:
-        raise Poisoned(f"{where}: batch {found} where the manifest has {expected}")
+        raise Poisoned(f"{where}: found batch {found}, but the manifest has {expected}")
     header = check_batch(payload)
     if header.crc != found.checksum or header.size != found.size or header.count != found.records:
-        raise Poisoned(f"{where}: the stored batch {found} is not what was frozen")
+        raise Poisoned(f"{where}: the stored batch {found} differs from the frozen one")
 
 
 @dataclass
 class Encoder:
-    """The batches of one map partition."""
+    """The encoder of one map partition's rows."""
 
     encoding: Encoding
     map_partition: int
     _open: dict[TopicPartition, BatchBuilder] = field(default_factory=dict)
     _number: int = 0
     _turns: Counter[str] = field(default_factory=Counter)
-    """Topic → Arrow batches that had rows for it."""
+    """Topic → the number of Arrow batches with rows for it."""
     _unasked: set[str] = field(default_factory=set)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
@@ -168,7 +169,7 @@ class Encoder:
             if topic is not None and target is None and self._is_unasked(topic):
                 self._unasked.add(topic)
             elif target is None:
-                named = "no topic: neither the row nor the sink names one" if topic is None else f"no topic {topic!r}"
+                named = "neither the row nor the sink names a topic" if topic is None else f"no topic {topic!r}"
                 yield from self._unwritable(part, topic, named, now_ms)
             else:
                 yield from self._add_to(target, part, now_ms)
@@ -252,8 +253,8 @@ class Encoder:
                 builder = self._open[where] = BatchBuilder()
 
     def _untimely(self, rows: pa.RecordBatch, target: Target, now_ms: int) -> Iterator[tuple[pa.Array, str]]:
-        """Rows whose time the target would refuse, or not know as one, with the reason. After each, `rows` are to be
-        without them."""
+        """Yield masks of the rows whose time the target would reject or misread, with the reason. Each mask is relative
+        to the rows that the masks before it left."""
         if "timestamp" not in rows.schema.names or target.times is None:
             return
         import pyarrow.compute as pc
@@ -263,7 +264,7 @@ class Encoder:
         first = max(now_ms - before + self.encoding.slack_ms, -(2**63))
         last = min(now_ms + after - self.encoding.slack_ms, 2**63 - 1)
         reasons = (
-            (pc.equal(times, NO_TIME), "its time is -1 ms, by which Kafka means that a record has none"),
+            (pc.equal(times, NO_TIME), "its time is -1 ms, which means `no timestamp` in Kafka"),
             (
                 pc.less(times, first),
                 f"its time is more than {before} ms behind the clock (message.timestamp.before.max.ms)",
@@ -284,14 +285,15 @@ class Encoder:
         return self.encoding.keyless(self.map_partition, self._turns[target.topic], target.partitions)
 
     def _named(self, rows: pa.RecordBatch, target: Target) -> Any:
-        """The partition that a row names itself or the user's function chooses, −1 where neither does; or None."""
+        """Return each row's partition, from its column or from the user's function, −1 for neither; None if there are
+        no such columns and no function."""
         import numpy as np
         import pyarrow as pa
 
         named = _numbers(rows.column("partition")) if "partition" in rows.schema.names else None
         if self.encoding.choose is None:
             return named
-        if "key" not in rows.schema.names:  # the user's function is promised one
+        if "key" not in rows.schema.names:  # the user's function expects one
             rows = rows.append_column("key", pa.nulls(rows.num_rows, pa.binary()))
         chosen = _numbers(self.encoding.choose(rows, target.partitions))
         return chosen if named is None else np.where(named != -1, named, chosen)
@@ -303,10 +305,10 @@ class Encoder:
         payload = builder.build(self.encoding.codec, self.encoding.level)
         limit = self.encoding.targets[where.topic].max_bytes
         if len(payload) > limit:
-            payload = builder.build(0)  # what cannot be compressed grows by it, and may fit as it is
+            payload = builder.build(0)  # incompressible data grows when compressed, and may fit without
         if len(payload) > limit:
-            # A batch takes its first record however large; it is alone in it, and was the last one taken.
-            why = f"a record of {builder.size} bytes is more than {where.topic} takes ({limit} bytes in all)"
+            # A builder accepts its first record at any size; so this batch has one record, the last one appended.
+            why = f"a record of {builder.size} bytes is more than {where.topic} accepts ({limit} bytes)"
             if self.encoding.dead_letter is None or rows is None:
                 raise RecordTooLarge(
                     f"{why}; raise the topic's max.message.bytes, or give the sink a dead_letter topic"
@@ -326,8 +328,8 @@ class Encoder:
         dead_letter = self.encoding.dead_letter
         if dead_letter is None:
             raise Unwritable(
-                f"{rows.num_rows} rows cannot be written: {why}. The first one: {_described(rows, topic)}. Give the "
-                "sink a dead_letter topic to keep them apart"
+                f"{rows.num_rows} rows cannot be written: {why}. The first one: {_described(rows, topic)}. Set the "
+                "sink's dead_letter topic to divert such rows"
             )
         target = self.encoding.targets[dead_letter]
         where = TopicPartition(dead_letter, self._keyless(target))
@@ -339,7 +341,7 @@ class Encoder:
             if times[at] is not None:
                 headers.append((TIMESTAMP_HEADER, str(times[at]).encode()))
             headers += [(REASON_HEADER, why.encode()), (TOPIC_HEADER, (topic or "").encode())]
-            # What does not fit there either is cut: the reason and the beginning are worth more than nothing.
+            # A row that does not fit into the dead-letter topic either is truncated.
             room = min(target.max_bytes, self.encoding.batch_bytes) - 1024
             room -= _size_of(headers)
             if room < 0:
@@ -357,7 +359,7 @@ class Encoder:
 
 
 def _with_nameless_headers(rows: pa.RecordBatch) -> pa.Array | None:
-    """Which rows have a header without a name, or one that is null altogether; None: no row has."""
+    """Return a mask of the rows with a null header or a header without a name; None if there are no such rows."""
     import pyarrow.compute as pc
 
     if "headers" not in rows.schema.names:
@@ -373,7 +375,7 @@ def _with_nameless_headers(rows: pa.RecordBatch) -> pa.Array | None:
 
 
 def _described(rows: pa.RecordBatch, topic: str | None) -> str:
-    """The first row's topic, key and time, as far as it has them."""
+    """Describe the first row: topic, key and time, if it has them."""
     key = rows.column("key")[0].as_py() if "key" in rows.schema.names else None
     said = f"topic {topic}, " if topic else ""
     said += "no key" if key is None else f"key {key[:50]!r}"
@@ -382,7 +384,7 @@ def _described(rows: pa.RecordBatch, topic: str | None) -> str:
 
 
 def _times(rows: pa.RecordBatch) -> list[int | None]:
-    """Milliseconds since 1970; not as dates, which Python does not have for every one that Spark has."""
+    """Return the rows' times in milliseconds since 1970. Spark's range of dates is larger than Python's."""
     if "timestamp" not in rows.schema.names:
         return [None] * rows.num_rows
     times: list[int | None] = milliseconds(rows.column("timestamp")).to_pylist()
@@ -390,19 +392,19 @@ def _times(rows: pa.RecordBatch) -> list[int | None]:
 
 
 def _size_of(headers: list[tuple[str, bytes | None]]) -> int:
-    """No less than they take, encoded."""
+    """Return an upper bound of the headers' encoded size."""
     return sum(len(name.encode()) + len(content or b"") + 16 for name, content in headers)
 
 
 def _numbers(partitions: pa.Array) -> Any:
-    """As numpy sees them, −1 for null."""
+    """Convert to numpy, with −1 for null."""
     import pyarrow as pa
 
     return partitions.cast(pa.int32()).fill_null(pa.scalar(-1, pa.int32())).to_numpy(zero_copy_only=False)
 
 
 def freeze_rows(encoding: Encoding) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark maps over the rows' Arrow batches; answers in the columns of SCHEMA."""
+    """Return the function that Spark maps over the rows' Arrow batches; its result has the columns of SCHEMA."""
 
     def freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -422,8 +424,8 @@ def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa
 
 
 def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Encoded batches as rows. They are held back until it is known whether all of them together are small; then each
-    is handed to Spark by itself, without a copy."""
+    """Yield encoded batches as rows. Hold them back while all together are small; beyond that yield each by itself,
+    without a copy."""
     held: list[Frozen] = []
     size = 0
     for batch in frozen:
@@ -453,7 +455,7 @@ def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.Rec
             pa.array([batch.checksum for batch in frozen], pa.int64()),
             pa.repeat(pa.scalar(small, pa.bool_()), rows),
             payloads if small else nothing,
-            # A small task's batches are in both: who publishes is known only when all tasks are done.
+            # A small task fills both columns: only after all tasks does the driver know who publishes.
             payloads,
         ],
         names=[*MANIFEST_COLUMNS, "payload"],
@@ -461,7 +463,7 @@ def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.Rec
 
 
 def _binary(cells: list[bytearray]) -> pa.Array:
-    """`pa.array` would want bytes first; one alone is not copied at all."""
+    """Build a binary array without converting to bytes as `pa.array` would; a single cell is not copied."""
     import numpy as np
     import pyarrow as pa
 
@@ -474,7 +476,7 @@ def _binary(cells: list[bytearray]) -> pa.Array:
 
 
 def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
-    """The manifest from the collected rows (MANIFEST_COLUMNS)."""
+    """Build the manifest from the collected rows (MANIFEST_COLUMNS)."""
     rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
     unasked = frozenset(row.topic for row in rows if row.partition == UNASKED)
     rows = [row for row in rows if row.partition != UNASKED]

@@ -1,4 +1,4 @@
-"""Which Java would Spark take, and is it new enough?"""
+"""The Java that Spark would run, and whether it is new enough."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Java(NamedTuple):
 
 
 def find() -> Java | None:
-    """The one of JAVA_HOME, else the first on PATH, as Spark looks for it; None if there is none that runs."""
+    """Find Java as Spark does: in JAVA_HOME, else on the PATH. Return None if none runs."""
     home = os.environ.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if path is None:
@@ -37,6 +37,6 @@ def find() -> Java | None:
 
 
 def parse(path: str, said: str) -> Java | None:
-    """From what `java -version` prints: 1.8.0_392 is Java 8, 17.0.15 is Java 17."""
+    """Parse the output of `java -version`: 1.8.0_392 is Java 8, 17.0.15 is Java 17."""
     found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
     return None if found is None else Java(path, found[1], int(found[2]))

@@ -1,4 +1,4 @@
-"""A batch DataFrame into the log, whole and once per job name."""
+"""An exactly-once write of a batch DataFrame, once per job name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write(
     settings: Mapping[str, str] | None = None,
     **options: Any,
 ) -> BatchReport:
-    """Writes all rows, or none. A job of this name that was written before is skipped, and the answer says so; its name
-    is free again after `fencepost sink reset job.NAME`. Options are those of `Sink`."""
+    """Write all rows, or none. A job whose name was written before is skipped, and the report says so; `fencepost sink
+    reset job.NAME` frees the name. `options` are those of `Sink`."""
     columns.refuse_connect(df)
     use_this_python(df.sparkSession)
     sink = Sink(servers, name=f"job.{job}", topic=topic, settings=settings, **options)

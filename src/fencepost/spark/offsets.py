@@ -1,6 +1,6 @@
-"""Which offsets a micro-batch covers: pure planning over positions, topic → partition → offset.
+"""The offsets that a micro-batch covers: pure planning over positions, topic → partition → offset.
 
-The form in checkpoints is that of Spark's Kafka source, `{"topic": {"0": 23}}`; JSON's keys are text.
+Checkpoints have the format of Spark's Kafka source, `{"topic": {"0": 23}}`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, in
 
 
 def completed(start: Position, stop: Position, earliest: Position) -> dict[str, dict[int, int]]:
-    """`start`, and for each partition of `stop` that came later its first record."""
+    """Return `start`, with the first offset of each partition that only `stop` has."""
     return {
         topic: {
             **{partition: earliest.get(topic, {}).get(partition, 0) for partition in stop.get(topic, {})},
@@ -38,7 +38,7 @@ def completed(start: Position, stop: Position, earliest: Position) -> dict[str, 
 
 
 def count(start: Position, stop: Position) -> int:
-    """Offsets between the two; a partition that `start` does not know counts from 0."""
+    """Count the offsets between the two; a partition that `start` does not have counts from 0."""
     return sum(
         max(0, at - start.get(topic, {}).get(partition, 0))
         for topic, partitions in stop.items()
@@ -47,8 +47,8 @@ def count(start: Position, stop: Position) -> int:
 
 
 def limited(start: Position, stop: Position, most: int) -> dict[str, dict[int, int]]:
-    """`stop`, drawn in so that at most `most` offsets lie before it; each partition gives way in proportion to what it
-    has. One whose share is less than an offset gets one all the same, beyond `most`, so that none starves."""
+    """Return `stop`, reduced to at most `most` offsets after `start`, in proportion to each partition's share. A
+    partition whose share is below one offset still gets one, beyond `most`, so that none starves."""
     total = count(start, stop)
     if total <= most:
         return {topic: dict(partitions) for topic, partitions in stop.items()}
@@ -63,7 +63,7 @@ def limited(start: Position, stop: Position, most: int) -> dict[str, dict[int, i
 
 
 def ranges(start: Position, stop: Position, *, at_least: int | None = None) -> list[Range]:
-    """A range per partition that has something; the larger ones are cut until there are at least so many."""
+    """Return one range per partition with new offsets; split the larger ones until there are `at_least` ranges."""
     whole = [
         Range(topic, partition, start.get(topic, {}).get(partition, 0), at)
         for topic, partitions in sorted(stop.items())
@@ -84,26 +84,26 @@ def _cut(wanted: Range, parts: int) -> Iterable[Range]:
 
 
 def check_nothing_lost(start: Position, earliest: Position, latest: Position) -> None:
-    """Raises DataLost if a stream would go on at an offset that is gone, or that the topic has not reached."""
+    """Raise DataLost if the stream would resume at an offset that is deleted, or that the log has not reached."""
     for topic, partitions in start.items():
         for partition, at in partitions.items():
             first, last = earliest.get(topic, {}).get(partition), latest.get(topic, {}).get(partition)
             if first is None or last is None:
-                why = "the partition is not there any more"
+                why = "the partition does not exist any more"
             elif at < first:
-                why = f"the log starts at {first} now: retention was faster"
+                why = f"the log starts at {first} now: retention deleted the records before"
             elif at > last:
-                why = f"the log ends at {last}: was the topic made anew?"
+                why = f"the log ends at {last}: was the topic recreated?"
             else:
                 continue
             raise DataLost(
-                f"{topic}-{partition}: the stream goes on at offset {at}, but {why}. failOnDataLoss=false goes on with "
-                "what is left"
+                f"{topic}-{partition}: the stream resumes at offset {at}, but {why}. failOnDataLoss=false continues "
+                "with the records that are left"
             )
 
 
 def clamped(start: Position, earliest: Position, latest: Position) -> dict[str, dict[int, int]]:
-    """What is left of `start` where data is lost: within the log as it is now."""
+    """Move `start` into the present bounds of the log, and drop partitions that do not exist any more."""
     return {
         topic: {
             partition: min(max(at, earliest[topic][partition]), latest[topic][partition])

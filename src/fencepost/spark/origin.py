@@ -1,11 +1,11 @@
-"""Where a micro-batch comes from: its query, this run of it, and a hash of its source offsets.
+"""The origin of a micro-batch: its query, the run of the query, and a hash of its source offsets.
 
-Spark calls foreachBatch with a number alone, and a number does not say which rows the batch has. The offset log of the
+Spark passes only a batch number to foreachBatch, and the number does not identify the rows. The offset log of the
 query's checkpoint does: Spark writes a batch's entry before it runs the batch, and a restart repeats exactly that
-entry. The running query is asked for it through Spark's shared state, because the session of foreachBatch is a clone
-that does not know its queries.
+entry. We read the entry from the running query through Spark's shared state, because the session of foreachBatch is a
+clone that does not know its queries.
 
-Where the entry cannot be had, `offsets` is empty, a warning says so, and the sink goes by the batch's number.
+If the entry is not readable, `offsets` is empty, a warning is logged, and the sink goes by the batch number.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's local property: the query's id, stable per checkpoint, visible inside foreachBatch."""
+"""Spark's local property with the query's id: stable per checkpoint, visible inside foreachBatch."""
 RUN_ID: Final = "spark.jobGroup.id"
-"""Spark runs the jobs of a query under the id of its run, unless the user has set a job group."""
+"""Spark's job group: the id of the query's run, unless the user has set a group."""
 _A_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _METADATA: Final = 1
-"""The line of an entry that has its time and watermark; before it is the version, behind it a line per source."""
+"""The line of an entry with its time and watermark. The line before has the version; one line per source follows."""
 _FILES: Final = re.compile(r'(\w+:)?\{"logOffset":\s*-?\d+\}')
-"""An offset of Spark's file source: it counts batches, and does not say which files one has. Before it may be the
-source's number, or the name that the user gave it (Spark 4.2)."""
+"""An offset of Spark's file source: it counts batches, and does not name their files. The source's number, or the name
+that the user gave it (Spark 4.2), may come first."""
 
 
 def query_of(df: DataFrame) -> str:
-    """The id of the query whose foreachBatch has called."""
+    """Return the id of the query that calls foreachBatch."""
     session = df.sparkSession
     query: str | None = session.sparkContext.getLocalProperty(QUERY_ID)
     if query:
         return query
     if _some_query_runs(session):
         raise ConfigError(
-            "this thread does not belong to a streaming query: Spark says which query it is in a property of the "
-            "thread that calls foreachBatch. To call the sink from a thread of your own, wrap it there, in "
-            "foreachBatch: pool.submit(pyspark.inheritable_thread_target(sink), df, batch_id)"
+            "this thread does not belong to a streaming query: Spark keeps the query's id in a property of the thread "
+            "that calls foreachBatch. To call the sink from another thread, wrap it inside foreachBatch: "
+            "pool.submit(pyspark.inheritable_thread_target(sink), df, batch_id)"
         )
-    raise ConfigError("not inside a streaming query: fencepost.spark.write writes a batch DataFrame")
+    raise ConfigError("not inside a streaming query: use fencepost.spark.write for a batch DataFrame")
 
 
 def origin_of(df: DataFrame, query: str, batch: int, targets: str) -> Origin:
-    """The run and the offsets of a micro-batch of `query`, as its running stream has them."""
+    """Return the run and the source offsets of a micro-batch, read from the running query."""
     context = df.sparkSession.sparkContext
     group = context.getLocalProperty(RUN_ID) or ""
     run = group if _A_RUN.fullmatch(group) else ""
@@ -63,10 +63,10 @@ def origin_of(df: DataFrame, query: str, batch: int, targets: str) -> Origin:
         log = running.offsetLog()
         begin = _entry(context._jvm, log, batch - 1) if batch > 0 else ""
         return Origin(run, hash_of(begin, _entry(context._jvm, log, batch)), targets)
-    except Exception as error:  # noqa: BLE001 - a Spark whose inside is another one: no reason to stop a query
+    except Exception as error:  # noqa: BLE001 - a Spark with other internals must not stop the query
         logger.warning(
-            "the source offsets of batch %s cannot be read from this Spark (%s). The batch is known by its number "
-            "alone: do not restore the checkpoint from a backup",
+            "cannot read the source offsets of batch %s from this Spark (%s). Only its number identifies the batch: do "
+            "not restore the checkpoint from a backup",
             batch,
             str(error).partition("\n")[0],
         )
@@ -74,9 +74,9 @@ def origin_of(df: DataFrame, query: str, batch: int, targets: str) -> Origin:
 
 
 def hash_of(begin: str, end: str) -> str:
-    """`begin` and `end`: the entries of the batch before and of the batch. The hash is the same when Spark plans a
-    batch anew and comes to the same offsets. With the file source it is not: its offsets do not say which files a batch
-    has, so the time at which the batch was planned has to stand for them."""
+    """Hash the entries of the previous batch (`begin`) and of the batch (`end`). The hash stays the same when Spark
+    plans the batch again with the same offsets. Not with the file source: its offsets do not name the files of a batch,
+    so the hash uses the batch's planning time instead."""
     digest = hashlib.sha256()
     for entry in (begin, end):
         lines = entry.split("\n")
@@ -95,33 +95,33 @@ def _canonical(source: str) -> str:
 
 
 def _running(session: SparkSession, query: str) -> Any:
-    """Spark's StreamExecution."""
+    """Return Spark's StreamExecution of the query."""
     uuid = session.sparkContext._jvm.java.util.UUID.fromString(query)
     found = session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)
     if found is None:
-        raise LookupError(f"query {query} is not among the running ones")
+        raise LookupError(f"query {query} is not running")
     return found
 
 
 def _entry(jvm: Any, log: Any, batch: int) -> str:
-    """An entry of the offset log, in the form that the checkpoint has."""
+    """Return an entry of the offset log, as serialized in the checkpoint."""
     written = jvm.java.io.ByteArrayOutputStream()
     log.serialize(log.get(batch).get(), written)
     return str(written.toString("UTF-8"))
 
 
 def is_stopped(session: SparkSession, query: str) -> bool:
-    """Whether somebody has stopped the query, so that Spark only waits for its last call of foreachBatch to return."""
+    """Return whether the query was stopped, so that Spark only waits for the last foreachBatch call to return."""
     try:
         return not _running(session, query).isActive()
     except LookupError:
         return True
-    except Exception:  # noqa: BLE001 - as in `origin_of`: then the batch is tried again, as often as it may be
+    except Exception:  # noqa: BLE001 - as in `origin_of`; the batch is then retried up to its limit
         return False
 
 
 def _some_query_runs(session: SparkSession) -> bool:
     try:
         return not session._jsparkSession.sharedState().activeStreamingQueries().isEmpty()
-    except Exception:  # noqa: BLE001 - as in `origin_of`: only the choice of a hint depends on it
+    except Exception:  # noqa: BLE001 - as in `origin_of`; only the error message depends on it
         return False

@@ -1,10 +1,10 @@
-"""What a sink needs to be allowed, tried the way the sink will do it, and without disturbing a sink that runs.
+"""Checks of the permissions that a sink needs, by the sink's own requests, without disturbing a running sink.
 
     WRITE                   on the transactional id fencepost.sink.NAME
     DESCRIBE, READ, WRITE   on the progress topic __fencepost_sink.NAME, and CREATE if it does not exist yet
     DESCRIBE, READ, WRITE   on each target and the dead-letter topic: READ is for DescribeProducers, which verifies
 
-The requests are made under an identity that cannot exist, so that the server checks permissions and then refuses.
+The requests carry a producer identity that cannot exist: the server checks the permissions first, then rejects them.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _OF_NOBODY: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""How a server refuses that identity, or a topic that does not exist yet: permissions were checked before."""
+"""A server's errors for that identity, or for a missing topic: it returns them after it has checked permissions."""
 
 
 def try_name(routes: Routes, sink: str, timeout_ms: Milliseconds) -> None:
-    """Raise unless the sink may use its transactional id, for transactions of that length."""
+    """Raise unless the sink may use its transactional id, with this transaction timeout."""
     name = TRANSACTIONAL_ID_PREFIX + sink
     steps = Transactional(routes, name, patience=routes.settings.request_timeout)
     _tried(lambda: steps.init(timeout_ms, _NOBODY), f"WRITE on the transactional id {name!r}")
 
 
 def try_write(routes: Routes, sink: str, topic: str) -> None:
-    """Raise unless the sink may write the topic in a transaction."""
+    """Raise unless the sink may write to the topic in a transaction."""
     steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + sink, patience=0.0)
     _tried(lambda: steps.add_partitions(_NOBODY, [TopicPartition(topic, 0)]), f"WRITE on the topic {topic!r}")
 
 
 def try_read(routes: Routes, topic: str) -> None:
-    """Raise unless the sink may ask who has written the topic, and read it."""
+    """Raise unless the sink may read the topic and describe its producers."""
 
     def ask() -> None:
         fields: Mapping[str, Any] = {"topics": [{"name": topic, "partition_indexes": [0]}]}
@@ -77,5 +77,5 @@ def _tried(ask: Any, needed: str) -> None:
             raise
         if error.code in _NOT_ALLOWED:
             raise ServerError(
-                error.code, f"the sink needs {needed}; somebody who may alter ACLs can grant it"
+                error.code, f"the sink needs {needed}; ask an administrator of the ACLs to grant it"
             ) from error

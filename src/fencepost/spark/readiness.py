@@ -1,4 +1,4 @@
-"""Is everything in place for a sink? Asked of the cluster, and of every executor, before a job is trusted with data."""
+"""Checks before a job runs: of the cluster, of the permissions, and of every executor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Finding:
     ok: bool
     detail: str
     is_weak: bool = False
-    """It works, until a broker fails."""
+    """It works until a broker fails."""
 
     @property
     def state(self) -> str:
@@ -59,10 +59,10 @@ def check(
     transaction_timeout: float = 300.0,
     settings: Mapping[str, str] | None = None,
 ) -> Findings:
-    """Version and kernel on every executor, reachability from driver and executors, what the server allows a
-    transaction, and whether we may write: the progress topic of a sink of this `name`, and the target.
+    """Check version and kernel on every executor, the connection from driver and executors, the transaction timeout,
+    and the permissions on the target and on the progress topic of the sink `name`.
 
-    Tries what the sink will do, under the sink's own names, and disturbs nobody: a sink of this name may be running.
+    It makes the sink's own requests under the sink's names, without disturbing a running sink of this name.
     """
     refuse_connect(spark)
     use_this_python(spark)
@@ -78,7 +78,7 @@ def check(
 
 
 def _weak_ones(settings: ClientSettings, *topics: str | None) -> list[Finding]:
-    """Warnings of topics that would not survive a broker; what cannot be asked is said by the other checks."""
+    """Return warnings about topics that would not survive the loss of a broker. Other checks report errors."""
     try:
         with Admin(settings) as admin:
             weak = list(weak_topics(admin, [topic for topic in topics if topic is not None]))
@@ -113,8 +113,8 @@ def _on_executors(spark: SparkSession, settings: ClientSettings) -> list[Finding
     slots = max(2, context.defaultParallelism)
     try:
         found = context.parallelize(range(slots), slots).map(probe).collect()
-    except Exception as error:  # noqa: BLE001 - the package is missing there, or its Python is another one
-        return [Finding("executors", False, f"fencepost cannot be loaded there: {_cause(error)}")]
+    except Exception as error:  # noqa: BLE001 - the package is missing there, or Python is another version
+        return [Finding("executors", False, f"cannot load fencepost there: {_cause(error)}")]
     answers: dict[tuple[str, str, str], list[Finding]] = {}
     for host, version, kernel, ping in found:
         answers.setdefault((host, version, kernel), []).append(ping)
@@ -130,7 +130,7 @@ def _on_executors(spark: SparkSession, settings: ClientSettings) -> list[Finding
 
 
 def _cause(error: Exception) -> str:
-    """The line of a failed job's report that says why: the last one of Python's own trace, not of Java's."""
+    """Return the line of a failed job's report that says why: the last line of Python's traceback, not of Java's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if re.match(r"[\w.]*(Error|Exception|MISMATCH)\b", line)), lines[0])[:300]
 
@@ -147,11 +147,11 @@ def _progress(settings: ClientSettings, name: str) -> str:
     with Admin(settings) as admin, Routes(settings) as routes:
         try:
             admin.create_topics([NewTopic(topic, 1)], validate_only=True)
-            said = f"{topic} may be created"
+            said = f"{topic} can be created"
         except ServerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-            said = f"{topic} is there"
+            said = f"{topic} exists"
         try_read(routes, topic)
         try_write(routes, name, topic)
     return said

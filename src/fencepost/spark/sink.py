@@ -1,11 +1,11 @@
 """The exactly-once sink: `df.writeStream.foreachBatch(Sink(servers, topic="b", name="enrich"))`.
 
-One transaction per micro-batch, shared by all tasks. `core/micro_batch.py` decides what is to be done next; here it is
-done: fence, look, freeze, publish, commit. The transaction is open only while publishing.
+All tasks of a micro-batch share one transaction, which is open only while they publish. `core/micro_batch.py` decides
+the next step, and this module carries it out: fence, look, freeze, publish, commit.
 
-Small micro-batches come back to the driver with their manifest and are published from there: a second Spark job would
-cost more than it saves. Large ones are published by tasks, and each target partition belongs to one of them: where
-several map partitions have rows for the same one, what is frozen is shuffled first.
+The driver collects small micro-batches with their manifest and publishes them itself, because a second Spark job would
+cost more than it saves. Tasks publish large ones, one task per target partition; if several map partitions have rows
+for the same target partition, Spark shuffles the frozen batches first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from fencepost.client.transactions.targets import describe, describe_all, reache
 from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
-from fencepost.spark import columns, tuning
-from fencepost.spark import publish_jobs as publishing
+from fencepost.spark import columns, publish, tuning
 from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
     SCHEMA,
@@ -52,36 +51,36 @@ _TOO_LARGE: Final = re.compile(
     "Oversized|OutOfMemory|CapacityError|heap space|exited unexpectedly|MemoryError|Cannot allocate memory|"
     "[rm]e?alloc of size|Direct buffer memory"
 )
-"""Of what Spark says when an Arrow batch does not fit: into a vector, the JVM's memory or a worker's."""
+"""Parts of Spark's errors for an Arrow batch that does not fit into a vector, the JVM's memory or a worker's."""
 _TIMES_ASKED: Final = 5
-"""How often a micro-batch is frozen again because a row names a topic that no row did before."""
+"""How often a micro-batch is frozen again because a row names a topic that was not looked up yet."""
 _FIRST_SLACK_MS: Final = 60_000
 _COLLECTED: Final = 64 << 20
-"""Bytes that all tasks together send along to the driver at most; Spark gives a job up whose results are too large."""
+"""The limit of bytes that all tasks together send to the driver; Spark aborts jobs whose results are too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of one micro-batch; Spark itself reports nothing for foreachBatch."""
+    """The result of one micro-batch; Spark itself reports nothing for foreachBatch."""
 
     sink: str
     query: str
     batch: int
     skipped: bool
-    """It was in the log already, from before a restart."""
+    """The batch was already in the log, from before a restart."""
     rows: int
     bytes: int
     partitions: int
     attempts: int
     epoch: int
     published_by: str
-    """`driver`, `tasks`, or `nobody` where there was nothing to publish."""
+    """`driver`, `tasks`, or `nobody` if there was nothing to publish."""
     milliseconds: Mapping[str, float] = field(default_factory=dict)
-    """Step → how long it took, over all attempts."""
+    """Step → its duration, over all attempts."""
 
     def __str__(self) -> str:
         if self.skipped:
-            return f"sink {self.sink}: batch {self.batch} was in the log already, skipped"
+            return f"sink {self.sink}: batch {self.batch} was already in the log, skipped"
         steps = ", ".join(f"{step} {took:.0f}" for step, took in self.milliseconds.items())
         again = f", {self.attempts} attempts" if self.attempts > 1 else ""
         return (
@@ -92,16 +91,16 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a sink can be told. Times are seconds, sizes bytes."""
+    """The options of a sink. Times are seconds, sizes bytes."""
 
     topic: str | None = None
-    """The target of all rows; without it the column `topic` says."""
+    """The target of all rows; without it the column `topic` names each row's target."""
     topics: tuple[str, ...] = ()
     """Topics that the column `topic` may name."""
     adopt: bool = False
-    """Take the name over from another query, a rolled-back checkpoint or another sink; heeded at the first batch."""
+    """Take the name over from another query, a rolled-back checkpoint or another sink; applies to the first batch."""
     create: int | None = None
-    """Partitions of a target that is made if it does not exist; None: it must."""
+    """Create a missing target with this many partitions; None: the target must exist."""
     compression: Compression = "none"
     compression_level: int | None = None
     batch_bytes: int = 512 << 10
@@ -110,33 +109,35 @@ class SinkOptions:
     """Topic for rows that can never be written; without it they fail the batch."""
     partitioner: ChoosePartitions | None = None
     keep_timestamps: bool = False
-    """Records' times from the column `timestamp`; otherwise the time of writing, as with Spark's own sink."""
+    """Take the records' times from the column `timestamp`; otherwise the time of writing, as in Spark's own sink."""
     transaction_timeout: float = 300.0
-    """How long publishing may take before the server gives the batch up and lets readers go on."""
+    """The time limit for publishing; then the server aborts the transaction, so that readers can go on."""
     attempts: int = 3
     driver_bytes: int = 1 << 20
-    """Micro-batches up to this size are published by the driver; 0: never."""
+    """The driver publishes micro-batches up to this size; 0: never."""
     patience: float = PATIENCE
-    """How long a step waits for a server that is away, for example because it restarts."""
+    """How long a step waits for an unreachable server, for example while it restarts."""
 
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
-            raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+            raise ConfigError(f"compression={self.compression!r}: expected one of {', '.join(CODECS)}")
         if self.batch_bytes <= 0 or self.driver_bytes < 0:
-            raise ConfigError("batch_bytes and driver_bytes are numbers of bytes")
+            raise ConfigError(
+                f"batch_bytes={self.batch_bytes}, driver_bytes={self.driver_bytes}: expected more than 0, and 0 or more"
+            )
         if self.attempts < 1:
-            raise ConfigError(f"attempts={self.attempts}: at least one is needed")
+            raise ConfigError(f"attempts={self.attempts}: expected 1 or more")
         if not self.patience >= 0:
             raise ConfigError(f"patience={self.patience}: expected a number of seconds, 0 or more")
         if self.transaction_timeout <= 0:
-            raise ConfigError(f"transaction_timeout={self.transaction_timeout}: a positive number of seconds is needed")
+            raise ConfigError(f"transaction_timeout={self.transaction_timeout}: expected a positive number of seconds")
 
 
 class Sink:
-    """Give it to `foreachBatch`. `name` is the sink's identity across restarts: one query, one name.
+    """The sink to pass to `foreachBatch`. `name` is its identity across restarts: one name per query.
 
-    `report` is the last micro-batch's `BatchReport`, `reports` the last hundred. `on_report` is told each, `on_step`
-    each step before it is taken.
+    `report` is the last micro-batch's `BatchReport`, `reports` has the last hundred. The sink calls `on_report` with
+    each report, and `on_step` with the name of each step before it.
     """
 
     def __init__(
@@ -150,20 +151,20 @@ class Sink:
         on_report: Callable[[BatchReport], object] | None = None,
         **options: Any,
     ) -> None:
-        """`settings`: Kafka's names for how to reach the cluster, `kafka.` before them or not. `options`: the fields
+        """`settings`: connection settings by Kafka's names, with or without the prefix `kafka.`. `options`: the fields
         of `SinkOptions`."""
         try:
             self.options = SinkOptions(topic=topic, **options)
         except TypeError as error:
             known = ", ".join(SinkOptions.__slots__)
-            raise ConfigError(f"{error}; a sink can be told {known}") from error
+            raise ConfigError(f"{error}; the options of a sink are {known}") from error
         self.name = name
         how = reached(servers, settings)
         self.reports: deque[BatchReport] = deque(maxlen=100)
         self.row_bytes: float | None = None
-        """How large rows were in the last micro-batch that had any, encoded."""
+        """The encoded size of a row in the last non-empty micro-batch."""
         self.expects_little = False
-        """The last micro-batch was published by the driver: so, most likely, will the next one be."""
+        """The driver published the last micro-batch, so it will probably publish the next one too."""
         self._one_at_a_time = threading.Lock()
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
@@ -178,16 +179,16 @@ class Sink:
 
     @property
     def report(self) -> BatchReport | None:
-        """Of the last micro-batch."""
+        """The last micro-batch's report."""
         return self.reports[-1] if self.reports else None
 
     @property
     def targets(self) -> str:
-        """Where rows go, as a progress record names it."""
+        """The target, as the progress record names it."""
         return self.options.topic or "the column topic"
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """What foreachBatch calls."""
+        """Write a micro-batch; foreachBatch calls this."""
         columns.refuse_connect(df)
         use_this_python(df.sparkSession)
         query = query_of(df)
@@ -196,8 +197,8 @@ class Sink:
                 _run_through(df)
 
     def run(self, df: DataFrame, query: str, batch: int, origin: Origin = UNKNOWN) -> BatchReport:
-        """One micro-batch, from fence to commit."""
-        # Jobs are all batch 0: those of different names begin at different partitions, too.
+        """Run one micro-batch, from fence to commit."""
+        # With the query's hash, because jobs are always batch 0 and should start at different partitions too.
         work = _DataFrameBatch(self, df, start=crc32(query.encode()) + batch)
         if origin.run:
             work.query = query
@@ -207,56 +208,56 @@ class Sink:
         logger.info("%s", report)
         if origin is not UNKNOWN and not outcome.compared:
             logger.warning(
-                "sink %s: batch %s was skipped by its number alone, because its progress record or this Spark does not "
-                "say its source offsets. If the checkpoint was restored from a backup, rows may be missing",
+                "sink %s: batch %s was skipped by its number alone, because its progress record or this Spark has no "
+                "source offsets. If the checkpoint was restored from a backup, rows may be missing",
                 self.name,
                 batch,
             )
         try:
             self._on_report(report)
-        except Exception:  # the batch is in the log: what is done with its report must not end the query
-            logger.exception("sink %s: on_report failed for batch %s, which is written", self.name, batch)
+        except Exception:  # the batch is in the log: a failing callback must not end the query
+            logger.exception("sink %s: on_report failed for batch %s; the batch is written", self.name, batch)
         return report
 
     def close(self) -> None:
         self.runner.close()
 
     def __reduce__(self) -> Any:
-        """A classic session calls the sink where it is; only Spark Connect sends it elsewhere."""
+        """Refuse to be pickled: a classic session calls the sink in this process; only Spark Connect pickles it."""
         raise ConfigError(columns.CONNECT)
 
 
 def _run_through(df: DataFrame) -> None:
-    """Computes the rows and drops them. They are in the log, but Spark does not know that they were ever computed: its
-    state stores have not committed this batch, and its watermark has not seen it. A stateful query whose batch is
-    passed over would end here (STATE_STORE_COMMIT_VALIDATION_FAILED), and after every restart again."""
+    """Compute the rows and drop them. The log has them, but Spark's state stores have not committed this batch, and its
+    watermark has not passed it. Without this a stateful query would fail (STATE_STORE_COMMIT_VALIDATION_FAILED), and
+    again after every restart."""
     df.write.format("noop").mode("overwrite").save()
 
 
 class _DataFrameBatch(MicroBatch):
-    """The content is a DataFrame's rows."""
+    """A micro-batch whose content is a DataFrame's rows."""
 
     def __init__(self, sink: Sink, df: DataFrame, *, start: int) -> None:
         super().__init__(sink.runner)
         self._start = start
         self.query: str | None = None
-        """Spark's id of the streaming query, which may be stopped meanwhile; a job has none."""
+        """Spark's id of the streaming query, which may be stopped meanwhile; None for a job."""
         self._slack_ms = 0
-        """More after a record's time was refused: time has passed since it was judged, or clocks differ."""
+        """Raised after the server rejected a record's time: time has passed since the check, or clocks differ."""
         self._names: set[str] = set()
-        """Topics that rows name, as far as that is known, and the dead letters'."""
+        """The topics that rows are known to name, and the dead-letter topic."""
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
         self._larger_rows = False
-        """Arrow batches that end by their number of rows were too large."""
+        """Arrow batches that were limited by rows alone were too large."""
 
     def freeze(self, position: str) -> Manifest:
         options = self.sink.options
-        self._larger_rows |= self._manifest is not None  # once more after a failure, perhaps a lack of memory
+        self._larger_rows |= self._manifest is not None  # a retry: perhaps memory was short
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
-        # What comes back to the driver whole needs no place in Spark's storage, and setting one up costs more than ten
-        # rows do. If there is more than the last time, nothing of it is published yet: it is frozen again, and kept.
+        # A small micro-batch comes back to the driver whole and needs no place in Spark's storage, which would cost
+        # more than ten rows do. If it turns out to be large, nothing is published yet: freeze it again, and keep it.
         keep = not self.sink.expects_little
         manifest = self._frozen_once(rows, keep=keep, ask=True)
         for left in reversed(range(_TIMES_ASKED)):
@@ -276,13 +277,13 @@ class _DataFrameBatch(MicroBatch):
         except Exception as error:
             if self._larger_rows or not _TOO_LARGE.search(str(error)):
                 raise
-            logger.info("sink %s: rows are larger than expected, they are frozen again: %s", self.sink.name, error)
+            logger.info("sink %s: rows are larger than expected, freezing again: %s", self.sink.name, error)
             self._larger_rows = True
             collected = self._collected(rows, mapping, keep=keep)
         return manifest_of(collected, driver_bytes=self.sink.options.driver_bytes)
 
     def _collected(self, rows: DataFrame, mapping: Any, *, keep: bool) -> list[Any]:
-        """What is to be published, as the driver has to know it; with `keep` the rest is in Spark's storage."""
+        """Freeze the rows and collect the manifest; with `keep` Spark's storage holds the batches."""
         from pyspark import StorageLevel
 
         self._thaw()
@@ -296,14 +297,14 @@ class _DataFrameBatch(MicroBatch):
                 return collected
 
     def _arrow_batches(self) -> Mapping[str, str]:
-        """How large rows are is known from the micro-batch before, unless compression hides it, or these rows turned
-        out to be larger."""
+        """Return Spark's limits of Arrow batches. The row size is that of the previous micro-batch, unless compression
+        hides it or these rows proved to be larger."""
         hidden = self._larger_rows or self.sink.options.compression != "none"
         known = None if hidden else self.sink.row_bytes
         return tuning.arrow_batches_of(known, limits_bytes=tuning.limits_bytes(self._df.sparkSession))
 
     def _encoding(self, rows: DataFrame, *, ask: bool) -> Encoding:
-        """`ask`: a row may name a topic that was not seen before; the tasks say which."""
+        """Return the encoding. `ask`: let tasks report topics that were not looked up yet."""
         options = self.sink.options
         tasks = None if self.sink.expects_little else columns.partitions_of(self._df)
         if not self._names:
@@ -326,18 +327,18 @@ class _DataFrameBatch(MicroBatch):
         )
 
     def _first_names(self, rows: DataFrame) -> set[str]:
-        """Topics to ask for before the rows are frozen. Which of them rows name may come out otherwise then."""
+        """Return the topics to look up before freezing. Recomputed rows may name others then."""
         options = self.sink.options
         names = {options.topic} if options.topic else set(options.topics)
         if not names and "topic" not in rows.columns:
-            raise ConfigError("no target: give the sink a topic, or the DataFrame a column topic")
+            raise ConfigError("no target: give the sink a topic, or the DataFrame a column `topic`")
         if not names:
             names = {row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None}
         return names if options.dead_letter is None else {*names, options.dead_letter}
 
     @property
     def _tasks_at_most(self) -> int:
-        """Where nobody knows before it runs: few if the last micro-batch was small, else perhaps thousands."""
+        """A guess for an unknown number of tasks: few if the last micro-batch was small, else perhaps thousands."""
         return 1 if self.sink.expects_little else 1_000
 
     def _targets(self, names: list[str], create: int | None) -> Any:
@@ -347,7 +348,7 @@ class _DataFrameBatch(MicroBatch):
         if self.sink.options.dead_letter is None:
             return describe_all(self.runner.admin, names, create=create)
         found = {}
-        for name in names:  # a topic that a row names and that does not exist is the row's fault, not the batch's
+        for name in names:  # a missing topic that only a row names goes to dead letters and does not fail the batch
             try:
                 found[name] = describe(self.runner.admin, name, create=create)
             except (ConfigError, ServerError) as error:
@@ -359,9 +360,9 @@ class _DataFrameBatch(MicroBatch):
     def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
         try:
             if manifest.payloads is not None:
-                publishing.by_driver(self.links(), transaction, manifest)
+                publish.by_driver(self.links(), transaction, manifest)
             elif self._frozen is not None:
-                publishing.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
+                publish.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
         except ServerError as error:
             if error.code is ErrorCode.INVALID_TIMESTAMP:
                 self._slack_ms = self._slack_ms * 10 or _FIRST_SLACK_MS

@@ -1,10 +1,10 @@
 """`spark.read.format("fencepost")` and `spark.readStream`: a Python data source, no jar (PIPE-1).
 
-Columns and options are those of Spark's own Kafka source, so that moving over is changing the format's name. The latest
-offset is the last *stable* one: what an open transaction may still take back is not read.
+Columns and options are those of Spark's own Kafka source, so that users can switch by changing the format's name. The
+latest offset is the last *stable* one: records of open transactions are not read.
 
-From Spark 4.2 on the source takes part in admission control: rate limits, and `availableNow` with a target that is
-fixed when the query starts. Before that Spark asks for the latest offset alone; limits are refused there.
+With Spark 4.2 or newer the source supports admission control: rate limits, and `availableNow` with an end that is fixed
+when the query starts. Older versions only ask for the latest offset; there the source rejects rate limits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 except ImportError as error:
     raise ImportError(
-        "fencepost's source needs PySpark 4.0 or newer, whose sources may be written in Python; the sink works with "
-        'this one: keep format("kafka") as the source'
+        "fencepost's source needs PySpark 4.0 or newer, for data sources in Python. The sink works with this version: "
+        'keep format("kafka") as the source'
     ) from error
 
 from fencepost.client.admin import EARLIEST, LATEST, Admin
@@ -51,7 +51,7 @@ except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Not known to this Spark."""
+        """A stand-in: this Spark does not have the class."""
 else:
     ADMISSION_CONTROL = True
 
@@ -62,13 +62,13 @@ T = TypeVar("T")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("fencepost")` known to the session."""
+    """Register `format("fencepost")` with the session."""
     use_this_python(spark)
     spark.dataSource.register(FencepostSource)
 
 
 class SourcePartition(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(str(wanted))
@@ -92,25 +92,24 @@ class FencepostSource(DataSource):  # type: ignore[misc]
             return StreamReader(options)
         if options.max_offsets is not None or options.min_offsets is not None:
             raise ConfigError(
-                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, whose Python sources can be limited; "
-                "with this one a micro-batch takes all that is there"
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or newer; remove them: with this version "
+                "a micro-batch reads everything that is available"
             )
         return UnlimitedStreamReader(options)
 
     def _parsed(self, schema: StructType, *, streaming: bool) -> SourceOptions:
-        """Columns are all of ours, or those that the user's `schema(…)` names: what is not read is not carried
-        through Spark either."""
+        """Parse the options. The columns are all of the source's, or those of the user's `schema(…)`."""
         for field in schema.fields:
             kind = field.dataType.simpleString()
             if arrow.COLUMNS.get(field.name) != kind:
                 known = ", ".join(f"{name} {kind}" for name, kind in arrow.COLUMNS.items())
-                raise ConfigError(f"schema: {field.name} {kind} is no column of this source; it has {known}")
+                raise ConfigError(f"schema: this source has no column {field.name} {kind}; its columns are {known}")
         options = parse(dict(self.options), streaming=streaming)
         return dataclasses.replace(options, columns=tuple(schema.names))
 
 
 class Subscription:
-    """What the cluster says about the subscribed partitions. Asked anew every time: topics come, and grow."""
+    """The subscribed partitions and their offsets, looked up on every call because topics come and grow."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -120,14 +119,15 @@ class Subscription:
         if options.assigned is not None:
             return sorted(options.assigned)
         if options.pattern is not None:
-            # Nor fencepost's own records, which Apache Kafka does not know to be internal: a stream that read what its
-            # own sink writes would never come to rest.
+            # Without fencepost's own topics, which are not internal to Apache Kafka: a stream that read the topic its
+            # own sink writes to would never be idle.
             matching = (t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
             return sorted(name for name in matching if not name.startswith((progress.TOPIC_PREFIX, OWNERS_PREFIX)))
         return sorted(options.topics)
 
     def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
-        """EARLIEST, or LATEST: the last stable offset, unless uncommitted records are wanted too."""
+        """Return the EARLIEST or LATEST offsets. LATEST is the last stable offset, unless uncommitted records are
+        read."""
         options = self._options
         found: dict[str, dict[int, int]] = {}
         for topic in self.names(admin):
@@ -144,7 +144,7 @@ class Subscription:
         return found
 
     def _existing(self, admin: Admin, topic: str, wanted: Sequence[int]) -> tuple[int, ...]:
-        """One that is gone is no reason to leave out the others."""
+        """Return those of the wanted partitions that exist."""
         try:
             there = {partition.partition for partition in admin.describe_topic(topic).partitions}
         except ServerError as error:
@@ -154,7 +154,7 @@ class Subscription:
         return tuple(partition for partition in wanted if partition in there)
 
     def resolved(self, admin: Admin, offsets: Offsets) -> dict[str, dict[int, int]]:
-        """Offsets as they were given, as numbers."""
+        """Return the given offsets as numbers."""
         if offsets.end is not None:
             return self.at(admin, EARLIEST if offsets.end == EARLIEST else LATEST)
         latest = self.at(admin, LATEST)
@@ -185,8 +185,8 @@ class Subscription:
                 if at < 0:
                     if strict:
                         raise ConfigError(
-                            f"{topic}-{partition} has no record at or after {moment}; "
-                            "startingOffsetsByTimestampStrategy=latest starts at its end"
+                            f"{topic}-{partition} has no record at or after {moment}; set "
+                            "startingOffsetsByTimestampStrategy=latest to start at its end"
                         )
                     at = latest[topic][partition]
                 found.setdefault(topic, {})[partition] = at
@@ -194,7 +194,7 @@ class Subscription:
 
 
 def _complete(given: Any, latest: dict[str, dict[int, int]], what: str) -> dict[str, dict[int, int]]:
-    """As in Spark, JSON must name every partition: a forgotten one would be read from who knows where."""
+    """Check that the JSON names every partition, as Spark requires: for others the start would be undefined."""
     for topic, partitions in latest.items():
         absent = sorted(set(partitions) - set(given.get(topic, {})))
         if absent:
@@ -203,7 +203,7 @@ def _complete(given: Any, latest: dict[str, dict[int, int]], what: str) -> dict[
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """What a task does."""
+    """Read a range; this runs in a task."""
     with Routes(options.settings) as routes:
         fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=options.fail_on_data_loss)
         yield from arrow.rows(wanted, fetched, options.columns)
@@ -229,22 +229,22 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return [SourcePartition(wanted) for wanted in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, SourcePartition):  # Spark makes one up where there is nothing to read
+        if isinstance(partition, SourcePartition):  # Spark passes one of its own if there is nothing to read
             yield from read_range(self._options, partition.wanted)
 
 
 class _Stream(DataSourceStreamReader):  # type: ignore[misc]
-    """What both kinds of stream readers share. Lives in one process for as long as the query does; `read` runs on
-    executors, in a copy that knows the options alone."""
+    """The base of both stream readers. It lives on the driver as long as the query; `read` runs on executors, in a copy
+    that has only the options."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._topics = Subscription(options)
         self._admin: Admin | None = None
         self._goal: dict[str, dict[int, int]] | None = None
-        """availableNow: where the query ends."""
+        """availableNow: the end of the query."""
         self._waiting_since: float | None = None
-        """minOffsetsPerTrigger: when there was first something, but too little."""
+        """minOffsetsPerTrigger: since when there are new offsets, but too few."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_admin": None}
@@ -285,8 +285,8 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
             for topic, partitions in offsets.from_json(end).items():
                 try:
                     self.admin.commit_group_offsets(group, topic, partitions)
-                except FencepostError as error:  # it is for those who look at lag, and no reason to end the stream
-                    logger.warning("the offsets of %s were not committed to group %s: %s", topic, group, error)
+                except FencepostError as error:  # only tools that show lag need it: do not end the stream
+                    logger.warning("could not commit the offsets of %s to group %s: %s", topic, group, error)
 
     def stop(self) -> None:
         if self._admin is not None:
@@ -301,14 +301,14 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class UnlimitedStreamReader(_Stream):
-    """For Spark 4.0 and 4.1, which ask for the latest offset without saying from where."""
+    """The reader for Spark 4.0 and 4.1, which ask for the latest offset without the start."""
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         return offsets.to_json(self._latest())
 
 
 class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """With admission control."""
+    """The reader with admission control."""
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         options = self._options
@@ -331,7 +331,7 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
                     if known[partition] < at:
                         known[partition] = self._behind(topic, partition, at, known[partition])
                 elif self._options.fail_on_data_loss:
-                    known[partition] = at  # one whose metadata is gone for a moment stays where it is
+                    known[partition] = at  # its metadata may be missing for a moment: stay where it is
         if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
             begin = offsets.completed(begin, stop, self._earliest())
         if self._goal is None and self._too_little(begin, stop):
@@ -341,8 +341,8 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return offsets.to_json(stop)
 
     def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
-        """Where a partition ends whose last stable offset is lower than where the stream goes on. An open transaction
-        may hold it up; if the log itself is shorter, the topic is another one."""
+        """Return the end of a partition whose last stable offset is below the stream's position. An open transaction
+        may hold it back; but if the log itself is shorter, the topic was recreated."""
         ends = self._patiently(
             lambda: self.admin.offsets(topic, LATEST, partitions=[partition]), f"looking for the end of {topic}"
         )
@@ -354,11 +354,11 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return stable
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """For the lag in the query's progress."""
+        """Return the latest offsets, for the lag in the query's progress."""
         return offsets.to_json(self._latest() if self._goal is None else self._goal)
 
     def _too_little(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> bool:
-        """minOffsetsPerTrigger: less than that is left for later, but not longer than maxTriggerDelay."""
+        """Return whether to wait for more offsets (minOffsetsPerTrigger), up to maxTriggerDelay."""
         least = self._options.min_offsets
         found = offsets.count(begin, stop)
         if least is None or found >= least or found == 0:

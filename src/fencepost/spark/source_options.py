@@ -1,8 +1,8 @@
-"""What a user may say to the source: the options of Spark's own Kafka source, parsed in one place.
+"""The options of the source: those of Spark's own Kafka source, parsed in one place.
 
-Spark hands options over with names in lower case. An option that does not exist is an error which names the nearest one
-that does; one that only tunes Kafka's Java consumer (`kafka.fetch.min.bytes` …) has nothing to tune here and is passed
-over with a warning, so that moving over stays a change of the format's name.
+Spark passes option names in lower case. An unknown option is an error that suggests the nearest known one. Options that
+only tune Kafka's Java consumer (`kafka.fetch.min.bytes` …) are ignored with a warning, so that users can switch by
+changing the format's name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What Spark's JSON writes for the two ends of a partition."""
+"""The two ends of a partition in Spark's JSON."""
 
 _NAMES: Final = {
     name.lower(): name
@@ -61,15 +61,15 @@ _TUNES_JAVA: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: one of the two ends, a time for all, or something for each partition."""
+    """Where to start or end: at one of the two ends, at a time, or at an offset or time per partition."""
 
     end: int | None = None
-    """EARLIEST or LATEST, where nothing else is said."""
+    """EARLIEST or LATEST; None if another field is set."""
     by_partition: Mapping[str, Mapping[int, int]] | None = None
     timestamp: int | None = None
     timestamps: Mapping[str, Mapping[int, int]] | None = None
     strict: bool = True
-    """No record that new: an error; otherwise the latest offset."""
+    """Fail if there is no record at or after the time; otherwise use the latest offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,22 @@ class SourceOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay: float = 15 * 60.0
-    """Seconds after which `min_offsets` waits no longer."""
+    """The longest time in seconds to wait for `min_offsets`."""
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     headers: bool = False
     committed: bool = True
     commit_group: str | None = None
-    """A group that the offsets of finished micro-batches are committed to, for tools that show lag."""
+    """A consumer group to which finished micro-batches commit their offsets, for tools that show lag."""
     patience: float = PATIENCE
-    """Seconds that planning waits for a server that is away."""
+    """How many seconds planning waits for an unreachable server."""
     columns: tuple[str, ...] = ()
-    """What is read; Spark says it apart from the options."""
+    """The columns to read; from the schema, not from the options."""
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of `readStream` or `read`, checked. The defaults are Spark's: a stream starts at the latest offset, a
-    batch at the earliest."""
+    """Parse and check the options of `readStream` or `read`. The defaults are Spark's: a stream starts at the latest
+    offset, a batch at the earliest."""
     given: dict[str, str] = {}
     kafka: dict[str, str] = {}
     for key, value in options.items():
@@ -108,7 +108,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         elif name in _NAMES:
             given[_NAMES[name]] = value
         elif name in _IGNORED:
-            logger.warning("option %s has no meaning here and is passed over", key)
+            logger.warning("option %s has no effect here and is ignored", key)
         else:
             known = dict.fromkeys((*_NAMES.values(), "kafka.bootstrap.servers"))
             raise ConfigError(f"unknown option {key!r}{nearest(key, known)}")
@@ -118,14 +118,14 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if streaming:
         for name in given:
             if name.startswith("ending"):
-                raise ConfigError(f"{name} is for batch reads: a stream has no end")
+                raise ConfigError(f"{name} is for batch reads only: a stream has no end")
     elif starting.end == LATEST:
-        raise ConfigError("startingOffsets=latest reads nothing in a batch: earliest, or offsets in JSON")
+        raise ConfigError("startingOffsets=latest reads nothing in a batch: use earliest, or offsets in JSON")
     if ending.end == EARLIEST:
-        raise ConfigError("endingOffsets=earliest reads nothing: latest, or offsets in JSON")
+        raise ConfigError("endingOffsets=earliest reads nothing: use latest, or offsets in JSON")
     isolation = given.get("isolation") or kafka.pop("isolation.level", None) or "read_committed"
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise ConfigError(f"isolation={isolation!r}: read_committed or read_uncommitted")
+        raise ConfigError(f"isolation={isolation!r}: expected read_committed or read_uncommitted")
     return SourceOptions(
         settings=_settings(kafka),
         topics=topics,
@@ -147,11 +147,11 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 def _settings(kafka: dict[str, str]) -> ClientSettings:
     if "bootstrap.servers" not in kafka:
-        raise ConfigError("kafka.bootstrap.servers is missing: HOST:PORT of the cluster")
+        raise ConfigError("the option kafka.bootstrap.servers is missing: set it to HOST:PORT of the cluster")
     heeded = {}
     for name, value in kafka.items():
         if _TUNES_JAVA.fullmatch(name) and name != "default.api.timeout.ms":
-            logger.warning("option kafka.%s tunes Kafka's Java consumer and is passed over", name)
+            logger.warning("option kafka.%s tunes Kafka's Java consumer and is ignored", name)
         else:
             heeded[name] = value
     return ClientSettings.from_config(heeded)
@@ -161,7 +161,7 @@ def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[s
     named = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name, "").strip()]
     if len(named) != 1:
         what = f"{' and '.join(named)} are given" if named else "none is given"
-        raise ConfigError(f"one of subscribe, subscribePattern and assign is needed: {what}")
+        raise ConfigError(f"expected one of subscribe, subscribePattern and assign, but {what}")
     if named == ["subscribe"]:
         topics = tuple(topic.strip() for topic in given["subscribe"].split(",") if topic.strip())
         return topics, None, None
@@ -173,12 +173,12 @@ def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[s
         return (), given["subscribePattern"], None
     assigned = _json(given["assign"], "assign")
     if not all(isinstance(partitions, list) for partitions in assigned.values()):
-        raise ConfigError('assign is JSON as {"topic": [0, 1]}')
+        raise ConfigError('assign must be JSON like {"topic": [0, 1]}')
     return (), None, {topic: tuple(int(p) for p in partitions) for topic, partitions in assigned.items()}
 
 
 def _offsets(given: Mapping[str, str], side: str, default: Offsets) -> Offsets:
-    """Spark's order: timestamps by partition, then one timestamp, then offsets."""
+    """Parse where to start or end. Precedence as in Spark: timestamps by partition, one timestamp, offsets."""
     strict = given.get("startingOffsetsByTimestampStrategy", "error").lower() != "latest" and side == "starting"
     by_timestamp = given.get(f"{side}OffsetsByTimestamp")
     if by_timestamp is not None:
@@ -199,16 +199,16 @@ def _by_partition(text: str, name: str) -> dict[str, dict[int, int]]:
     try:
         return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in found.items()}
     except (AttributeError, TypeError, ValueError):
-        raise ConfigError(f'{name} is earliest, latest or JSON as {{"topic": {{"0": 23, "1": -2}}}}') from None
+        raise ConfigError(f'{name} must be earliest, latest or JSON like {{"topic": {{"0": 23, "1": -2}}}}') from None
 
 
 def _json(text: str, name: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{name}: not JSON ({error})") from None
+        raise ConfigError(f"{name} is not valid JSON ({error})") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{name}: a JSON object is needed")
+        raise ConfigError(f"{name} must be a JSON object")
     return found
 
 
@@ -216,7 +216,7 @@ def _whole(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"{name}={text!r}: a whole number is needed") from None
+        raise ConfigError(f"{name}={text!r}: expected an integer") from None
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:
@@ -224,14 +224,14 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
         return None
     number = _whole(given[name], name)
     if number <= 0:
-        raise ConfigError(f"{name}={number}: a positive number is needed")
+        raise ConfigError(f"{name}={number}: expected a positive number")
     return number
 
 
 def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name, str(default)).lower()
     if text not in ("true", "false"):
-        raise ConfigError(f"{name}={given[name]!r}: true or false")
+        raise ConfigError(f"{name}={given[name]!r}: expected true or false")
     return text == "true"
 
 
@@ -248,5 +248,5 @@ def _seconds(given: Mapping[str, str], name: str) -> float:
 def _span(text: str) -> float:
     found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", text.strip())
     if found is None:
-        raise ConfigError(f"maxTriggerDelay={text!r}: a span as 15m, 30s or 1h")
+        raise ConfigError(f"maxTriggerDelay={text!r}: expected a duration like 15m, 30s or 1h")
     return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2] or "ms"]

@@ -1,7 +1,7 @@
-"""Spark's own settings while our jobs are planned, and the user's again afterwards.
+"""Spark settings for our jobs, restored to the user's afterwards.
 
-Inside foreachBatch the session is the query's own copy, and the rows come from a plan that is made already: what is set
-here reaches our operators alone.
+Inside foreachBatch the session is the query's own copy, and the rows come from a finished plan: these settings affect
+only our operators.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ARROW_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 WHILE_COLLECTING: Final = {
-    # Of a cached DataFrame: filling the cache would be a job of its own.
+    # Adaptive execution would fill the cache of the DataFrame in a separate job.
     _ADAPTIVE: "false",
 }
 WHILE_PUBLISHING: Final = {
-    # Nothing to adapt in a scan, an exchange and a sort, and each stage would be a job of its own.
+    # There is nothing to adapt in a scan, an exchange and a sort, and each stage would be a separate job.
     _ADAPTIVE: "false",
-    # A hash over every byte, to notice rows that came out otherwise: each batch is held against the manifest anyway.
-    # Any of the three turns it on.
+    # A hash over every byte, to detect recomputed rows: we compare each batch with the manifest anyway. Any of the
+    # three settings turns it on.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "false",
-    # Rows are whole record batches: a task begins to send when the first few are there.
+    # Rows are whole record batches: a task starts to send with the first few.
     _ARROW_ROWS: "4",
 }
 
@@ -39,18 +39,18 @@ _UNLIMITED: Final = str(2**31 - 1)
 _BATCH_BYTES: Final = 4 << 20
 _FEWEST_ROWS, _MOST_ROWS = 16, 10_000
 _ROWS_OF_ANY_SIZE: Final = 1_000
-"""A tenth of what Spark itself took before it had a limit in bytes."""
+"""A tenth of Spark's default before it had a limit in bytes."""
 _BYTES_OF_ANY_SIZE: Final = 16 << 20
 _ROWS_WITHOUT_A_LIMIT: Final = 50
-"""For a Spark that cannot limit the bytes: a target takes records of a megabyte at most, unless told otherwise."""
+"""For a Spark that cannot limit the bytes: by default a topic accepts records up to a megabyte."""
 
 
 def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True) -> dict[str, str]:
-    """Return Spark's settings for the size of Arrow batches. `row_bytes`: how large rows are, if that is known.
+    """Return Spark's settings for the size of Arrow batches. `row_bytes`: the size of a row, if known.
 
-    While it is not known, Spark limits the bytes: a thousand rows of a megabyte each would not fit into a worker. It
-    then adds up the size of the Arrow batch after every row, which takes longer than writing the row; so once the size
-    of rows is known, batches end by their number of rows alone. `limits_bytes`: whether this Spark can.
+    While it is unknown, Spark limits the bytes: a thousand rows of a megabyte each would not fit into a worker. Spark
+    then computes the size of the Arrow batch after every row, which takes longer than writing the row. So once the row
+    size is known, only the number of rows limits batches. `limits_bytes`: whether this Spark can limit bytes.
     """
     if row_bytes is None and not limits_bytes:
         return {_ARROW_ROWS: str(_ROWS_WITHOUT_A_LIMIT)}
@@ -61,19 +61,19 @@ def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True) -> d
 
 
 def limits_bytes(spark: SparkSession) -> bool:
-    """Return whether this Spark can end an Arrow batch by its bytes."""
+    """Return whether this Spark can limit the bytes of an Arrow batch."""
     return bool(spark.conf.isModifiable(_ARROW_BYTES))
 
 
 _lock: Final = threading.Lock()
 _changed: Final[WeakKeyDictionary[Any, dict[str, tuple[int, str | None]]]] = WeakKeyDictionary()
-"""Session → setting → how many blocks have changed it at the moment, and what it was before the first of them."""
+"""Session → setting → the number of open blocks that changed it, and its value before the first of them."""
 
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Those that this Spark does not know are left out. Blocks of several threads may overlap: the last one that ends
-    gives the user's settings back."""
+    """Apply the settings that this Spark knows. Blocks of several threads may overlap: the last one to end restores the
+    user's settings."""
     names = [name for name in wanted if spark.conf.isModifiable(name)]
     with _lock:
         changed = _changed.setdefault(spark, {})

@@ -1,7 +1,7 @@
-"""Which Python Spark's workers run.
+"""The Python that Spark's workers run.
 
-PySpark takes `python3` from the PATH unless told otherwise. A program started as `.venv/bin/python job.py` would have
-workers outside of its own environment, which do not find this package.
+By default PySpark runs `python3` from the PATH. The workers of `.venv/bin/python job.py` would then run outside the
+virtual environment and not find this package.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WHAT_TO_SET = (
-    "set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that has fencepost on every machine: Spark's workers run "
-    "python3 of their PATH otherwise"
+    "set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that has fencepost on every machine: otherwise Spark's "
+    "workers run python3 from their PATH"
 )
 _told: set[str] = set()
-"""Applications that were told already."""
+"""Applications that were already warned."""
 
 
 def use_this_python(spark: SparkSession) -> None:
     """Let the workers of a local master run this program's Python, unless the user has chosen one.
 
-    With other masters the workers' machines are not known here: one line in the log says what to set.
+    With other masters the Python of the workers' machines is unknown: log once what to set.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return  # the workers are the server's
+        return  # the Connect server starts the workers
     if os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None):
         return
     context = spark.sparkContext

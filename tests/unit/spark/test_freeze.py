@@ -246,7 +246,7 @@ def test_a_partitioner_of_ones_own_is_asked_where_the_row_names_none() -> None:
         (rows([None], [b"x"], partition=pa.array([-3], pa.int32())), {"t": TARGET}, "no such partition"),
         (rows([None], [b"x"], topic=pa.array(["v"])), {"t": TARGET}, "no topic 'v'"),
         (rows([None], [b"x"]), {"t": Target("t", 4, 2_000, True)}, "the topic is compacted"),
-        (rows([b"k"], [b"x" * 3_000]), {"t": TARGET}, "more than t takes"),
+        (rows([b"k"], [b"x" * 3_000]), {"t": TARGET}, "more than t accepts"),
     ],
 )
 def test_an_unwritable_row_fails_or_becomes_a_dead_letter_with_its_reason(
@@ -348,11 +348,11 @@ def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
     (other,) = freeze(rows([b"k"], [b"w"]), encoding())
     entry = ManifestEntry(0, batch.number, batch.records, batch.size, batch.checksum)
     compare(batch.where, entry, entry, batch.payload)
-    with pytest.raises(Poisoned, match="where the manifest has"):
+    with pytest.raises(Poisoned, match="but the manifest has"):
         compare(batch.where, None, entry, batch.payload)
-    with pytest.raises(Poisoned, match="where the manifest has"):
+    with pytest.raises(Poisoned, match="but the manifest has"):
         compare(batch.where, entry, entry._replace(checksum=other.checksum), other.payload)
-    with pytest.raises(Poisoned, match="not what was frozen"):
+    with pytest.raises(Poisoned, match="differs from the frozen one"):
         compare(batch.where, entry, entry, other.payload)
 
 

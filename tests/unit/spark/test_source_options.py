@@ -69,21 +69,21 @@ def test_client_settings_are_applied_and_java_consumer_settings_are_ignored() ->
 @pytest.mark.parametrize(
     ("streaming", "given", "match"),
     [
-        (True, {}, "one of subscribe, subscribePattern and assign is needed: none is given"),
+        (True, {}, "expected one of subscribe, subscribePattern and assign, but none is given"),
         (True, {"subscribe": "a", "assign": "{}"}, "subscribe and assign are given"),
         (True, {"subscribe": "a", "startingOffset": "x"}, "unknown option.*did you mean 'startingOffsets'"),
-        (True, {"subscribe": "a", "startingOffsets": "first"}, "startingOffsets: not JSON"),
-        (True, {"subscribe": "a", "startingOffsets": '{"a": 1}'}, "JSON as"),
+        (True, {"subscribe": "a", "startingOffsets": "first"}, "startingOffsets is not valid JSON"),
+        (True, {"subscribe": "a", "startingOffsets": '{"a": 1}'}, "JSON like"),
         (True, {"subscribe": "a", "endingOffsets": "latest"}, "a stream has no end"),
         (False, {"subscribe": "a", "startingOffsets": "latest"}, "reads nothing in a batch"),
         (False, {"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets=earliest reads nothing"),
-        (True, {"subscribe": "a", "maxOffsetsPerTrigger": "0"}, "a positive number is needed"),
-        (True, {"subscribe": "a", "minPartitions": "many"}, "a whole number is needed"),
+        (True, {"subscribe": "a", "maxOffsetsPerTrigger": "0"}, "expected a positive number"),
+        (True, {"subscribe": "a", "minPartitions": "many"}, "expected an integer"),
         (True, {"subscribe": "a", "failOnDataLoss": "perhaps"}, "true or false"),
         (True, {"subscribe": "a", "isolation": "none"}, "read_committed or read_uncommitted"),
-        (True, {"subscribe": "a", "maxTriggerDelay": "soon"}, "a span as 15m"),
+        (True, {"subscribe": "a", "maxTriggerDelay": "soon"}, "a duration like 15m"),
         (True, {"subscribePattern": "("}, "subscribePattern"),
-        (True, {"assign": '{"a": 0}'}, "assign is JSON as"),
+        (True, {"assign": '{"a": 0}'}, "assign must be JSON like"),
     ],
 )
 def test_a_wrong_option_is_named(streaming: bool, given: dict[str, str], match: str) -> None:

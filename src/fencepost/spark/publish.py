@@ -1,4 +1,4 @@
-"""Who publishes a manifest: the driver, for small micro-batches, or tasks, each target partition by one of them."""
+"""Publishing a manifest: by the driver if the micro-batch is small, else by tasks, one per target partition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_driver(links: Links, transaction: SharedTransaction, manifest: Manifest) 
 
 
 def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest) -> None:
-    """Each target partition by one task; raises unless every batch is there at the end."""
+    """Publish each target partition in one task; raise unless every batch was published."""
     arranged = _arranged(frozen.select(*_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
         found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
@@ -49,13 +49,13 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTra
     for where in manifest.batches:
         if last.get(where) != manifest.records_of(where) - 1:
             raise Poisoned(
-                f"{where}: published up to sequence {last.get(where)}, of {manifest.records_of(where)} records"
+                f"{where}: {manifest.records_of(where)} records to publish, but the last sequence is {last.get(where)}"
             )
 
 
 def _arranged(frozen: DataFrame, manifest: Manifest) -> DataFrame:
-    """Each target partition's batches in one task, in order. They are there already where every target partition got
-    its rows from one map partition alone: a topic that is read and written by the same keys, for one."""
+    """Bring each target partition's batches into one task, in order. No shuffle is needed if each target partition gets
+    its rows from a single map partition, for example when source and target are partitioned by the same keys."""
     sources = manifest.map_partitions_of
     if all(len(found) == 1 for found in sources.values()):
         one_each = len(set(sources.values())) == len(sources)
@@ -65,13 +65,13 @@ def _arranged(frozen: DataFrame, manifest: Manifest) -> DataFrame:
 
 
 def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
-    """Each target partition in one task, and the tasks evenly busy where Spark lets one say so (4.1)."""
-    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+    """Assign each target partition to one task; evenly if Spark supports it (4.1)."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     if not hasattr(frozen, "repartitionById"):
         return frozen.repartition(tasks, "topic", "partition")
     topics = sorted({where.topic for where in manifest.batches})
-    start: Any = F  # of one `when` after the other, and not of one inside the other: there may be thousands
+    start: Any = F  # chained `when`s, not nested ones: there may be thousands
     for number, topic in enumerate(topics):
         start = start.when(F.col("topic") == topic, F.lit(number))
     return frozen.repartitionById(tasks, F.pmod(F.col("partition") + start.otherwise(0), F.lit(tasks)).cast("int"))
@@ -80,8 +80,8 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 def publish_rows(
     settings: ClientSettings, transaction: SharedTransaction, expected: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark maps over the sorted batches. What the driver has to know comes back as rows, because an
-    exception would reach it as text; anything else is raised, so that Spark runs the task again."""
+    """Return the function that Spark maps over the sorted batches. It reports errors that the driver must handle as
+    rows, because exceptions reach the driver as text. It raises all others, so that Spark runs the task again."""
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Routes(settings) as routes:
@@ -131,7 +131,7 @@ def _publish(
     except Poisoned as error:
         yield _answer(where, poisoned=True, error=str(error))
     except FencepostError as error:
-        # A topic that is not there any more is the driver's to explain; another attempt would only wait again.
+        # The driver explains a topic that was deleted; another attempt would only wait again.
         if error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
         yield _answer(where, code=error.code, error=error.reason)
