@@ -69,7 +69,7 @@ def test_a_folder_that_is_no_topics_is_named_and_kept(tmp_path: Path) -> None:
     stranger = tmp_path / "logs" / "backup-of-orders"
     stranger.mkdir()
     before = files_in(tmp_path)
-    with pytest.raises(DataDirectoryError, match=r"backup-of-orders is no folder of a topic"):
+    with pytest.raises(DataDirectoryError, match=r"backup-of-orders is not a topic's folder"):
         fencepost.Server(tmp_path).start()
     assert stranger.is_dir()
     assert files_in(tmp_path) == before

@@ -1,10 +1,10 @@
-"""Topics and partitions on the disk, and the chores that keep them in shape.
+"""Topics and partitions on disk, and the background tasks that maintain them.
 
-topics.py, topic_config.py   the catalogue, and the configs of a topic
-partition.py, fetching.py    a partition with the requests that wait for it; reading for one answer
+topics.py, topic_config.py   the catalogue of topics, and the configs of a topic
+partition.py, fetching.py    a partition and its watchers; the partitions that a client fetches
 validation.py                check the records of a batch before it is appended
-syncer.py, space.py          one fsync for many requests; room on the disk
+syncer.py, space.py          one fsync for many requests; free disk space
 store.py, datadir.py         everything but records, in SQLite; the data directory
 housekeeping.py              retention, compaction, snapshots
-producer_limit.py            how many producers are remembered
+producer_limit.py            the limit on remembered producers
 """

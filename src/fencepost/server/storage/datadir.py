@@ -1,9 +1,9 @@
-"""The data directory: who owns it, and what lies where in it.
+"""The data directory, its lock and its layout.
 
-fencepost.lock      held while a server runs on the directory
+fencepost.lock      locked while a server uses the directory
 meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
-reserve             room that is given back when the disk is full, so that something can be deleted
-logs/NAME.ID/P/     segments of partition P; the topic's id keeps a re-created topic apart from the deleted one
+reserve             a file that is deleted when the disk is full, so that cleanup has room to start
+logs/NAME.ID/P/     segments of partition P; the id distinguishes a recreated topic from the deleted one
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import IO, Self
 from fencepost.errors import DataDirectoryError
 
 _NAME_IN_FOLDER = 200
-"""Characters of a topic's name that its folder shows; with the id it stays within what file systems take."""
+"""Characters of a topic's name in its folder's name; with the id it stays within the limit of file systems."""
 
 _TOPIC_FOLDER = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_IN_FOLDER}}}\.[a-zA-Z0-9_-]{{22}}")
 """NAME.ID, with the id as `topic_id_text` writes it."""
 
 
 def topic_id_text(topic_id: uuid.UUID) -> str:
-    """As Kafka writes it: base64 for URLs, without padding."""
+    """Return the id as Kafka writes it: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
@@ -38,7 +38,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class DataDirectory:
-    """Takes the directory, or says who has it; a temporary one is removed on `close`."""
+    """A locked data directory. A temporary one is removed on `close`."""
 
     def __init__(self, path: Path | None) -> None:
         self.ephemeral = path is None
@@ -56,20 +56,21 @@ class DataDirectory:
         self._take()
 
     def _check_that_it_is_ours(self) -> None:
-        """Before anything is made here: a server that goes on with data it does not know would end in losing it."""
+        """Raise DataDirectoryError, before anything is created, for data that this server cannot have written. A
+        server that started anyway could lose it."""
         if not self.logs.is_dir():
             return
         if not self.store.exists() or not self.store.stat().st_size:
             if any(self.logs.iterdir()):
                 raise DataDirectoryError(
                     f"{self.logs} is not empty, but there is no {self.store.name} beside it to say which topics it "
-                    "holds: bring that file back from a backup, or give another --data; nothing was changed"
+                    "holds: restore that file from a backup, or choose another --data; nothing was changed"
                 )
             return
         for folder in self.logs.iterdir():
             if folder.is_dir() and not _TOPIC_FOLDER.fullmatch(folder.name):
                 raise DataDirectoryError(
-                    f"{folder} is no folder of a topic (NAME.ID): move it elsewhere, or give another --data; "
+                    f"{folder} is not a topic's folder (NAME.ID): move it elsewhere, or choose another --data; "
                     "nothing was changed"
                 )
 
@@ -81,8 +82,10 @@ class DataDirectory:
             holder = self._lock.read().strip()
             self._lock.close()
             who = f" (process {holder})" if holder else ""
-            raise DataDirectoryError(f"{self.path} is in use by another fencepost server{who}") from None
-        with suppress(OSError):  # on a full disk nobody is told which process it is
+            raise DataDirectoryError(
+                f"{self.path} is in use by another fencepost server{who}: stop it, or choose another --data"
+            ) from None
+        with suppress(OSError):  # on a full disk the lock file does not name the process
             self._lock.seek(0)
             self._lock.truncate()
             self._lock.write(str(os.getpid()))
@@ -100,7 +103,7 @@ class DataDirectory:
         return self.logs / f"{name[:_NAME_IN_FOLDER]}.{topic_id_text(topic_id)}"
 
     def close(self, *, served: bool = True) -> None:
-        """`served`: whether anybody was told of it. A new directory that nobody was told of goes away again."""
+        """Unlock the directory. Remove it if it is temporary, or new and not `served`: the server never listened."""
         if self._is_new and not served:
             shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()

@@ -1,12 +1,11 @@
-"""What one client reads, and reading it for one answer: in pieces, with all that is read counted.
+"""The partitions that one client fetches, and reading them for one answer.
 
 A `FetchContext` has a `FetchRow` for each partition that its client wants. It lives as long as the request, or as long
-as the fetch session (`core.fetch_sessions`). A `Reading` goes through the rows that are due and gathers what they have.
-It stops when its turn is over, and where the disk, the opening of a log or memory has to be waited for; whoever drives
-it waits, and has it go on.
+as the fetch session (`core.fetch_sessions`). A `Reading` collects the records of the rows that are due. It pauses when
+its turn is over, and when it needs the disk, an open log or memory; the caller waits for that and calls it again.
 
-While a poll waits it holds nothing of what was read; it keeps count of how much has come since, and reads again when
-that is enough.
+While a request waits for more records, it holds none. It counts the bytes that became readable, and reads again when
+they are enough.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
 LEADER_EPOCH: Final = 0
 _READ_COMMITTED: Final = 1
 _SECONDS: Final = 0.003
-"""How long a reading takes before all others have a turn."""
+"""Duration of a piece of reading, after which others get their turn."""
 _FEW: Final = 500
-"""Partitions that are left at once."""
+"""Maximum number of partitions to unwatch in one piece."""
 _ON_THE_LOOP: Final = 4 * 1024 * 1024
-"""A batch of more bytes is read in a thread, unless the answer has room for it anyway."""
+"""A larger batch is read in a thread, unless the answer has room for it anyway."""
 
 Key: TypeAlias = tuple[str | UUID | None, int]
-"""A topic by its name or its id, and a partition."""
+"""The name or id of a topic, and a partition's index."""
 
 
 class PartitionOffsets(NamedTuple):
-    """What readers are told of a partition besides its records."""
+    """The offsets of a partition that a Fetch answer contains."""
 
     high_watermark: Offset
     last_stable_offset: Offset
@@ -52,7 +51,7 @@ class PartitionOffsets(NamedTuple):
 
 
 class FetchRow:
-    """A partition that a client reads."""
+    """A partition that a client fetches."""
 
     __slots__ = ("ask", "context", "key", "offsets", "partition", "upto", "visible_bytes")
 
@@ -62,13 +61,14 @@ class FetchRow:
         self.ask = ask
         self.partition: Partition | None = None
         self.offsets: PartitionOffsets | None = None
-        """What the client was told last, or is about to be told."""
+        """The offsets in the last answer to the client, or in the one being made."""
         self.upto = -1
-        """How far it could be read when it was last looked at, and how many bytes at least; −1: nobody knows."""
+        """The end of the readable records at the last check; −1: unknown."""
         self.visible_bytes = -1
+        """The partition's `visible_bytes` at the last check; −1: unknown."""
 
     def look_up(self, broker: Broker) -> ErrorCode:
-        """Find the partition, which may have come or gone since the last time."""
+        """Find the partition, which may have been created or deleted since the last time."""
         name, index = self.key
         by_name = isinstance(name, str)
         topic = broker.topics.get(name) if isinstance(name, str) else broker.topics.by_id(name) if name else None
@@ -95,12 +95,12 @@ class FetchContext(FetchSession[Key, FetchRow]):
         super().__init__(by_id=by_id)
         self.isolation_level = 0
         self.watches = False
-        """Whether partitions tell of news: in a session, and while a request waits."""
+        """Partitions report changes: in a session, and while a request waits."""
         self._news: asyncio.Future[None] | None = None
         self.ended = False
-        """Its session had to make way for another one."""
+        """The session was evicted for another one."""
         self._missing_bytes = 0
-        """What has to come before it is worth reading again."""
+        """Bytes that must become readable before it is worth reading again."""
 
     def want(self, broker: Broker, key: Key, ask: FetchPartition) -> None:
         row = self.rows.get(key)
@@ -122,7 +122,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
             self.all_changed()
 
     def watch(self) -> None:
-        """Partitions tell of news from now on. What came since they were looked at is news, too."""
+        """Let partitions report changes from now on, and mark those that changed since the last check."""
         self.watches = True
         for key, row in self.rows.items():
             partition = row.partition
@@ -132,7 +132,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
                     self.changed(key)
 
     def unwatch(self, broker: Broker) -> None:
-        """Partitions tell no more; of many partitions at leisure."""
+        """Stop partitions from reporting changes; with many partitions, in the background."""
         self.watches = False
         if len(self.rows) > _FEW:
             broker.spawn(self._unwatch(broker), "leave the partitions of a fetch")
@@ -145,7 +145,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
             row.unwatch()
 
     def end(self, broker: Broker) -> None:
-        """The session is over; a request of it that waits is answered now."""
+        """End the session, and let a waiting request of it be answered now."""
         self.ended = True
         self.unwatch(broker)
         if self._news is not None and not self._news.done():
@@ -155,7 +155,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
         return log.last_stable_offset if self.isolation_level == _READ_COMMITTED else log.high_watermark
 
     async def news(self, missing_bytes: int, timeout: float) -> None:
-        """Wait until so many bytes may have come, something else has happened to a partition, or the time is over."""
+        """Wait until `missing_bytes` may be readable, a partition changes in another way, or the timeout."""
         self._news = asyncio.get_running_loop().create_future()
         self._missing_bytes = missing_bytes
         try:
@@ -181,18 +181,18 @@ class FetchContext(FetchSession[Key, FetchRow]):
         return self._missing_bytes <= 0
 
     def note(self, row: FetchRow, partition: Partition, log: PartitionLog) -> None:
-        """Note how far the row can be read now."""
+        """Note how far the row is readable now."""
         row.upto = self.visible_end(log)
-        # Of what an open transaction holds back nobody knows how much it is.
+        # The number of bytes that an open transaction holds back is unknown.
         row.visible_bytes = partition.visible_bytes if row.upto == log.high_watermark else -1
 
 
 class NotOpen(Exception):
-    """The log of the row that the reading has come to is not open."""
+    """The log of the next row is not open."""
 
 
 class Reading:
-    """Gathers what the due rows have to answer."""
+    """One pass over the due rows, which collects the partitions of one answer."""
 
     def __init__(
         self, broker: Broker, request: ApiRequest, message: FetchRequest, context: FetchContext, *, full: bool
@@ -202,19 +202,19 @@ class Reading:
         self._message = message
         self._context = context
         self._full = full
-        """The answer has all rows, also those with nothing to tell."""
+        """The answer contains all rows, also those without news."""
         self._keys = tuple(context.due)
         self._at = 0
         self.limit = max(min(message.max_bytes, broker.config.fetch_max_bytes, broker.answers.share), 0)
         self._largest: int | None = None
-        """What the first batch may have, if memory was reserved for it."""
+        """The size for which memory was reserved, for the first batch."""
         self._opened: FetchRow | None = None
         self.size = 0
         self._is_cut = False
-        """Something had no room."""
+        """Some records did not fit."""
         self.failed = False
         self._untold: list[tuple[FetchRow, PartitionOffsets, bool]] = []
-        """Of those that were found, what the client does not know yet, and whether there are records."""
+        """Found rows with the offsets that the client does not know yet, and whether they have records."""
         self.found: dict[Key, FetchedPartition] = {}
         """Rows with records, an error, or other news."""
 
@@ -224,7 +224,7 @@ class Reading:
 
     @property
     def left(self) -> int:
-        """Bytes that it may still read."""
+        """Bytes that may still be read."""
         return min(self.limit - self.size, self._broker.answers.share)
 
     @property
@@ -233,12 +233,12 @@ class Reading:
 
     @property
     def row(self) -> FetchRow:
-        """The one that is next."""
+        """The next row."""
         return self._context.rows[self._keys[self._at]]
 
     def go_on(self) -> bool:
-        """Return whether it is through; False if its turn is over. WouldBlock, NotOpen or LargeBatch if something has
-        to be done about the next row first."""
+        """Read rows until the turn is over; return True if all are done. Raise WouldBlock, NotOpen or LargeBatch if the
+        next row needs the disk, an open log, or memory first."""
         began = perf_counter()
         keys, rows = self._keys, self._context.rows
         try:
@@ -254,25 +254,25 @@ class Reading:
             self._broker.reading_turns.spend(perf_counter() - began)
 
     def was_opened(self) -> None:
-        """The log of the next row is open, or cannot be opened."""
+        """Note that the log of the next row is open, or cannot be opened."""
         self._opened = self.row
 
     def has_room_for(self, size: int) -> None:
-        """Memory is reserved for the next row's first batch, which has so many bytes."""
+        """Note that `size` bytes of memory are reserved for the next row's first batch."""
         self._largest = size
 
     def take(self, row: FetchRow, offsets: PartitionOffsets, records: list[Buffer]) -> None:
-        """What a thread has read for the next row."""
+        """Add the records that a thread has read for the next row."""
         self._take(row, offsets, ErrorCode.NONE, records)
         self._at += 1
 
     def fail(self, row: FetchRow, offsets: PartitionOffsets, code: ErrorCode) -> None:
-        """A thread could not read the next row."""
+        """Add the error with which a thread failed to read the next row."""
         self._take(row, offsets, code, [])
         self._at += 1
 
     def read(self, row: FetchRow, log: PartitionLog, upto: Offset, *, block: bool) -> list[Buffer]:
-        """Batches of one row: for a thread, or for `go_on`."""
+        """Read batches of one row; called in a thread or by `go_on`."""
         left = self.left
         is_first = self.size == 0
         if left <= 0 and not is_first:
@@ -293,7 +293,7 @@ class Reading:
             return []
 
     def look(self, row: FetchRow) -> tuple[PartitionLog, PartitionOffsets, Offset] | ErrorCode:
-        """What of a log may be seen at this moment: taken on the loop, a thread that reads must not ask the log."""
+        """Return the log and its readable range, or an error. Call it on the loop: a thread must not ask the log."""
         partition = row.partition
         if partition is None or partition.topic.deleted:
             code = row.look_up(self._broker)
@@ -349,14 +349,14 @@ class Reading:
                 context.is_idle(row.key)
 
     def _is_idle(self, row: FetchRow, offsets: PartitionOffsets) -> bool:
-        """Whether there is nothing to read, now: since the row was looked at, something may have come."""
+        """Tell if there is still nothing to read: records may have arrived since the row was checked."""
         log = row.partition.log if row.partition is not None else None
         if log is None or row.ask.fetch_offset < self._context.visible_end(log):
             return False
         return offsets == (log.high_watermark, log.last_stable_offset, log.start_offset)
 
     def tell(self) -> None:
-        """The answer is made of what was found: note what the client then knows."""
+        """Note the offsets that the client knows once it has the answer."""
         for row, offsets, has_records in self._untold:
             row.offsets = offsets
             if has_records:
@@ -366,7 +366,7 @@ class Reading:
 
 
 def untouched(row: FetchRow, isolation_level: int) -> FetchedPartition:
-    """The answer for a row that has nothing new since it was last looked at."""
+    """Return the answer for a row without news since the last check."""
     if row.offsets is None:
         return FetchedPartition(row.ask.index, ErrorCode.NONE)
     aborted: list[tuple[int, int]] | None = [] if isolation_level == _READ_COMMITTED else None
@@ -374,7 +374,7 @@ def untouched(row: FetchRow, isolation_level: int) -> FetchedPartition:
 
 
 def _aborted(row: FetchRow, records: list[Buffer]) -> list[tuple[int, int]]:
-    """(pid, first offset) of the aborted transactions that have records in what was read."""
+    """Return (pid, first offset) of the aborted transactions within the range of `records`."""
     log = row.partition.log if row.partition is not None else None
     if log is None or not records or not len(log.producers.aborted):
         return []
@@ -386,6 +386,6 @@ def _aborted(row: FetchRow, records: list[Buffer]) -> list[tuple[int, int]]:
 
 
 def _check_leader_epoch(given: int) -> None:
-    """There has only ever been one leader; a client that knows of another comes from some other cluster."""
+    """Raise UNKNOWN_LEADER_EPOCH for a newer epoch: there is only one leader, so the client knows another cluster."""
     if given > LEADER_EPOCH:
         raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)

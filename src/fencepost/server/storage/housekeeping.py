@@ -1,13 +1,13 @@
-"""What a server does when nobody asks: retention, compaction, forgetting idle pids, and snapshots that are due.
+"""Background work on partitions: retention, compaction, expiry of idle pids, and snapshots.
 
-One partition at a time, and everything that waits for the disk in a thread. Open partitions are looked at in every
-round; closed ones, which may be thousands, only now and then and from outside: one whose files are older or larger than
-its topic keeps is opened, and the next round does the rest.
+It handles one partition at a time, and waits for the disk in a thread. Every round checks the open partitions. Closed
+ones, which may be thousands, are checked now and then by their files: if these are too old or too large for the topic's
+retention, the partition is opened, and the next round does the rest.
 
-Compaction has a task of its own, for a pass over a large log takes long, and retention must not wait for it. Partitions
-take turns, a pass each, until all of them are done.
+Compaction is a separate task, because a pass over a large log takes long and retention must not wait for it. Partitions
+take turns, one pass each, until all are done.
 
-A chore that fails in one partition is noted in the broker's `Health`, and the others go on.
+If a chore fails for one partition, the broker's `Health` records it and the others continue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Housekeeping:
         self._health = broker.health
 
     async def run(self) -> None:
-        """Retention, idle pids and snapshots, for ever."""
+        """Apply retention, expire idle pids and save snapshots, forever."""
         rounds = 0
         while True:
             await asyncio.sleep(self._broker.config.background_interval_ms / 1000)
@@ -50,13 +50,13 @@ class Housekeeping:
             await self._broker.look_at_space()
 
     async def run_compaction(self) -> None:
-        """Compaction, for ever."""
+        """Compact partitions, forever."""
         while True:
             await asyncio.sleep(self._broker.config.background_interval_ms / 1000)
             await self.compact()
 
     async def round(self) -> None:
-        """Looks after every open partition once."""
+        """Maintain every open partition once."""
         for partition in self._open_partitions():
             log = partition.log
             if log is None or log.failed is not None or partition.topic.deleted:
@@ -71,8 +71,8 @@ class Housekeeping:
             self._forget_if_deleted(partition)
 
     async def compact(self) -> None:
-        """Compacts what is due, until nothing is left to do. Partitions take turns: a log that takes many passes, or
-        that grows as quickly as it is compacted, does not keep the others waiting."""
+        """Compact all partitions that need it. They take turns, so that a log that needs many passes, or grows as fast
+        as it is compacted, does not delay the others."""
         waiting = deque((partition, False) for partition in self._open_partitions())
         while waiting:
             partition, begun = waiting.popleft()
@@ -88,7 +88,7 @@ class Housekeeping:
         return [partition for partition in touched if partition.log is not None]
 
     def _forget_if_deleted(self, partition: Partition) -> None:
-        """What failed because the topic went away meanwhile is no trouble."""
+        """Drop the troubles of a partition whose topic was deleted in the meantime."""
         if partition.topic.deleted:
             self._health.forget({str(partition.name)})
 
@@ -97,12 +97,15 @@ class Housekeeping:
         if removed:
             partition.wake()
             logger.info(
-                "%s: %d segments have had their time; it starts at offset %d", partition.name, removed, log.start_offset
+                "%s: retention removed %d segments; it now starts at offset %d",
+                partition.name,
+                removed,
+                log.start_offset,
             )
 
     async def _compaction_pass(self, partition: Partition, *, begun: bool) -> bool:
-        """False if another pass has to follow, because there are more keys than fit into the memory. What was `begun`
-        is brought to its end, although what is left may be too little to begin with."""
+        """Run one compaction pass. Return False if another must follow, because there are more keys than fit into
+        memory. Go on with a partition that has `begun`, although the rest alone might not need compaction."""
         log, now = partition.log, self._broker.clock.now_ms()
         if log is None or partition.topic.deleted or not (begun or log.wants_compaction(now)):
             return True
@@ -116,7 +119,7 @@ class Housekeeping:
         return job.is_complete
 
     async def _open_overdue(self) -> None:
-        """Opens partitions that nobody uses but whose files have had their time."""
+        """Open unused partitions whose files exceed their retention."""
         now = self._broker.clock.now_ms()
         closed = [
             partition

@@ -1,7 +1,7 @@
-"""A partition as the server sees it: its log once opened, who waits for records, and when they may see them.
+"""A partition: its log once opened, the readers that watch it, and the offsets they may read up to.
 
-Everything here belongs to the loop. What blocks (opening, syncing, snapshots) runs in the broker's threads, on parts of
-the log that are made for it.
+Only the loop uses it. Blocking work (opening, syncing, writing snapshots) runs in the broker's threads, through methods
+of the log that are made for threads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REOPEN_AFTER_SECONDS = 1.0
-"""A log that failed at a sync is opened anew, with recovery, but not more often than this."""
+"""Minimum time between two attempts to reopen and recover a log whose sync failed."""
 
 
 class Disk:
-    """What a partition needs to reach the disk, the same for all of them."""
+    """The objects that all partitions share to use the disk."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Disk:
     ) -> None:
         self.files = files
         self.space = space
-        """Room for new records; None: nobody looks."""
+        """Checks the free space for new records; None: no check."""
         self.handles = handles
         self.threads = threads
         self.clock = clock
@@ -54,10 +54,10 @@ class Disk:
 
 
 class Watcher(Protocol):
-    """Who reads a partition and wants to know when there is news."""
+    """An object that is notified when readers of a partition could see something new."""
 
     def partition_changed(self) -> None:
-        """Called on the loop, in the middle of an append: note it, and do the work later."""
+        """Note the change; the loop calls this in the middle of an append, so the work must be done later."""
 
 
 class Partition:
@@ -82,19 +82,19 @@ class Partition:
         self.index = index
         self.directory = directory
         self.log: PartitionLog | None = None
-        """None until first use: a server with ten thousand partitions opens those that are asked for."""
+        """None until first use: a server with ten thousand partitions opens only those in use."""
         self._disk = disk
         self._opening: asyncio.Future[PartitionLog] | None = None
         self._failed_at = 0.0
         self._sync_failed = False
-        """The last log failed at a sync, and has not been opened again since."""
+        """A sync of the log failed, and the log has not been reopened since."""
         self._snapshotting = False
         self._watchers: set[Watcher] = set()
         self.appended_bytes = 0
-        """Since the server has started. A reader compares them with `visible_bytes` of an earlier time: at most so much
-        may have come for it."""
+        """Bytes appended since the server started. The difference to an earlier `visible_bytes` is the most that can
+        be new for a reader."""
         self.visible_bytes = 0
-        """At least so many of them can be read: those appended before the high watermark moved the time before last."""
+        """A lower bound of the readable ones: those appended before the last move but one of the high watermark."""
         self._soon_visible_bytes = 0
 
     @property
@@ -104,7 +104,7 @@ class Partition:
     # -- opening ----------------------------------------------------------------------------------------------
 
     async def open(self) -> PartitionLog:
-        """The log; opened and, if the last server was killed, recovered, in a thread."""
+        """Return the log, after opening it in a thread and recovering it if the last server crashed."""
         if self.log is not None:
             return self.log
         if self._opening is None:
@@ -113,7 +113,7 @@ class Partition:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> PartitionLog:
-        """Leaves the log in its place itself: whoever asks once this is done, callbacks or not, finds it there."""
+        """Open the log and set `self.log`, here and not in a callback, so that it is set as soon as this is done."""
         disk = self._disk
         issued = disk.pids.issued
         try:
@@ -136,15 +136,15 @@ class Partition:
             log.abandon()
         else:
             self.log = log
-            self.wake()  # more may be readable than before a failed sync
+            self.wake()  # after a failed sync, more may be readable than before
         return log
 
     def _opened(self, opening: asyncio.Future[PartitionLog]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
-            logger.error("%s cannot be opened: %s", self.name, error)
+            logger.error("cannot open %s: %s", self.name, error)
 
     def usable(self) -> bool:
-        """Whether the log is open and takes appends; one that failed is let go now and then, to be opened anew."""
+        """Tell if the log is open. Drop a log whose sync failed, now and then, so that it is reopened."""
         if self.log is None:
             return False
         if self.log.failed is not None:
@@ -164,7 +164,7 @@ class Partition:
     # -- appending --------------------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, header: BatchHeader, now: Milliseconds) -> tuple[BatchVerdict, Offset]:
-        """Judges the batch and, if it is new, writes it. The offset counts only with `Accept`."""
+        """Judge the batch and, if it is new, write it. The offset is valid only with `Accept`."""
         log = self.log
         if log is None:
             raise StorageError(f"{self.name} is not open")
@@ -181,7 +181,7 @@ class Partition:
         return verdict, offset
 
     def append_marker(self, batch: memoryview, header: BatchHeader, now: Milliseconds) -> Offset:
-        """Writes a transaction's marker, which nobody has to judge: it is the server's own."""
+        """Write a transaction's marker. It needs no check, because the server made it."""
         if self.log is None:
             raise StorageError(f"{self.name} is not open")
         offset = self.log.append(batch, header, now)
@@ -189,10 +189,10 @@ class Partition:
         return offset
 
     def advance(self, offset: Offset) -> None:
-        """Everything before `offset` may be read now."""
+        """Let readers see everything before `offset`."""
         if self.log is not None:
             self.log.synced(offset)
-        # Rounds of syncs come one after the other: this one covers all that was appended before the last one ended.
+        # Sync rounds do not overlap, so this one covers everything that was appended before the last one ended.
         self.visible_bytes, self._soon_visible_bytes = self._soon_visible_bytes, self.appended_bytes
         self.wake()
 
@@ -204,8 +204,8 @@ class Partition:
         writing.add_done_callback(self._snapshot_written)
 
     async def save_snapshot(self) -> None:
-        """A snapshot of the log as it is now, durable when this returns. If it lets segments go, the reserve may be
-        given back for it."""
+        """Save a durable snapshot of the log as it is now. On a full disk, delete the reserve file and try again:
+        segments can be removed only after the snapshot."""
         if self.log is None:
             return
         try:
@@ -223,7 +223,7 @@ class Partition:
     def _snapshot_written(self, writing: asyncio.Future[None]) -> None:
         self._snapshotting = False
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            logger.warning("no snapshot of %s: %s; a restart will replay more", self.name, error)
+            logger.warning("cannot save a snapshot of %s: %s; a restart will replay more", self.name, error)
 
     # -- readers ----------------------------------------------------------------------------------------------
 
@@ -234,6 +234,6 @@ class Partition:
         self._watchers.discard(watcher)
 
     def wake(self) -> None:
-        """Something changed for readers: new records, another beginning, or the topic is gone."""
+        """Notify the watchers of new records, a new start offset, or the deletion of the topic."""
         for watcher in self._watchers:
             watcher.partition_changed()

@@ -1,4 +1,4 @@
-"""How many producers are remembered, over all partitions."""
+"""The limit on the producers that all partitions remember together (`max_producers`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ _COUNT_SECONDS: Final = 1.0
 
 
 class ProducerLimit:
-    """How many producers all partitions remember together, at most. The sum is taken anew now and then, since producers
-    are also forgotten, and partitions opened."""
+    """The limit and the current count. It counts again now and then, because producers expire and partitions open."""
 
     def __init__(self, topics: Iterable[Topic], most: int, clock: Clock) -> None:
         self._topics = topics
@@ -24,7 +23,7 @@ class ProducerLimit:
         self._counted_at = -_COUNT_SECONDS
 
     def check_new(self) -> None:
-        """Count one more; POLICY_VIOLATION if that is too many."""
+        """Count one more producer; raise POLICY_VIOLATION if the limit is reached."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = now
@@ -33,7 +32,7 @@ class ProducerLimit:
         if self._count >= self._most:
             raise ServerError(
                 ErrorCode.POLICY_VIOLATION,
-                f"the server remembers {self._count} producers, as many as max_producers allows: "
-                "idle ones are forgotten after producer_expiry_ms",
+                f"the server remembers {self._count} producers, the limit: raise max_producers, "
+                "or wait until idle producers expire (producer_expiry_ms)",
             )
         self._count += 1

@@ -1,11 +1,11 @@
-"""Room on the disk: new records are refused before it is full, and a reserve pays for what makes room again.
+"""Free disk space: the server rejects new records before the disk is full, and keeps a reserve for deletions.
 
-Two lines of defence, because deleting needs room, too: a commit of the metadata, a snapshot of a log.
+There are two safeguards, because deleting needs space too, for a commit of the metadata and a snapshot of a log.
 
-- *The watermark* (`min_free_bytes`). Below it Produce is refused with KAFKA_STORAGE_ERROR, which clients take for
-  "not persisted, try again": they go on by themselves when there is room. Metadata still has all that is left.
-- *The reserve* (`reserve_bytes`), a file in the data directory. Others may fill the disk as well. Then the reserve is
-  given back when somebody deletes topics or records, or retention does, and made anew when there is room.
+- *The minimum* (`min_free_bytes`). Below it the server rejects Produce with KAFKA_STORAGE_ERROR. Clients treat this as
+  "not persisted, retry", so they continue when there is space again. Metadata may use the rest.
+- *The reserve* (`reserve_bytes`), a file in the data directory, because other programs may fill the disk. The server
+  deletes it when a user or retention deletes data on a full disk, and recreates it when there is space again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "reserve"
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-"""Others may fill the disk meanwhile."""
+"""Other programs may fill the disk in between."""
 _WATERMARK_SHARE: Final = 20
 _RESERVE_SHARE: Final = 50
-"""Of a small file system at most a 20th and a 50th are kept free."""
+"""On a small file system the minimum is at most 1/20 and the reserve at most 1/50 of its size."""
 _NAMED: Final = 5
-"""Topics that are named when there is no room."""
+"""Number of topics that the error names."""
 
 
 class TopicSize(NamedTuple):
@@ -38,7 +38,7 @@ class TopicSize(NamedTuple):
 
 
 class Space:
-    """`admits` is the loop's; the rest may be called by any thread."""
+    """The check of the free space, and the reserve. Only the loop calls `admits`; any thread may call the rest."""
 
     def __init__(self, directory: Path, files: Files, clock: Clock, *, min_free: int, reserve: int) -> None:
         self._directory = str(directory)
@@ -50,11 +50,11 @@ class Space:
         self._budget = 0
         self._look_at = 0.0
         self.is_low = False
-        """Was there too little room for new records, the last time somebody looked?"""
+        """The last check found too little space for new records."""
 
     def admits(self, size: int) -> bool:
-        """May so many bytes of new records be written? Looks at the disk only now and then: between two looks what is
-        written is counted."""
+        """Tell if `size` bytes of new records may be written. Ask the file system only now and then, and count the
+        written bytes in between."""
         self._budget -= size
         if self._budget >= 0 and self._clock.monotonic() < self._look_at:
             return True
@@ -62,11 +62,11 @@ class Space:
         return not self.is_low
 
     def look(self, size: int = 0) -> int:
-        """Measures; says how many bytes are free."""
+        """Ask the file system, and return the number of free bytes."""
         try:
             room = self._files.room(self._directory)
         except OSError as error:
-            logger.warning("cannot tell how much room there is in %s: %s", self._directory, error)
+            logger.warning("cannot measure the free space in %s: %s", self._directory, error)
             self._budget, self.is_low = 1 << 20, False
             self._look_at = self._clock.monotonic() + _SECONDS_BETWEEN_LOOKS
             return 0
@@ -76,20 +76,20 @@ class Space:
         return room.free
 
     def refusal(self, largest: Iterable[TopicSize] = ()) -> StorageError:
-        """What to say while there is too little room, and what to free."""
+        """Return the error to raise while there is too little space, with the `largest` topics to delete."""
         room = self._files.room(self._directory)
         floor = min(self._min_free, room.total // _WATERMARK_SHARE)
         named = ", ".join(f"{topic} ({_text(size)})" for topic, size in largest)
         return StorageError(
-            f"the file system of {self._directory} has {_text(room.free)} free, and {_text(floor)} are kept free "
-            "(min_free_bytes): new records are refused. Delete topics or records, shorten retention, or remove other "
+            f"the file system of {self._directory} has {_text(room.free)} free, less than {_text(floor)} "
+            "(min_free_bytes): new records are rejected. Delete topics or records, shorten retention, or remove other "
             "files there" + (f"; the largest topics: {named}" if named else "")
         )
 
     # -- the reserve ------------------------------------------------------------------------------------------
 
     def keep_reserve(self) -> None:
-        """Makes the reserve if it is missing and there is room for it above the watermark."""
+        """Create the reserve file if it is missing and fits above the minimum."""
         try:
             room = self._files.room(self._directory)
             size = min(self._reserve, room.total // _RESERVE_SHARE)
@@ -97,21 +97,21 @@ class Space:
             if size and room.free >= size + floor and not self._files.exists(self._reserve_path):
                 self._files.allocate(self._reserve_path, size)
         except OSError as error:
-            logger.warning("cannot keep %s: %s", self._reserve_path, error)
+            logger.warning("cannot create %s: %s", self._reserve_path, error)
             self.give_back()
 
     def give_back(self) -> bool:
-        """Removes the reserve, so that what it took is free; False if it is gone already."""
+        """Delete the reserve file to free its space; return False if it does not exist."""
         try:
             self._files.remove(self._reserve_path)
         except OSError:
             return False
-        logger.warning("the disk is full: %s is given back, so that something can be deleted", self._reserve_path)
+        logger.warning("the disk is full: deleted %s, so that cleanup has room to start", self._reserve_path)
         return True
 
 
 def is_full(error: BaseException) -> bool:
-    """Did this fail because there is no room?"""
+    """Tell if the error was caused by a full disk."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -121,13 +121,13 @@ def is_full(error: BaseException) -> bool:
 
 
 def largest(folders: Iterable[tuple[str, Path]]) -> list[TopicSize]:
-    """The topics that take most room, by their folders. Waits for the disk."""
+    """Return the largest topics by the size of their folders. Blocks on the disk."""
     sizes = []
     for topic, folder in folders:
         try:
             size = sum(file.stat().st_size for file in folder.glob("*/*"))
         except OSError:
-            continue  # on its way out
+            continue  # the topic is being deleted
         sizes.append(TopicSize(topic, size))
     return sorted(sizes, key=lambda found: -found.size)[:_NAMED]
 

@@ -1,8 +1,8 @@
-"""Everything that is not records, in one SQLite file with one writing thread.
+"""The metadata store: everything but records, in one SQLite file with one writing thread.
 
-Whoever changes something hands its statements to `execute` and awaits them: the thread takes all that have gathered
-while the last commit was on its way and commits them together, so a thousand waiting changes cost one sync of the
-disk. Reading from the file happens at start-up only; afterwards the server's own memory is the truth.
+A caller passes its statements to `execute` and awaits them. The thread commits all changes together that gathered
+during the last commit, so a thousand waiting changes cost one sync. The server reads the file only when it starts;
+afterwards it trusts its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 
 FORMAT_VERSION: Final = 1
-"""Of the whole data directory; a server refuses one that is newer than it knows."""
+"""Version of the data directory's format; a server refuses a newer one."""
 
 SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -35,7 +35,7 @@ SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS topic_configs (
         topic TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (topic, name)
     ) WITHOUT ROWID""",
-    # Folders whose topic is deleted, until they are removed: what a crash leaves behind goes by name, never by guess.
+    # Folders of deleted topics until they are removed, so that after a crash the server removes only folders it knows.
     "CREATE TABLE IF NOT EXISTS deleted_folders (folder TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 
@@ -48,19 +48,19 @@ class _Change(NamedTuple):
 
 
 class Store:
-    """Owned by the server's loop; the connection belongs to the writing thread once `start` was called."""
+    """The store, used by the loop. After `__init__`, only the writing thread changes the file."""
 
     def __init__(
         self, path: Path, sync: Sync, schema: Sequence[str] = (), *, make_room: Callable[[], bool] = lambda: False
     ) -> None:
-        """`make_room` is called by the writing thread when the disk is full and something is to be deleted; True if
-        it is worth another try."""
+        """`make_room` is called when the disk is full, by the writing thread before a deletion or at the start. It
+        returns True if it freed space."""
         self._make_room = make_room
         self._path = path
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
         self.commits = 0
         try:
-            path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
+            path.touch(mode=0o600)  # SQLite creates its other files with the same mode
             self._connection = self._open(sync, (*SCHEMA, *schema))
         except (sqlite3.Error, OSError) as error:
             raise DataDirectoryError(f"cannot use {path}: {error}") from error
@@ -68,12 +68,12 @@ class Store:
         self._thread.start()
 
     def _open(self, sync: Sync, schema: Sequence[str]) -> sqlite3.Connection:
-        """On a full disk SQLite has no room for the file that it shares with other processes. It can do without, and
-        what is kept for deletion is used only if it must be."""
+        """Open the file, also on a full disk. There SQLite has no room for its shared-memory file, but can work without
+        it in exclusive mode. The reserve is used only if this fails too."""
         try:
             return self._connect(sync, schema)
         except sqlite3.OperationalError as error:
-            logger.warning("cannot open %s as usual (%s): trying without sharing it", self._path, error)
+            logger.warning("cannot open %s (%s): trying again in exclusive mode", self._path, error)
         try:
             return self._connect(sync, schema, exclusive=True)
         except sqlite3.OperationalError:
@@ -96,8 +96,8 @@ class Store:
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT_VERSION:
             raise DataDirectoryError(
-                f"{self._path.parent} was written by a newer fencepost "
-                f"(format {found}, this one knows {FORMAT_VERSION})"
+                f"{self._path.parent} was written by a newer fencepost (format {found}, this version supports up to "
+                f"{FORMAT_VERSION}): upgrade fencepost, or use another data directory"
             )
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
@@ -109,19 +109,19 @@ class Store:
         connection.execute("COMMIT")
 
     def query(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Blocking; for start-up, before anything is executed."""
+        """Return rows. It blocks, so call it only at the start, before `execute`."""
         return self._connection.execute(sql, params).fetchall()
 
     def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
-        """Done when the statements are committed; all or none of them. StorageError if the disk refused. What `frees`
-        room may use what is kept for a full disk."""
+        """Commit all of the statements or none; the future is done after the commit, or raises StorageError. A change
+        that `frees` disk space may use the reserve on a full disk."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._changes.put(_Change(statements, done, loop, frees))
         return done
 
     def close(self) -> None:
-        """Commits what was handed in and ends the thread. Blocking."""
+        """Commit pending changes and end the thread. Blocks."""
         self._changes.put(None)
         self._thread.join()
         self._connection.close()
@@ -145,8 +145,8 @@ class Store:
         failures: dict[int, StorageError] = {}
         try:
             if len(batch) == 1 and len(batch[0].statements) == 1:
-                # A transaction by itself. Every call here lets go of the GIL and has to get it back from a loop that is
-                # busy: one instead of five is what a take-over gains from it.
+                # A single statement needs no BEGIN and COMMIT. Every call releases the GIL and must get it back from a
+                # busy loop, so one call instead of five makes a takeover faster.
                 self._connection.execute(*batch[0].statements[0])
             else:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -156,11 +156,11 @@ class Store:
                 self._connection.execute("COMMIT")
             self.commits += 1
         except Exception as error:
-            # Not only sqlite3.Error: a number or a text that SQLite cannot take is another one, and without this thread
-            # nobody's change would ever be answered.
-            logger.exception("the metadata store could not commit %d changes", len(batch))
+            # Not only sqlite3.Error: a value that SQLite cannot store raises another one, and if this thread ended, no
+            # change would ever be answered.
+            logger.exception("cannot commit %d changes to the metadata store", len(batch))
             reason = "the disk is full" if _is_full(error) else error
-            failures = dict.fromkeys(range(len(batch)), StorageError(f"metadata could not be written: {reason}"))
+            failures = dict.fromkeys(range(len(batch)), StorageError(f"cannot write metadata: {reason}"))
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             freeing = [change for change in batch if change.frees]
@@ -168,11 +168,11 @@ class Store:
                 batch = [change for change in batch if not change.frees]
                 self._commit(freeing)
         for loop, settled in _by_loop(batch, failures).items():
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits
                 loop.call_soon_threadsafe(_settle, settled)
 
     def _apply(self, change: _Change) -> StorageError | None:
-        """Runs the statements of one change; if one fails, none of this change is kept, while the others are."""
+        """Run the statements of one change. If one fails, roll back this change only and return the error."""
         self._connection.execute("SAVEPOINT change")
         try:
             for sql, params in change.statements:
@@ -180,16 +180,16 @@ class Store:
         except Exception as error:
             if _is_full(error):
                 raise
-            logger.exception("a change of the metadata was refused")
+            logger.exception("cannot apply a change to the metadata store")
             self._connection.execute("ROLLBACK TO change")
-            return StorageError(f"metadata could not be written: {error}")
+            return StorageError(f"cannot write metadata: {error}")
         finally:
             self._connection.execute("RELEASE change")
         return None
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Is there no room? SQLite may have rolled back by itself, so that what fails at last is something else."""
+    """Tell if the disk is full. SQLite may have rolled back already, so that the last error is only a consequence."""
     while error is not None:
         if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
             return True

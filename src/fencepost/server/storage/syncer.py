@@ -1,9 +1,8 @@
 """One fsync for many requests (`--sync always`).
 
-Time is cut into rounds. A request that has appended joins the round that has not begun yet and waits for its end;
-when a round begins, every log that is dirty at that moment is synced in threads, and when it ends their records
-become readable and all its requests are answered. While a round is under way the next one gathers: the busier the
-server, the more requests share a sync.
+Syncs happen in rounds. A request that has appended joins the next round and waits for its end. When a round starts,
+threads sync all logs that are dirty at that moment. When it ends, their records become readable and its requests are
+answered. Requests that arrive during a round join the next one: the busier the server, the more requests share a sync.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fencepost.server.storage.partition import Partition
 from fencepost.types import Offset
 
 _PARALLEL: Final = 4
-"""Threads that a round may use: syncs of different files share the file system's journal commit."""
+"""Threads per round: concurrent syncs of different files share the file system's journal commit."""
 
 
 class Syncer:
@@ -31,17 +30,17 @@ class Syncer:
         self.rounds = 0
 
     def join(self, partitions: list[Partition]) -> asyncio.Future[None]:
-        """Done when what is appended to these partitions so far is on the disk, or their logs have failed."""
+        """Return a future that is done when all appends to these partitions so far are on disk, or have failed."""
         self._dirty.update(partitions)
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().create_future()
             if not self._running:
                 self._running = True
-                asyncio.ensure_future(self._run())  # noqa: RUF006 - ends by itself; `_running` says that it is there
+                asyncio.ensure_future(self._run())  # noqa: RUF006 - it ends by itself, and `_running` prevents a second one
         return self._gathering
 
     def barrier(self) -> asyncio.Future[None]:
-        """Done when everything appended so far, to whatever partition, is on the disk or has failed."""
+        """Return a future that is done when all appends to any partition so far are on disk, or have failed."""
         if self._running:
             return self.join([])
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -71,13 +70,13 @@ class Syncer:
 def _sync_all(
     logs: list[tuple[Partition, PartitionLog]],
 ) -> list[tuple[Partition, PartitionLog, Offset | Exception]]:
-    """Whatever goes wrong with one log is that log's matter: the others are synced, and the round comes to its end."""
+    """Sync every log; after a failure go on with the others."""
     results: list[tuple[Partition, PartitionLog, Offset | Exception]] = []
     for partition, log in logs:
         outcome: Offset | Exception
         try:
             outcome = log.sync()
-        except Exception as error:  # noqa: BLE001 - the round has to come to its end
+        except Exception as error:  # noqa: BLE001 - the round must end, because requests wait for it
             outcome = error
         results.append((partition, log, outcome))
     return results

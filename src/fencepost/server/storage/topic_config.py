@@ -1,7 +1,7 @@
-"""The configs of a topic: names, types and defaults as Kafka's, and what an invalid one is told.
+"""The configs of a topic, with Kafka's names, types and defaults.
 
-Only configs that mean something here are known; an unknown one is an error that names the nearest, because a setting
-that is silently ignored is found out about at the worst time.
+An unknown config is an error that suggests the most similar name, because users notice a silently ignored setting too
+late.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicConfig:
     kind: Kind
     default: str
     check: Callable[[str], str | None]
-    """What is wrong with this text, or None."""
+    """Returns what is wrong with a value, or None."""
     documentation: str
 
 
@@ -35,8 +35,8 @@ def _whole(low: int, high: int) -> Callable[[str], str | None]:
         try:
             value = int(text)
         except ValueError:
-            return "is not a whole number"
-        return None if low <= value <= high else f"must lie between {low} and {high}"
+            return "must be a whole number"
+        return None if low <= value <= high else f"must be from {low} to {high}"
 
     return check
 
@@ -57,13 +57,17 @@ def _ratio(text: str) -> str | None:
     try:
         value = float(text)
     except ValueError:
-        return "is not a number"
-    return None if 0 <= value <= 1 else "must lie between 0 and 1"
+        return "must be a number"
+    return None if 0 <= value <= 1 else "must be from 0 to 1"
 
 
 def _ids(text: str) -> str | None:
     given = [name.strip() for name in text.split(",")] if text else []
-    return None if all(name.strip("*") and "*" not in name[:-1] for name in given) else "must be ids, or NAME*"
+    return (
+        None
+        if all(name.strip("*") and "*" not in name[:-1] for name in given)
+        else "must be transactional ids or NAME*"
+    )
 
 
 def _anything(_: str) -> str | None:
@@ -80,52 +84,62 @@ _TABLE: Final = (
     TopicConfig(
         "delete.retention.ms", "long", "86400000", _whole(0, _LONG_MAX), "how long compaction keeps tombstones"
     ),
-    TopicConfig("file.delete.delay.ms", "long", "60000", _whole(0, _LONG_MAX), "accepted; files go at once"),
+    TopicConfig("file.delete.delay.ms", "long", "60000", _whole(0, _LONG_MAX), "accepted; files are deleted at once"),
     TopicConfig(
         "flush.messages", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "accepted; the server's --sync decides"
     ),
     TopicConfig("flush.ms", "long", str(_LONG_MAX), _whole(0, _LONG_MAX), "accepted; the server's --sync decides"),
-    TopicConfig("index.interval.bytes", "int", "4096", _whole(0, _INT_MAX), "how far apart index entries lie"),
-    TopicConfig("max.compaction.lag.ms", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "compact at the latest after"),
-    TopicConfig("max.message.bytes", "int", "1048588", _whole(0, _INT_MAX), "largest batch accepted"),
+    TopicConfig("index.interval.bytes", "int", "4096", _whole(0, _INT_MAX), "bytes between two index entries"),
     TopicConfig(
-        "message.timestamp.type", "string", "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock counts"
+        "max.compaction.lag.ms", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "maximum age of uncompacted records"
+    ),
+    TopicConfig("max.message.bytes", "int", "1048588", _whole(0, _INT_MAX), "maximum size of a batch"),
+    TopicConfig(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        _one_of("CreateTime", "LogAppendTime"),
+        "whose clock sets the timestamps",
     ),
     TopicConfig(
-        "message.timestamp.after.max.ms", "long", "3600000", _whole(0, _LONG_MAX), "how far ahead of us times may be"
+        "message.timestamp.after.max.ms",
+        "long",
+        "3600000",
+        _whole(0, _LONG_MAX),
+        "how far timestamps may be in the future",
     ),
     TopicConfig(
         "message.timestamp.before.max.ms",
         "long",
         str(_LONG_MAX),
         _whole(0, _LONG_MAX),
-        "how far behind us times may be",
+        "how far timestamps may be in the past",
     ),
     TopicConfig(
-        "min.cleanable.dirty.ratio", "double", "0.5", _ratio, "share of uncompacted bytes that starts compaction"
+        "min.cleanable.dirty.ratio", "double", "0.5", _ratio, "fraction of uncompacted bytes that starts compaction"
     ),
+    TopicConfig("min.compaction.lag.ms", "long", "0", _whole(0, _LONG_MAX), "minimum age of records before compaction"),
     TopicConfig(
-        "min.compaction.lag.ms", "long", "0", _whole(0, _LONG_MAX), "a record is not compacted before this age"
-    ),
-    TopicConfig(
-        "min.insync.replicas", "int", "1", _whole(1, _INT_MAX), "there is one replica; only 1 can be satisfied"
+        "min.insync.replicas", "int", "1", _whole(1, _INT_MAX), "there is one replica, so only 1 can be satisfied"
     ),
     TopicConfig("preallocate", "bool", "false", _bool, "accepted; segments grow as they are written"),
-    TopicConfig("retention.bytes", "long", "-1", _whole(-1, _LONG_MAX), "keep at most this many bytes; -1: no limit"),
-    TopicConfig("retention.ms", "long", "604800000", _whole(-1, _LONG_MAX), "keep at most this long; -1: no limit"),
-    TopicConfig("segment.bytes", "int", "1073741824", _whole(14, _INT_MAX), "a segment is closed at this size"),
+    TopicConfig(
+        "retention.bytes", "long", "-1", _whole(-1, _LONG_MAX), "maximum size of a partition's log; -1: no limit"
+    ),
+    TopicConfig("retention.ms", "long", "604800000", _whole(-1, _LONG_MAX), "maximum age of records; -1: no limit"),
+    TopicConfig("segment.bytes", "int", "1073741824", _whole(14, _INT_MAX), "start a new segment at this size"),
     TopicConfig("segment.index.bytes", "int", "10485760", _whole(4, _INT_MAX), "accepted; indexes grow as needed"),
     TopicConfig("segment.jitter.ms", "long", "0", _whole(0, _LONG_MAX), "accepted; not used"),
-    TopicConfig("segment.ms", "long", "604800000", _whole(1, _LONG_MAX), "a segment is closed at this age"),
+    TopicConfig("segment.ms", "long", "604800000", _whole(1, _LONG_MAX), "start a new segment at this age"),
     TopicConfig("unclean.leader.election.enable", "bool", "false", _bool, "accepted; there is one replica"),
-    TopicConfig("fencepost.check.records", "bool", "true", _bool, "refuse batches whose records cannot be decoded"),
+    TopicConfig("fencepost.check.records", "bool", "true", _bool, "reject batches whose records cannot be decoded"),
     TopicConfig("fencepost.writer.group", "string", "", _anything, "only the owner in this group may write"),
     TopicConfig(
         "fencepost.writer.transactional.ids",
         "list",
         "",
         _ids,
-        "only the newest producer of one of these transactional ids may write; NAME* stands for all that begin so",
+        "only the newest producer of one of these transactional ids may write; NAME* is a prefix",
     ),
     TopicConfig("fencepost.reader.group", "string", "", _anything, "only the owner in this group may read"),
 )
@@ -133,13 +147,13 @@ KNOWN: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TA
 
 
 def check_config(name: str, value: str | None) -> str:
-    """The value, if `name` exists and may have it; ConfigError with the reason otherwise."""
+    """Return the value as it is stored, or raise ConfigError for an unknown name or an invalid value."""
     known = KNOWN.get(name)
     if known is None:
         near = difflib.get_close_matches(name, KNOWN, n=1)
         raise ConfigError(f"unknown topic config {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if value is None:
-        raise ConfigError(f"{name} has no value")
+        raise ConfigError(f"{name} must have a value")
     if known.kind == "bool":
         value = value.lower()
     if (wrong := known.check(value)) is not None:
@@ -148,21 +162,23 @@ def check_config(name: str, value: str | None) -> str:
 
 
 def check_guards(values: Mapping[str, str]) -> None:
-    """Refuse two guards for writers: an owner would believe itself alone, and a transactional id could write too."""
+    """Reject two guards for writers: an owner would rely on being the only writer, but a transactional id could
+    write."""
     if values.get("fencepost.writer.group") and values.get("fencepost.writer.transactional.ids"):
         raise ConfigError(
-            "a topic has one guard for its writers: fencepost.writer.group or fencepost.writer.transactional.ids"
+            "a topic can have one guard for writers: set fencepost.writer.group or fencepost.writer.transactional.ids, "
+            "not both"
         )
 
 
 def writer_ids(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The transactional ids that may write, as they are given; empty: the topic has no such guard."""
+    """Return the configured transactional ids that may write; empty: the topic has no such guard."""
     text = values.get("fencepost.writer.transactional.ids", "")
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConfig:
-    """What the log needs to know of a topic's configs."""
+    """Return the part of a topic's configs that the log needs."""
 
     def number(name: str) -> int:
         return int(values.get(name, KNOWN[name].default))
@@ -186,7 +202,7 @@ def log_config(values: Mapping[str, str], *, producer_expiry_ms: int) -> LogConf
 
 
 def timestamp_slack(values: Mapping[str, str]) -> tuple[int, int]:
-    """How many milliseconds a record's time may lie behind and ahead of the server's."""
+    """Return how many milliseconds a record's timestamp may be before and after the server's time."""
     names = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
     before, after = (int(values.get(name, KNOWN[name].default)) for name in names)
     return before, after

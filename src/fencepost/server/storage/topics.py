@@ -1,9 +1,9 @@
-"""The catalogue of topics: which there are, with which partitions and configs.
+"""The catalogue of topics, with their partitions and configs.
 
-The memory here is what handlers read; a change is committed to the store first and shown afterwards, so that nothing is
-ever told to a client that a crash could take back. Names in the making are reserved, which lets many creations share
-one commit without two of them taking the same name. A topic that exists has one change at a time (`Topics.changing`):
-the next one begins with what this one left behind, or learns that the topic is gone.
+Handlers read it from memory. A change is committed to the store before it becomes visible, so that a crash never takes
+back what a client was told. While a topic is created its name is reserved, so that many creations can share one commit
+without taking the same name. A topic has one change at a time (`Topics.changing`): the next change sees the result of
+this one, or learns that the topic was deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_PARTITIONS: Final = 100_000
 
 
 def check_topic_name(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION with the reason, unless `name` is a legal name."""
+    """Raise INVALID_TOPIC_EXCEPTION with the reason unless `name` is valid."""
     fault = fault_of(name)
     if fault is not None:
         raise ServerError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -50,7 +50,7 @@ class Topic:
         self.partition_count = partition_count
         self.deleted = False
         self.lock = asyncio.Lock()
-        """Held by the one that changes the topic, from its first look until the change is stored and shown."""
+        """Held during a change of the topic, from the first check until the change is stored and visible."""
         self.folder = folder
         self._disk = disk
         self._producer_expiry_ms = producer_expiry_ms
@@ -58,9 +58,9 @@ class Topic:
         self.configs: dict[str, str] = {}
         self.log_config: LogConfig
         self.timestamp_slack = (0, 0)
-        """How many milliseconds a record's time may lie behind and ahead of the server's."""
+        """Milliseconds that a record's timestamp may be before and after the server's time."""
         self.checks_records = True
-        """Is every batch looked into before it is appended?"""
+        """Decode the records of every batch before appending it."""
         self.writer_group = ""
         """If set, only the owner of a partition in this group may write to it (guarded topics)."""
         self.reader_group = ""
@@ -69,7 +69,7 @@ class Topic:
         self.configure(configs)
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Makes these the topic's own configs; open logs follow at once."""
+        """Set the topic's own configs, also for open logs."""
         self.configs = dict(configs)
         self.log_config = log_config(self.configs, producer_expiry_ms=self._producer_expiry_ms)
         self.timestamp_slack = timestamp_slack(self.configs)
@@ -81,14 +81,14 @@ class Topic:
             partition.reconfigure()
 
     def partition(self, index: int) -> Partition | None:
-        """The partition, if the topic has it; made on first use."""
+        """Return the partition, or None if the topic has fewer. The object is made on first use."""
         found = self._partitions.get(index)
         if found is None and 0 <= index < self.partition_count:
             found = self._partitions[index] = Partition(self, index, self.folder / str(index), self._disk)
         return found
 
     def touched(self) -> list[Partition]:
-        """The partitions that somebody has asked for since the server started."""
+        """Return the partitions that were used since the server started."""
         return list(self._partitions.values())
 
     @property
@@ -114,15 +114,16 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._metric_names: set[str] = set()
-        """Names with '_' for '.': Kafka keeps these apart because metrics cannot tell them apart otherwise."""
+        """Names with '_' for '.'. As in Kafka two topics may not share one, because metrics could not tell them
+        apart."""
         self._reserved: dict[str, int] = {}
-        """Names in the making, with their numbers of partitions."""
+        """Names of topics that are being created, with their numbers of partitions."""
         self._most_topics = most_topics
         self._most_partitions = most_partitions
         self.partition_count = 0
-        """Of all topics."""
+        """Number of partitions of all topics."""
         self.version = 0
-        """Rises with every change, for those who keep something derived from the catalogue."""
+        """Grows with every change, for caches of data derived from the catalogue."""
         self._load()
 
     def _load(self) -> None:
@@ -167,23 +168,23 @@ class Topics:
     # -- changing ---------------------------------------------------------------------------------------------
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> dict[str, str]:
-        """The configs as they would be stored; ServerError or ConfigError if there can be no such topic."""
+        """Return the configs as they would be stored, or raise ServerError or ConfigError if the topic is invalid."""
         check_topic_name(name)
         if name in self._by_name or name in self._reserved:
             raise ServerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         if name.replace(".", "_") in self._metric_names:
             raise ServerError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"topic {name!r} differs from an existing one only in '.' and '_'",
+                f"topic {name!r} differs from an existing topic only in '.' and '_'; choose another name",
             )
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise ServerError(
-                ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}"
+                ErrorCode.INVALID_PARTITIONS, f"a topic must have 1 to {MAX_PARTITIONS} partitions, not {partitions}"
             )
         if len(self._by_name) + len(self._reserved) >= self._most_topics:
             raise ServerError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there are {len(self._by_name)} topics already: delete some, or raise the server's max_topics",
+                f"there are already {len(self._by_name)} topics: delete some, or raise the server's max_topics",
             )
         self.check_more_partitions(partitions)
         accepted = {config: check_config(config, value) for config, value in configs.items()}
@@ -191,17 +192,17 @@ class Topics:
         return accepted
 
     def check_more_partitions(self, more: int) -> None:
-        """POLICY_VIOLATION unless there may be so many more."""
+        """Raise POLICY_VIOLATION if `more` partitions would exceed the limit."""
         if self.partition_count + sum(self._reserved.values()) + more > self._most_partitions:
             raise ServerError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there are {self.partition_count} partitions already, and {more} more are too many: "
+                f"there are already {self.partition_count} partitions, and {more} more would exceed the limit: "
                 "delete topics, or raise the server's max_partitions",
             )
 
     @asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[Topic]:
-        """The topic, with nobody else changing it meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is gone by then."""
+        """Lock the topic against other changes and return it; raise UNKNOWN_TOPIC_OR_PARTITION if it is deleted."""
         topic = self._by_name.get(name)
         if topic is not None:
             async with topic.lock:
@@ -221,7 +222,7 @@ class Topics:
                         "INSERT INTO topics (name, id, partitions, created_ms) VALUES (?, ?, ?, ?)",
                         (name, topic.topic_id.bytes, partitions, self._disk.clock.now_ms()),
                     ),
-                    # An earlier version could leave some behind when it deleted a topic of this name.
+                    # An earlier version could leave configs behind when it deleted a topic of this name.
                     ("DELETE FROM topic_configs WHERE topic = ?", (name,)),
                     *_config_rows(name, accepted),
                 ]
@@ -232,7 +233,7 @@ class Topics:
         return topic
 
     async def delete(self, topic: Topic) -> None:
-        """Gone from the catalogue when this returns; the caller clears the disk."""
+        """Remove the topic from the catalogue; the caller removes its folder."""
         async with topic.lock:
             if topic.deleted:
                 raise _no_such_topic(topic.name)
@@ -246,7 +247,7 @@ class Topics:
                 frees=True,
             )
             topic.deleted = True
-            self._disk.pids.note_deletion()  # for those that were issued meanwhile
+            self._disk.pids.note_deletion()  # again, for pids issued during the commit
             del self._by_id[topic.topic_id]
             del self._by_name[topic.name]
             self._metric_names.discard(topic.name.replace(".", "_"))
@@ -256,14 +257,14 @@ class Topics:
             partition.wake()
 
     async def add_partitions(self, topic: Topic, count: int) -> None:
-        """Gives the topic, which the caller is `changing`, more partitions."""
+        """Raise the number of partitions to `count`. The caller must be `changing` the topic."""
         await self._store.execute([("UPDATE topics SET partitions = ? WHERE name = ?", (count, topic.name))])
         self.partition_count += count - topic.partition_count
         topic.partition_count = count
         self.version += 1
 
     async def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replaces the own configs of the topic, which the caller is `changing`, by these, which it has checked."""
+        """Replace the topic's own configs. The caller must be `changing` the topic and have checked the configs."""
         await self._store.execute(
             [("DELETE FROM topic_configs WHERE topic = ?", (topic.name,)), *_config_rows(topic.name, configs)]
         )

@@ -1,10 +1,9 @@
-"""Looking into the batches of a Produce before they are appended: could every reader decode them?
+"""Validation of the records of a Produce before they are appended, so that every reader can decode them.
 
-A batch whose lengths, offsets or number of records are wrong is refused, as Kafka refuses it, before it is anybody's
-problem. The kernel walks through the records without making objects of them. That takes a few nanoseconds per record,
-so small batches are looked at on the loop, where they are checked anyway (`scan_here`). What is compressed has to be
-inflated first: up to a bound on the loop, beyond it in threads of its own, so that neither the loop nor the syncs wait
-for it (`prepare`). No batch may inflate to more than `max_inflated_bytes`.
+As in Kafka, a batch with wrong lengths, offsets or record count is rejected. The kernel walks through the records
+without creating objects, in a few nanoseconds per record, so small batches are scanned on the loop (`scan_here`).
+Compressed batches must be inflated first (`prepare`): up to a limit on the loop, beyond it in separate threads, so that
+neither the loop nor the syncs wait for it. No batch may inflate to more than `max_inflated_bytes`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from fencepost.kernel.header import CODEC_MASK, HEADER_SIZE, BatchHeader
 from fencepost.kernel.record import Scan
 
 _CODEC_AT: Final = 22
-"""The byte of a batch's attributes that names the codec."""
+"""Position of the byte of a batch's attributes that holds the codec."""
 _PLAIN_ON_THE_LOOP: Final = 4 << 20
 _INFLATED_ON_THE_LOOP: Final = 256 << 10
-"""Bytes of one request that are looked through, and inflated, on the loop: about a millisecond each."""
+"""Bytes of one request that are scanned, and inflated, on the loop: about a millisecond each."""
 _MOST_THREADS: Final = 4
 
 Looked: TypeAlias = dict[int, "Scan | CorruptBatch"]
-"""What was found in batches, by the identity of their bytes."""
+"""Results of scanned batches, by the `id` of their memoryview."""
 
 
 class Validation:
@@ -37,11 +36,12 @@ class Validation:
         self.threads = ThreadPoolExecutor(
             max(1, min(_MOST_THREADS, (os.cpu_count() or 2) - 1)), thread_name_prefix="fencepost-inflate"
         )
-        """One less than there are processors: the loop keeps one. Whoever inflates what strangers sent uses them."""
+        """One thread less than there are processors, because the loop needs one. Other code that inflates bytes from
+        clients uses these threads too."""
 
     def prepare(self, batches: Iterable[memoryview]) -> Looked | Awaitable[Looked]:
-        """Looks into those batches of a request that cannot be looked at in passing. If it takes longer than the loop
-        should be held up, it is done when the result is awaited."""
+        """Scan the compressed and the large batches of a request. If this would block the loop for too long, return an
+        awaitable that scans in threads."""
         looked: Looked = {}
         heavy: list[memoryview] = []
         plain, inflated = _PLAIN_ON_THE_LOOP, _INFLATED_ON_THE_LOOP
@@ -57,7 +57,7 @@ class Validation:
             if isinstance(found, Scan):
                 inflated -= found.size
                 looked[id(batch)] = found
-            else:  # damaged, or more than may be inflated here
+            else:  # damaged, or too large to inflate on the loop
                 heavy.append(batch)
         if not heavy:
             return looked
@@ -70,7 +70,7 @@ class Validation:
         return looked
 
     def scan_here(self, batch: memoryview, header: BatchHeader, looked: Looked) -> Scan:
-        """What is in the batch; INVALID_RECORD if nobody could decode it."""
+        """Return the scan of the batch, or raise INVALID_RECORD if its records cannot be decoded."""
         found = looked.get(id(batch))
         if found is None:
             try:
@@ -89,6 +89,5 @@ def _scan(batch: memoryview, max_bytes: int) -> Scan | CorruptBatch:
     try:
         return scan_batch(batch, check=False, max_bytes=max_bytes)
     except (CorruptBatch, UnsupportedFormat) as error:
-        # A fresh error: this one's traceback holds the frames that hold the inflated bytes, until the garbage collector
-        # runs.
+        # Return a new error: this one's traceback would keep the inflated bytes alive until a garbage collection.
         return CorruptBatch(str(error))

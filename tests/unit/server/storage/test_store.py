@@ -88,7 +88,7 @@ def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sy
 
     async def write() -> None:
         await store.execute([set_meta("a", "1")])
-        with pytest.raises(StorageError, match="could not be written"):
+        with pytest.raises(StorageError, match="cannot write metadata"):
             await store.execute([("INSERT INTO nowhere VALUES (1)", ())])
         await store.execute([set_meta("b", "2")])
 
@@ -105,7 +105,9 @@ def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     connection.close()
-    with pytest.raises(DataDirectoryError, match=f"format {FORMAT_VERSION + 1}, this one knows {FORMAT_VERSION}"):
+    with pytest.raises(
+        DataDirectoryError, match=f"format {FORMAT_VERSION + 1}, this version supports up to {FORMAT_VERSION}"
+    ):
         Store(path, "os")
 
 
