@@ -11,7 +11,7 @@ import fencepost
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode, Expired, SendFailed
 from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Delayed, Fate
+from fencepost.testing.scripted import Api, DelayedAnswer, Fate
 from fencepost.testing.scripted.fates import Script
 from tests.conftest import Engine
 from tests.support.kafka_owners import KafkaOwner
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fault
 PARTITIONS, RECORDS = 3, 240
 PATIENCE = 120.0
 FAULTY = (Api.PRODUCE, Api.END_TXN, Api.ADD_PARTITIONS_TO_TXN, Api.INIT_PRODUCER_ID)
-FATES: tuple[Script, ...] = (Fate.CUT, Fate.LOSE, Delayed(0.05))
+FATES: tuple[Script, ...] = (Fate.CUT, Fate.LOSE, DelayedAnswer(0.05))
 
 
 def test_lost_answers_and_bad_records_keep_partitions_ordered_and_tickets_true(

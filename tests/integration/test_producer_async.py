@@ -15,7 +15,7 @@ import fencepost
 from fencepost.client.produce.transaction import Transaction
 from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
 from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Delayed
+from fencepost.testing.scripted import Api, DelayedAnswer
 from fencepost.types import Offset, TopicPartition
 from tests.integration.conftest import TestedServer
 
@@ -80,7 +80,7 @@ def test_the_loop_is_never_blocked_by_full_memory(server: TestedServer, topic: s
         with Proxy(server.address) as proxy:
             async with fencepost.AsyncProducer(proxy.address, buffer_memory=100_000) as producer:
                 await producer.send(topic, b"v")
-                proxy.next(Api.PRODUCE, Delayed(0.5))
+                proxy.next(Api.PRODUCE, DelayedAnswer(0.5))
 
                 def flood() -> None:
                     for _ in range(1000):

@@ -12,7 +12,7 @@ from fencepost.client.producer import Producer
 from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
 from fencepost.kernel import partition_for_key
 from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Delayed, Fate
+from fencepost.testing.scripted import Api, DelayedAnswer, Fate
 from tests.integration.conftest import TestedServer
 from tests.support.raw import RawClient
 
@@ -150,7 +150,7 @@ def test_memory_that_is_full_raises_where_that_was_chosen(server: TestedServer, 
     with Proxy(server.address) as proxy:
         producer = Producer(proxy.address, buffer_memory=100_000, when_full="raise")
         producer.send(topic, b"v").result(30)
-        proxy.next(Api.PRODUCE, Delayed(1.0))
+        proxy.next(Api.PRODUCE, DelayedAnswer(1.0))
 
         def flood() -> None:
             for _ in range(1000):
@@ -163,9 +163,9 @@ def test_memory_that_is_full_raises_where_that_was_chosen(server: TestedServer, 
         producer.close()
 
 
-@pytest.mark.parametrize("fate", [Fate.CUT, Fate.LOSE, Fate.DUPLICATE, Delayed(0.2)])
+@pytest.mark.parametrize("fate", [Fate.CUT, Fate.LOSE, Fate.DUPLICATE, DelayedAnswer(0.2)])
 def test_whatever_the_line_does_each_record_is_there_once(
-    server: TestedServer, client: RawClient, topic: str, fate: Fate | Delayed
+    server: TestedServer, client: RawClient, topic: str, fate: Fate | DelayedAnswer
 ) -> None:
     """IDEM-6, IDEM-7."""
     with Proxy(server.address) as proxy, Producer(proxy.address, retry_backoff=0.01) as producer:

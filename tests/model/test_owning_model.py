@@ -16,7 +16,16 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.request import demand
 from fencepost.errors import ErrorCode, Fenced
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, Late, Refused, Request, Script, ScriptedCluster
+from fencepost.testing.scripted import (
+    Api,
+    DelayedAnswer,
+    ErrorAnswer,
+    Fate,
+    Late,
+    Script,
+    ScriptedCluster,
+    ScriptedRequest,
+)
 from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
@@ -28,13 +37,13 @@ FATES: list[Script] = [
     Fate.LOSE,
     Fate.SWALLOW,
     Fate.DUPLICATE,
-    Delayed(0.5),
+    DelayedAnswer(0.5),
     Late(0.3),
     Late(1.5),
     Late(60.0),
-    Refused(ErrorCode.NOT_ENOUGH_REPLICAS),
-    Refused(ErrorCode.REQUEST_TIMED_OUT),
-    Refused(ErrorCode.INVALID_RECORD),
+    ErrorAnswer(ErrorCode.NOT_ENOUGH_REPLICAS),
+    ErrorAnswer(ErrorCode.REQUEST_TIMED_OUT),
+    ErrorAnswer(ErrorCode.INVALID_RECORD),
 ]
 
 
@@ -47,11 +56,11 @@ def play(seed: int) -> Counter[str]:
     fault_rate = random.choice([0.02, 0.1, 0.3])
     faults = random.sample(FATES, random.randint(1, len(FATES)))
 
-    def choose(request: Request) -> Script:
+    def choose(request: ScriptedRequest) -> Script:
         owning = request.key == Api.PRODUCE
         if (owning or request.key in (Api.FETCH, Api.DESCRIBE_OWNERS)) and random.random() < fault_rate:
             fate = random.choice(faults)
-            return fate if owning or not isinstance(fate, Refused | Late) else Fate.ANSWER
+            return fate if owning or not isinstance(fate, ErrorAnswer | Late) else Fate.ANSWER
         return Fate.ANSWER
 
     cluster.choose = choose

@@ -14,7 +14,7 @@ import pytest
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, Refused, Request, Script, ScriptedCluster
+from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
 from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
@@ -29,11 +29,11 @@ FATES: list[Script] = [
     Fate.LOSE,
     Fate.SWALLOW,
     Fate.DUPLICATE,
-    Delayed(0.5),
-    Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER),
-    Refused(ErrorCode.NOT_ENOUGH_REPLICAS),
-    Refused(ErrorCode.INVALID_RECORD),
-    Refused(ErrorCode.MESSAGE_TOO_LARGE),
+    DelayedAnswer(0.5),
+    ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ErrorAnswer(ErrorCode.NOT_ENOUGH_REPLICAS),
+    ErrorAnswer(ErrorCode.INVALID_RECORD),
+    ErrorAnswer(ErrorCode.MESSAGE_TOO_LARGE),
 ]
 
 
@@ -43,7 +43,7 @@ def play(seed: int) -> None:
     fault_rate = random.choice([0.1, 0.3, 0.6])
     faults = random.sample(FATES, random.randint(1, len(FATES)))
 
-    def choose(request: Request) -> Script:
+    def choose(request: ScriptedRequest) -> Script:
         if request.key in (Api.PRODUCE, Api.FETCH) and random.random() < fault_rate:
             return random.choice(faults)
         return Fate.ANSWER

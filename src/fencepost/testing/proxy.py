@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from fencepost.client.cluster.settings import Address, parse_address
-from fencepost.testing.scripted.fates import Api, Delayed, Fate, Script
+from fencepost.testing.scripted.fates import Api, DelayedAnswer, Fate, Script
 from fencepost.wire import messages
 from fencepost.wire.frame import read_request_head, read_response_head, response_head
 
@@ -63,7 +63,7 @@ class Proxy:
     # --- what tests do ---
 
     def next(self, api: Api, *scripts: Script) -> None:
-        """The fates of the next requests of this API, one each. `Refused` is for scripted clusters only."""
+        """The fates of the next requests of this API, one each. `ErrorAnswer` is for scripted clusters only."""
         self._scripts[api].extend(scripts)
 
     def cut(self) -> None:
@@ -191,7 +191,7 @@ class ProxiedConnection:
                     return
                 if script is Fate.SWALLOW or unasked:
                     continue
-                if isinstance(script, Delayed):
+                if isinstance(script, DelayedAnswer):
                     await asyncio.sleep(script.seconds)
                 if key in (Api.METADATA, Api.FIND_COORDINATOR):
                     frame = await self._proxy.renamed(key, version, frame)

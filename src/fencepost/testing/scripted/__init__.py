@@ -18,6 +18,9 @@ fates                                   what a test can have happen to a request
 from __future__ import annotations
 
 from fencepost.testing.scripted.cluster import ScriptedCluster
-from fencepost.testing.scripted.fates import Api, Delayed, Fate, Late, Refused, Request, Script
+from fencepost.testing.scripted.fates import Api, DelayedAnswer, ErrorAnswer, Fate, Late, Script, ScriptedRequest
 
-__all__ = ["Api", "Delayed", "Fate", "Late", "Refused", "Request", "Script", "ScriptedCluster"]
+Delayed, Refused, Request = DelayedAnswer, ErrorAnswer, ScriptedRequest
+"""The old names, for tests that use them."""
+
+__all__ = ["Api", "DelayedAnswer", "ErrorAnswer", "Fate", "Late", "Script", "ScriptedCluster", "ScriptedRequest"]

@@ -9,7 +9,7 @@ from fencepost.core.own.request import DEFAULT_GROUP
 from fencepost.core.own.rule import Granted, Wanted
 from fencepost.errors import ErrorCode
 from fencepost.kernel import Buffer
-from fencepost.testing.scripted.fates import Api, Refused, Request, Script
+from fencepost.testing.scripted.fates import Api, ErrorAnswer, Script, ScriptedRequest
 from fencepost.testing.scripted.log import MemoryLog
 from fencepost.testing.scripted.state import Connected, ScriptedState
 from fencepost.types import Generation
@@ -35,7 +35,7 @@ class ScriptedBrokers:
         self._state = state
         self._next_pid = 1000
 
-    def carry_out(self, request: Request, script: Script, link: Connected) -> bytes:
+    def carry_out(self, request: ScriptedRequest, script: Script, link: Connected) -> bytes:
         key, version, message = request.key, request.version, request.message
         match key:
             case Api.PRODUCE:
@@ -114,14 +114,14 @@ class ScriptedBrokers:
             "topic_authorized_operations": 0,
         }
 
-    def _produce(self, request: Request, script: Script) -> hot.ProduceResponse:
+    def _produce(self, request: ScriptedRequest, script: Script) -> hot.ProduceResponse:
         topics = []
         for topic in request.message.topics:
             partitions = []
             for part in topic.partitions:
                 log = self._state.led(request.node, topic.name, part.index)
                 offset = -1
-                if isinstance(script, Refused):
+                if isinstance(script, ErrorAnswer):
                     code = script.code
                 elif log is None:
                     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -131,7 +131,7 @@ class ScriptedBrokers:
             topics.append(hot.ProducedTopic(topic.name, None, partitions))
         return hot.ProduceResponse(topics)
 
-    def _fetch(self, request: Request) -> hot.FetchResponse:
+    def _fetch(self, request: ScriptedRequest) -> hot.FetchResponse:
         topics = []
         for topic in request.message.topics:
             partitions = []
@@ -165,7 +165,7 @@ class ScriptedBrokers:
         return {"throttle_time": 0, "topics": topics}
 
     def _own(self, message: Any, link: Connected) -> Mapping[str, Any]:
-        """Waiting is the test's affair: `Delayed` holds the answer back."""
+        """Waiting is the test's affair: `DelayedAnswer` holds the answer back."""
         group = DEFAULT_GROUP if message.group is None else message.group
         self._state.ownership.release(link, group, message.release)
         wanted = [

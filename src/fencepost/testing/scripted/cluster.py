@@ -10,7 +10,7 @@ from fencepost.core.own.rule import Granted, Wanted
 from fencepost.kernel import decode_batch
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted.answers import ScriptedBrokers, decode
-from fencepost.testing.scripted.fates import Api, Fate, Late, Request, Script
+from fencepost.testing.scripted.fates import Api, Fate, Late, Script, ScriptedRequest
 from fencepost.testing.scripted.network import NO_ANSWER, ScriptedLink, ScriptedNetwork
 from fencepost.testing.scripted.state import ScriptedState
 from fencepost.types import Generation
@@ -29,8 +29,8 @@ class ScriptedCluster(ScriptedState):
     ) -> None:
         """`knows_own`: as fencepost's own server does."""
         super().__init__(clock, nodes=nodes, latency=latency, knows_own=knows_own)
-        self.choose: Callable[[Request], Script] = lambda request: Fate.ANSWER
-        self.seen: list[Request] = []
+        self.choose: Callable[[ScriptedRequest], Script] = lambda request: Fate.ANSWER
+        self.seen: list[ScriptedRequest] = []
         """Every request that arrived, in order."""
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
         self._brokers = ScriptedBrokers(self)
@@ -77,13 +77,13 @@ class ScriptedCluster(ScriptedState):
     def values(self, topic: str, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records(topic, partition)]
 
-    def requests(self, api: Api) -> list[Request]:
+    def requests(self, api: Api) -> list[ScriptedRequest]:
         return [request for request in self.seen if request.key == api]
 
     def _receive(self, node: int, frame: bytes, link: ScriptedLink) -> tuple[bytes | None, Script]:
         """The answer to a request (None if it is lost), and the fate that it was dealt."""
         head = read_request_head(frame)
-        request = Request(node, head.key, head.version, decode(head.key, head.version, frame, head.body_at))
+        request = ScriptedRequest(node, head.key, head.version, decode(head.key, head.version, frame, head.body_at))
         self.seen.append(request)
         scripts = self._scripts[head.key]
         script = scripts.popleft() if scripts else self.choose(request)

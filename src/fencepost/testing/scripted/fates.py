@@ -1,4 +1,4 @@
-"""What may become of a request: the words a test scripts a cluster, or a proxy, with."""
+"""The fates of a request: what a test can script a cluster or a proxy to do with it."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from fencepost.errors import ErrorCode
 from fencepost.wire.apis import Key
 
 Api: TypeAlias = Key
-"""As tests say it: `Api.PRODUCE`."""
+"""The name that tests use: `Api.PRODUCE`."""
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     ANSWER = "answer"
-    """Carried out and answered."""
+    """The server carries it out and answers."""
     SWALLOW = "swallow"
-    """Carried out, but the answer never comes."""
+    """The server carries it out, but the answer is lost."""
     CUT = "cut"
-    """Carried out, but instead of the answer the connection ends."""
+    """The server carries it out, and the connection closes instead of the answer."""
     LOSE = "lose"
-    """Not carried out, and the connection ends."""
+    """The server does not carry it out, and the connection closes."""
     IGNORE = "ignore"
-    """Not carried out, and never answered: the server is stopped, and the line holds."""
+    """The server neither carries it out nor answers, as if it were paused; the connection stays open."""
     DUPLICATE = "duplicate"
-    """Carried out twice, answered once."""
+    """The server carries it out twice and answers once."""
 
 
-class Delayed(NamedTuple):
-    """Carried out at once, answered after so many seconds."""
+class DelayedAnswer(NamedTuple):
+    """The server carries the request out at once, and answers after `seconds`."""
 
     seconds: float
 
 
 class Late(NamedTuple):
-    """The connection ends for the client, who hears nothing more; the server still has what was sent over it, carries
-    it out so many seconds later, and only then notices the end."""
+    """The connection closes for the client at once. The server carries the request out after `seconds`, and only then
+    notices the end of the connection."""
 
     seconds: float
 
 
-class Refused(NamedTuple):
-    """Produce only: not carried out, every partition is answered with this error."""
+class ErrorAnswer(NamedTuple):
+    """Produce only: the server does not carry the request out, and answers every partition with this error."""
 
     code: ErrorCode
 
 
-Script: TypeAlias = Fate | Delayed | Late | Refused
+Script: TypeAlias = Fate | DelayedAnswer | Late | ErrorAnswer
 
 
-class Request(NamedTuple):
+class ScriptedRequest(NamedTuple):
     node: int
     key: int
     version: int
     message: Any
-    """kio's entity, or a `hot.ProduceRequest` or `hot.FetchRequest`."""
+    """A kio entity, or a `hot.ProduceRequest` or `hot.FetchRequest`."""

@@ -11,7 +11,7 @@ from fencepost.client.cluster.settings import Address
 from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer
-from fencepost.testing.scripted.fates import Delayed, Fate, Script
+from fencepost.testing.scripted.fates import DelayedAnswer, Fate, Script
 from fencepost.testing.scripted.state import ScriptedState
 from fencepost.wire.frame import FrameReader
 
@@ -166,7 +166,7 @@ class ScriptedNetwork:
         answer, script = self._receive(node, frame, link)
         if link.is_mute or answer is NO_ANSWER:
             return
-        seconds = self._state.latency + (script.seconds if isinstance(script, Delayed) else 0.0)
+        seconds = self._state.latency + (script.seconds if isinstance(script, DelayedAnswer) else 0.0)
         if script in (Fate.SWALLOW, Fate.IGNORE):
             link.is_mute = True
         elif script in (Fate.CUT, Fate.LOSE) or answer is None:

@@ -10,8 +10,7 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.request import Refused, demand
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, Request, ScriptedCluster
-from fencepost.testing.scripted import Refused as Answered
+from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit
@@ -146,7 +145,7 @@ def test_a_server_that_does_not_know_own_is_named(on: ScriptedCluster) -> None:
         claim.outcome.result()
 
 
-def asked_for(request: Request) -> list[str]:
+def asked_for(request: ScriptedRequest) -> list[str]:
     return [topic.name for topic in request.message.topics]
 
 
@@ -220,7 +219,7 @@ def test_the_connection_that_carries_the_data_says_which_road_a_claim_takes(know
 def test_while_a_claim_waits_nothing_else_is_sent_and_everything_is_sent_then() -> None:
     on = cluster()
     producer = SteppedProducer(on, metadata_max_age=5.0)
-    on.next(Api.OWN, Delayed(300.0))
+    on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, generation=None, wait=1000.0)
     producer.step_until(lambda: bool(on.requests(Api.OWN)))
     seen = len(on.seen)
@@ -237,7 +236,7 @@ def test_while_a_claim_waits_nothing_else_is_sent_and_everything_is_sent_then() 
 def test_a_claim_that_waits_and_is_given_up_leaves_the_line_with_its_connection() -> None:
     on = cluster()
     producer = SteppedProducer(on)
-    on.next(Api.OWN, Delayed(300.0))
+    on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, generation=None, wait=1000.0)
     producer.step_until(lambda: bool(on.requests(Api.OWN)))
     producer.sender.tenure.give_up(claim)
@@ -252,7 +251,7 @@ def test_a_claim_that_waits_and_is_given_up_leaves_the_line_with_its_connection(
 def test_a_claim_given_up_by_an_owner_is_given_back_when_it_is_granted() -> None:
     on = cluster()
     producer = owner(on)
-    on.next(Api.OWN, Delayed(300.0))
+    on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, "other", generation=None, wait=1000.0)
     producer.step_until(lambda: len(on.requests(Api.OWN)) == 2)
     producer.sender.tenure.give_up(claim)
@@ -373,7 +372,7 @@ def test_in_flight_records_in_the_log_are_delivered_and_others_reported_absent()
     """OWN-9: the log turns unknown into yes or no."""
     on = cluster()
     producer = owner(on)
-    on.next(Api.PRODUCE, Delayed(5.0), Delayed(5.0), Fate.LOSE)
+    on.next(Api.PRODUCE, DelayedAnswer(5.0), DelayedAnswer(5.0), Fate.LOSE)
     there, also, lost = sends(producer, "M1", "M2", "M3")
     behind = producer.send("t", b"M4", partition=0)
     on.take_over("g", "t-0")
@@ -386,7 +385,7 @@ def test_in_flight_records_in_the_log_are_delivered_and_others_reported_absent()
 def test_a_batch_in_doubt_from_before_is_looked_for_too() -> None:
     on = cluster()
     producer = owner(on)
-    on.next(Api.PRODUCE, Answered(ErrorCode.REQUEST_TIMED_OUT))
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.REQUEST_TIMED_OUT))
     [doubtful] = sends(producer, "M1")
     producer.step()
     on.take_over("g", "t-0")
@@ -413,7 +412,7 @@ def test_no_record_is_reported_absent_while_the_server_reads_the_lost_connection
 def test_what_cannot_be_found_out_in_time_stays_unknown() -> None:
     on = cluster()
     producer = owner(on, request_timeout=20.0)
-    on.next(Api.PRODUCE, Delayed(5.0))
+    on.next(Api.PRODUCE, DelayedAnswer(5.0))
     [ticket] = sends(producer, "M1")
     on.kill(0)
     producer.run_for(19.0)
@@ -425,7 +424,7 @@ def test_what_cannot_be_found_out_in_time_stays_unknown() -> None:
 def test_a_server_that_comes_back_is_asked_what_it_has() -> None:
     on = cluster()
     producer = owner(on)
-    on.next(Api.PRODUCE, Delayed(5.0))
+    on.next(Api.PRODUCE, DelayedAnswer(5.0))
     [ticket] = sends(producer, "M1")
     on.kill(0)
     producer.run_for(3.0)
@@ -438,7 +437,7 @@ def test_a_server_that_comes_back_is_asked_what_it_has() -> None:
 def test_without_idempotence_nobody_can_tell_whose_a_batch_is() -> None:
     on = cluster()
     producer = owner(on, idempotent=False)
-    on.next(Api.PRODUCE, Delayed(5.0))
+    on.next(Api.PRODUCE, DelayedAnswer(5.0))
     [ticket] = sends(producer, "M1")
     on.take_over("g", "t-0")
     producer.step_until(ticket.done)
@@ -472,7 +471,7 @@ def test_a_release_that_waits_to_be_sent_when_the_connection_is_lost_says_so() -
 def test_an_abandoned_producer_leaves_no_ticket_unsettled() -> None:
     on = cluster()
     producer = owner(on)
-    on.next(Api.PRODUCE, Delayed(5.0))
+    on.next(Api.PRODUCE, DelayedAnswer(5.0))
     [ticket] = sends(producer, "M1")
     on.kill(0)
     producer.run_for(1.0)

@@ -14,7 +14,7 @@ from fencepost.client.produce.table import BulkTicket, send_table
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Refused, ScriptedCluster
+from fencepost.testing.scripted import Api, ErrorAnswer, ScriptedCluster
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit
@@ -317,7 +317,7 @@ async def _await(ticket: Ticket) -> int:
 def test_awaiting_a_failed_ticket_raises_its_error() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on)
-    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
 
     async def main() -> None:
         ticket = producer.send("t", b"v")
@@ -405,7 +405,7 @@ def test_a_loop_that_was_closed_while_it_awaited_a_ticket_does_no_harm(topic: st
 def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on)
-    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
     tickets = [producer.send("t", b"v") for _ in range(10)]
     producer.settle()
     for ticket in tickets[:4]:
@@ -420,7 +420,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     heard: list[SendFailed] = []
     on = cluster(t=1)
     producer = SteppedProducer(on, on_error=heard.append, unknown_topic_timeout=1.0)
-    on.next(Api.PRODUCE, Refused(ErrorCode.INVALID_RECORD))
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
     for _ in range(10):
         producer.send("t", b"v")
     producer.send("nowhere", b"v")

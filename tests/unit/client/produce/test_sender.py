@@ -9,7 +9,7 @@ from fencepost.client.produce.ticket import Delivered, Ticket
 from fencepost.errors import ErrorCode, Expired, Fenced, RecordTooLarge, SendFailed
 from fencepost.kernel import check_batch, partition_for_key
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, Refused, ScriptedCluster
+from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit
@@ -92,7 +92,7 @@ def test_m2_refused_never_lets_m3_overtake_it() -> None:
     """IDEM-6: M1 M2 M3, the second one fails."""
     on = cluster(t=1)
     producer = proven(on)
-    on.next(Api.PRODUCE, Fate.ANSWER, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), Fate.ANSWER)
+    on.next(Api.PRODUCE, Fate.ANSWER, ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Fate.ANSWER)
     tickets = three(producer)
     assert len(on.requests(Api.PRODUCE)) == 4  # all three are under way before anything is answered
     producer.settle()
@@ -128,7 +128,7 @@ def test_several_requests_are_under_way_to_one_broker_at_once() -> None:
     """PROD-3: nobody waits for the answer to the first before the second leaves."""
     on = cluster(t=1)
     producer = proven(on)
-    on.next(Api.PRODUCE, Delayed(1.0), Delayed(1.0), Delayed(1.0))
+    on.next(Api.PRODUCE, DelayedAnswer(1.0), DelayedAnswer(1.0), DelayedAnswer(1.0))
     tickets = three(producer)
     assert [broker.requests for broker in producer.sender.stats().brokers] == [3]
     assert not any(ticket.done() for ticket in tickets)
@@ -190,7 +190,7 @@ def test_slow_metadata_of_a_new_topic_does_not_delay_a_known_one() -> None:
     """PROD-7."""
     on = cluster(t=1, new=1)
     producer = proven(on)
-    on.next(Api.METADATA, Delayed(3.0))
+    on.next(Api.METADATA, DelayedAnswer(3.0))
     late = producer.send("new", b"late")
     # On one connection a broker answers in order, so what is slow there must not be the only thing there is: the
     # record of the known topic is written before the answer about the new one has come.
@@ -282,7 +282,7 @@ def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: F
 def test_an_answer_that_comes_after_its_record_has_failed_changes_nothing() -> None:
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0)
-    on.next(Api.PRODUCE, Delayed(3.0))
+    on.next(Api.PRODUCE, DelayedAnswer(3.0))
     late = producer.send_alone("t", b"late", partition=0)
     producer.run_for(2.5)
     assert expired(late) == "unknown"
@@ -430,7 +430,7 @@ def test_fenced_is_final(code: ErrorCode) -> None:
     """IDEM-5."""
     on = cluster(t=1)
     producer = proven(on)
-    on.next(Api.PRODUCE, Refused(code))
+    on.next(Api.PRODUCE, ErrorAnswer(code))
     ticket = producer.send("t", b"late", partition=0)
     producer.settle()
     error = ticket.exception()
@@ -445,7 +445,7 @@ def test_a_batch_without_a_partition_that_was_split_twice_is_under_way_no_longer
     producer = SteppedProducer(on)
     for value in b"abcd":
         producer.send("t", bytes([value]))
-    too_large = Refused(ErrorCode.MESSAGE_TOO_LARGE)
+    too_large = ErrorAnswer(ErrorCode.MESSAGE_TOO_LARGE)
     on.next(Api.PRODUCE, too_large, Fate.ANSWER, too_large)  # the whole, its first half, its second half
     producer.settle()
     assert {*on.values("t", 0), *on.values("t", 1)} == {b"a", b"b", b"c", b"d"}

@@ -8,7 +8,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.core.broker_choice import HEDGE_AFTER
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Fate, Request, ScriptedCluster
+from fencepost.testing.scripted import Api, Fate, ScriptedCluster, ScriptedRequest
 from fencepost.types import Offset, TopicPartition
 from tests.support.stepped import SteppedProducer
 
@@ -130,9 +130,9 @@ def test_a_late_answer_of_the_hung_node_changes_nothing() -> None:
     producer.settle()
     hung = asked(on, Api.METADATA)[0]
     led_by(on, (hung + 1) % 3, "new")
-    wakes_up: list[Request] = []
+    wakes_up: list[ScriptedRequest] = []
 
-    def fate(request: Request) -> Fate:
+    def fate(request: ScriptedRequest) -> Fate:
         if request.node == hung and request.key == Api.METADATA:
             wakes_up.append(request)
             return Fate.SWALLOW

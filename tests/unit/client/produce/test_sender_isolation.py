@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.core.producers.window import BATCHES
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Request, ScriptedCluster
+from fencepost.testing.scripted import Api, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def pour(producer: SteppedProducer, batches: int = 200) -> None:
         producer.send("flood", LARGE, partition=number % 4)
 
 
-def topics(request: Request) -> list[str]:
+def topics(request: ScriptedRequest) -> list[str]:
     return [topic.name for topic in request.message.topics]
 
 

@@ -18,7 +18,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Refused, ScriptedCluster
+from fencepost.testing.scripted import Api, ErrorAnswer, ScriptedCluster
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
 from tests.support.stepped import SteppedProducer
 
@@ -340,7 +340,7 @@ def test_a_server_that_lost_track_fails_the_transaction_instead_of_an_epoch_bump
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
     producer.sender.enlisting.begin()
-    on.next(Api.PRODUCE, Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert isinstance(ticket.exception(0), SendFailed)

@@ -9,7 +9,7 @@ from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.core.own.request import demand
 from fencepost.errors import Fenced, TimedOut, Unreachable
 from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Delayed, Fate, ScriptedCluster
+from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
 from fencepost.types import Offset, TopicPartition
 from tests.support.stepped import SteppedProducer
 
@@ -86,7 +86,7 @@ def test_a_fenced_reader_does_not_come_back_by_itself() -> None:
 def test_an_answer_to_what_was_asked_before_it_began_anew_is_not_handed_out() -> None:
     cluster = written("a", "b", "c")
     fetching = fetcher(cluster)
-    cluster.next(Api.FETCH, Delayed(1.0))
+    cluster.next(Api.FETCH, DelayedAnswer(1.0))
     while not cluster.requests(Api.FETCH):
         fetching.run_once(0.1)
     fetching.begin({AT: (Offset(2), None)})
