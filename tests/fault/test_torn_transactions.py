@@ -28,7 +28,7 @@ from tests.support.crash import ServerProcess
 from tests.support.kafka import java
 from tests.support.process import Child
 from tests.support.transactions import TransactionClient
-from tests.workers.transactions_loop import PARTITIONS, TOPIC
+from tests.workers.transactions_loop import PARTITIONS, TOPIC, retried
 
 pytestmark = pytest.mark.fault
 
@@ -72,10 +72,10 @@ def test_sequences_used_again_after_an_abort_do_not_swallow_records(
             assert written.wait(SECONDS)
             while client.end_offset(name) == end:
                 time.sleep(0.01)
-            producer.abort_transaction(SECONDS)
+            retried(lambda: producer.abort_transaction(SECONDS))
             values = [b"%d of %d" % (i, number) for i in range(records)]
             while not committed(producer, name, values):
-                producer.abort_transaction(SECONDS)
+                retried(lambda: producer.abort_transaction(SECONDS))
             expected += values
         assert client.fetch_committed(name).values == expected
 

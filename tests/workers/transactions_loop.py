@@ -43,7 +43,7 @@ class Loop:
                 linger_ms=0,
             )
         )
-        _retried(lambda: producer.init_transactions(SECONDS))
+        retried(lambda: producer.init_transactions(SECONDS))
         return producer
 
     def run(self, transactions: int) -> None:
@@ -75,7 +75,7 @@ class Loop:
             if dice.random() < 0.4:
                 self._abort(number)
                 return
-            _retried(lambda: producer.commit_transaction(SECONDS))
+            retried(lambda: producer.commit_transaction(SECONDS))
         except KafkaException as error:
             if error.args[0].fatal():
                 raise
@@ -87,11 +87,11 @@ class Loop:
             print(f"committed {number}", file=self._notes)
 
     def _abort(self, number: int) -> None:
-        _retried(lambda: self._producer.abort_transaction(SECONDS))
+        retried(lambda: self._producer.abort_transaction(SECONDS))
         print(f"aborted {number}", file=self._notes)
 
 
-def _retried(call: Callable[[], Any]) -> None:
+def retried(call: Callable[[], Any]) -> None:
     while True:
         try:
             call()
