@@ -16,10 +16,10 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak hostile lint docs bench matrix sanitize dist smoke clean tools
+.PHONY: help setup demo test soak hostile lint docs bench bench-check matrix sanitize dist smoke clean tools
 
 help:  ## this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## the set-up alone, into .venv in this checkout
 
@@ -54,6 +54,9 @@ docs: setup  ## the documentation as a site, into build/site; fails on warnings
 
 bench: tools setup  ## measure against Apache Kafka and other clients, into bench/results
 	$(BIN)/python -m bench $(or $(ARGS),server)
+
+bench-check: setup  ## is this checkout slower than another commit? Ten minutes (ARGS="COMMIT --reps 5")
+	$(BIN)/python -m bench.check $(ARGS)
 
 matrix: tools setup  ## which PySpark can do what: smoke tests on each version, into docs/spark.md
 	$(BIN)/python -m tools.matrix $(ARGS)

@@ -102,13 +102,17 @@ class Fencepost:
         name: str | None = None,
         open_files: int | None = None,
         arguments: Sequence[str] = (),
+        source: Path | None = None,
     ) -> None:
+        """`source`: a folder that holds another fencepost."""
         self.name = name or f"fencepost {sync}"
         self._folder = folder
         self._port = free_port()
         self._child: Child | None = None
         # An installed package has its bytecode beside it; a checkout, or a shell that forbids to write any, has not.
         self._environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
+        if source is not None:
+            self._environment["PYTHONPATH"] = str(source)
         serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(folder / "data"), "--sync", sync]
         self._command = [*serve, "--listen", self.address, "--no-auto-create", *arguments]
         if open_files is not None:

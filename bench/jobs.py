@@ -111,12 +111,13 @@ class JobFailed(Exception):
     """The client's process ended with an error; the message has the end of what it printed."""
 
 
-def run(client: str, job: Job) -> Outcome:
-    """Does the job with `bench/clients/{client}.py`, in a new process."""
+def run(client: str, job: Job, *, source: Path | None = None) -> Outcome:
+    """Do the job with `bench/clients/{client}.py`, in a new process. `source`: a folder that holds another
+    fencepost."""
     [kind] = [name for name, of in KINDS.items() if isinstance(job, of)]
     command = [sys.executable, "-m", "bench.clients", client, kind, json.dumps(dataclasses.asdict(job))]
-    inherited = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{inherited}" if inherited else str(_ROOT)}
+    path = [str(source or ""), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     done = subprocess.run(
         command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
     )
