@@ -174,7 +174,7 @@ def folders(bed: Bed) -> None:
 
 
 def committed_offsets(bed: Bed) -> None:
-    plant = Plant(bed.patch, groups.Coordinator, "_expire_offsets", lambda _, entry: entry.group_id == "bad")
+    plant = Plant(bed.patch, groups.GroupCoordinator, "_expire_offsets", lambda _, entry: entry.group_id == "bad")
     bed.client.create_topic("t")
     for group in ("bad", "good"):
         partition = {
@@ -195,7 +195,7 @@ def committed_offsets(bed: Bed) -> None:
 
 def group_deadlines(bed: Bed) -> None:
     bed.patch.setattr(groups, "_AFTER_A_FAILURE_MS", 10)
-    plant = Plant(bed.patch, groups.Coordinator, "_tick", lambda _, entry, now: entry.group_id == "bad")
+    plant = Plant(bed.patch, groups.GroupCoordinator, "_tick", lambda _, entry, now: entry.group_id == "bad")
     for group in ("bad", "good"):
         joined = bed.client.call(
             11, 3, group_id=group, session_timeout=50, rebalance_timeout=50, member_id="", protocol_type="consumer",

@@ -17,7 +17,7 @@ from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server.coordinators import group_rows, owners, transactions
-from fencepost.server.coordinators.groups import Coordinator
+from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
@@ -83,7 +83,7 @@ class Broker:
         self.producers = ProducerLimit(self.topics, config.max_producers, self.clock)
         self.syncer = Syncer(self.threads, self.health)
         self.validation = Validation(config.max_inflated_bytes)
-        self.groups = Coordinator(self)
+        self.groups = GroupCoordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
         self.answers = AnswerMemory(config.answer_memory)

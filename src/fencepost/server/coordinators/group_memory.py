@@ -1,7 +1,7 @@
-"""Groups as the coordinator keeps them, and the bytes that they take.
+"""Groups as the coordinator keeps them, and the limit on their memory.
 
-All of it is sent by clients and kept in memory, so there is a limit on the sum over all groups. A group's size is
-estimated, not measured: the bytes of its texts, and a bit for everything else.
+Clients send all of this data, so its sum over all groups is limited. A group's size is estimated, not measured: the
+bytes of its strings, and a constant for everything else.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from fencepost.types import Milliseconds, TopicPartition
 _GROUP: Final = 1000
 _MEMBER: Final = 500
 _PARTITION: Final = 100
-"""Of an assignment, in the new protocol."""
+"""Size of a partition in an assignment of the new protocol."""
 OFFSET_SIZE: Final = 300
 
 
 class GroupEntry:
-    """A group with its offsets, and what the coordinator keeps beside it."""
+    """A group with its offsets, and the coordinator's own state of it."""
 
     def __init__(self, group_id: str, group: Group | ConsumerGroup) -> None:
         self.group_id = group_id
         self.group = group
         self.offsets = OffsetTable()
         self.committing = 0
-        """Commits on their way to the store, which the table does not know yet."""
+        """Number of commits on their way to the store, which `offsets` does not contain yet."""
         self.overruling: set[asyncio.Future[None]] = set()
-        """Those of them that overrule what a transaction has staged, if the store takes them."""
+        """Those of them that overrule offsets staged by a transaction."""
         self.empty_since_ms: Milliseconds | None = None
-        """Wall-clock time since when it has no members; None if it has, or never had any."""
+        """Wall-clock time since which the group has no members; None if it has members, or never had any."""
         self.armed: Milliseconds | None = None
-        """The deadline the timer knows of."""
+        """The deadline that the timer knows."""
         self.saving: asyncio.Future[None] | None = None
-        """The last change of this group that was handed to the store: later answers queue up behind it."""
+        """The last change of this group that was passed to the store; later answers wait for it."""
         self.refusals = 0
-        """How many of its changes the store has refused."""
+        """Number of changes that could not be stored."""
         self.members_size = size_of_members(group)
-        """As it was when they last changed."""
+        """The members' size at their last change."""
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class GroupEntry:
 
     @property
     def has_offsets(self) -> bool:
-        """Are there offsets to keep it for, or are some on their way?"""
+        """The group has offsets, or some are on their way to the store."""
         return self.committing > 0 or not self.offsets.is_empty
 
     @property
@@ -65,7 +65,7 @@ class GroupEntry:
         return (self.group.protocol_type or "") if isinstance(self.group, Group) else "consumer"
 
     def reads(self, topic: str) -> bool:
-        """Do members read this topic? Where that cannot be known, they may."""
+        """Tell if members read this topic; True if that is unknown."""
         if isinstance(self.group, ConsumerGroup):
             return self.group.subscribes(topic)
         if not self.group.members:
@@ -79,14 +79,14 @@ class GroupMemory:
         self._limit = limit
         self.used = 0
         self._sizes: dict[str, int] = {}
-        """By group."""
+        """Sizes by group."""
 
     def has_room(self, growth: int) -> bool:
-        """Whatever does not grow is let in."""
+        """Tell if the memory may grow by so many bytes; a change that does not grow is always accepted."""
         return growth <= 0 or self.used + growth <= self._limit
 
     def put(self, group_id: str, size: int) -> None:
-        """Count the group as one of this size from now on."""
+        """Set the size of the group."""
         self.used += size - self._sizes.get(group_id, 0)
         self._sizes[group_id] = size
 
@@ -95,7 +95,7 @@ class GroupMemory:
 
 
 def size_of_join(request: Join, group: Group | ConsumerGroup | None) -> int:
-    """By how much the group would grow: a member that comes back has its place already."""
+    """Return by how many bytes the group would grow; a known member already counts."""
     former = group.members.get(request.member_id) if isinstance(group, Group) else None
     return _size_of_protocols(request.protocols) + (
         _MEMBER if former is None else -_size_of_protocols(former.protocols)

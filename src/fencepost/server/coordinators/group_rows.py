@@ -1,7 +1,7 @@
-"""How groups and offsets lie in the store: the tables, and rows to records and back.
+"""Groups and committed offsets in the store: the tables, and the conversion between rows and records.
 
-A group is one row, its members are one row each; what nobody searches for lies in a row as JSON. Offsets are rows of
-plain columns, since they are written thousands of times a second.
+A group is one row, and so is each member; fields that no query needs are JSON. Offsets have plain columns, because they
+are written thousands of times a second.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds |
         "known": {name: [info.topic_id.hex, info.partitions] for name, info in group.known.items()},
     }
     statements: list[Statement] = [
-        # The store may have refused to let the last members of the other protocol go.
+        # The last members of the other protocol may still be stored, if their removal failed.
         (_DROP_MEMBERS_OF_TYPE, (group_id, group_id, CLASSIC)),
         (_PUT_GROUP, (group_id, CONSUMER, empty_since_ms, json.dumps(head))),
     ]
@@ -116,7 +116,7 @@ def put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> l
 
 
 def drop_offsets(group_id: str, partitions: Iterable[TopicPartition], before: Milliseconds | None) -> list[Statement]:
-    """With `before`, only what was committed until then: a commit may be on its way that the caller does not see."""
+    """Delete offsets. With `before`, keep later commits: one may be on its way that the caller does not see."""
     sql = "DELETE FROM group_offsets WHERE group_id = ? AND topic = ? AND partition = ? AND committed_ms <= ?"
     limit = 2**63 - 1 if before is None else before
     return [(sql, (group_id, topic, partition, limit)) for topic, partition in partitions]

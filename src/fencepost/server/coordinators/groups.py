@@ -1,15 +1,15 @@
-"""The group coordinator: the rules of `core/groups/` on the loop, the store and the clock.
+"""The group coordinator: it applies the rules of `core/groups/`, stores groups and offsets, and watches deadlines.
 
-Handlers call in; parked requests are futures; one timer serves all groups. Two rules carry the rest:
+Handlers call it; a waiting request is a future; one timer serves all groups. Two principles:
 
-- *Memory follows the store.* What a client is told about offsets and assignments has been committed before. Changes are
-  handed to the store in order and it reports them done in that order, so memory sees the same history as the disk.
-- *A deadline that only moves back needs no care.* Heartbeats push deadlines back all the time; the timer may then find
-  nothing to do, asks the group for its next deadline, and sleeps again.
+- *Memory follows the store.* Offsets and assignments are committed before a client sees them. The store commits changes
+  in the order they are passed to it, so memory and disk have the same history.
+- *A deadline that moves back needs no action.* Heartbeats postpone deadlines all the time. If the timer then finds
+  nothing to do, it asks the group for its next deadline and sleeps again.
 
-A group is of the classic protocol or of the new one (KIP-848). An empty group of either kind becomes one of the other
-kind when such a member comes; one with members does not: JoinGroup is answered INCONSISTENT_GROUP_PROTOCOL there, and
-ConsumerGroupHeartbeat GROUP_ID_NOT_FOUND. Kafka's online migration between the two is left out.
+A group uses the classic protocol or the new one (KIP-848). An empty group changes its protocol when a member of the
+other one joins. A group with members does not: JoinGroup is answered INCONSISTENT_GROUP_PROTOCOL, and
+ConsumerGroupHeartbeat GROUP_ID_NOT_FOUND. Kafka's online migration between the protocols is not supported.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
 
 _AFTER_A_FAILURE_MS: Final = 1000
-"""A deadline that could not be carried out is tried again after this time."""
+"""Time until the retry of a deadline whose work failed."""
 
 _STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""Those of a classic group that a restart brings back."""
+"""The states of a classic group that survive a restart."""
 
 
-class Coordinator:
+class GroupCoordinator:
     def __init__(self, broker: Broker) -> None:
         config = broker.config
         self._broker = broker
@@ -105,7 +105,7 @@ class Coordinator:
         self._wake_at: Milliseconds = 0
         self._closed = False
         self._orphans: list[str] = []
-        """Topics with stored offsets that do not exist any more."""
+        """Topics with stored offsets that no longer exist."""
         self._load()
 
     def _load(self) -> None:
@@ -119,7 +119,7 @@ class Coordinator:
             entry = self._groups.get(group_id) or self._create(group_id)
             entry.offsets.put({partition: of for partition, of in offsets.items() if self._exists(partition.topic)})
             self._weigh(entry)
-            # A crash came between the deletion of a topic and that of its offsets.
+            # The last server crashed between the deletion of a topic and that of its offsets.
             self._orphans += [partition.topic for partition in offsets if not self._exists(partition.topic)]
 
     def _restore(self, stored: group_rows.StoredGroup, now: Milliseconds) -> Group | ConsumerGroup:
@@ -136,7 +136,7 @@ class Coordinator:
         self._broker.spawn(self._expire_now_and_then(), "expire committed offsets")
 
     async def close(self) -> None:
-        """Whoever is parked is told to look for the coordinator anew. May be called twice."""
+        """Answer waiting requests with an error that makes clients look up the coordinator. May be called twice."""
         self._closed = True
         if self._wake is not None:
             self._wake.cancel()
@@ -178,7 +178,7 @@ class Coordinator:
         if entry is None or not isinstance(entry.group, Group):
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
         if not self._memory.has_room(size_of_sync(request, entry.group)):
-            return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, where a group is too large to be stored
+            return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka for a group that is too large to store
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, entry.group.sync(self._now(), request, answer))
         self._arm(entry)
@@ -193,7 +193,7 @@ class Coordinator:
         return entry.group.heartbeat(self._now(), member_id, generation, instance_id)
 
     def leave(self, group_id: str, leaving: Sequence[Leave]) -> ErrorCode | list[ErrorCode]:
-        """One code for the whole request, or one for each member of it."""
+        """Remove members. Return one error for the whole request, or one for each member."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         entry = self._groups.get(group_id)
@@ -213,38 +213,38 @@ class Coordinator:
             return refused
         entry = self._groups.get(group_id)
         if not self._memory.has_room(size_of_heartbeat(request, entry.group if entry is not None else None)):
-            return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together have reached group_memory")
+            return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together use group_memory bytes")
         joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
             if not joins:
                 return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
             if len(self._groups) >= self._broker.config.max_groups:
-                return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "there are max_groups groups already")
+                return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "there are already max_groups groups")
             entry = GroupEntry(group_id, ConsumerGroup(group_id, self.consumer_settings))
         group = entry.group
         if isinstance(group, Group):
             if not joins or not group.is_empty:
-                return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id} is not a group of this protocol")
-            # Its epochs go on where the generations stopped, so that no number is ever used twice.
+                return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} uses the classic protocol")
+            # Epochs continue after the last generation, so that no number is ever used twice.
             group = ConsumerGroup(group_id, self.consumer_settings, group.generation, group.generation)
         result = group.heartbeat(self._now(), request, self._current_topics())
         if group.is_empty and entry.group is not group:
-            return result  # refused: the group stays what it is
+            return result  # rejected, so the group keeps its protocol
         entry.group = group
         self._groups[group_id] = entry
         if self._save_consumer(entry, group):
             self._arm(entry)
         refusals = entry.refusals
         if entry.saving is not None and not entry.saving.done():
-            # Also where this heartbeat has changed nothing: its answer tells what an earlier one has.
+            # Also if this heartbeat changed nothing, because its answer contains earlier changes.
             await asyncio.wait([entry.saving])
         if entry.refusals > refusals:
-            # Whichever it was: the answer builds on all of them, and each stores only what is new in it.
-            return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's state could not be stored")
+            # The answer builds on all changes, also those of other heartbeats, and one of them is not stored.
+            return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "cannot store the group's state; retry")
         return result
 
     def _save_consumer(self, entry: GroupEntry, group: ConsumerGroup) -> bool:
-        """Hands what has changed to the store; False if nothing has."""
+        """Pass changes to the store; return False if there are none."""
         changes = group.take_changes()
         if changes is None:
             return False
@@ -271,7 +271,8 @@ class Coordinator:
     def check_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
     ) -> ErrorCode:
-        """May this sender commit? GROUP_ID_NOT_FOUND if it claims to be a member of a group that does not exist."""
+        """Return NONE if this sender may commit, otherwise the error. GROUP_ID_NOT_FOUND: it claims to be a member of a
+        group that does not exist."""
         entry = self._groups.get(group_id)
         if entry is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
@@ -281,7 +282,7 @@ class Coordinator:
         return entry.group.check_commit(now, member_id, generation, instance_id, transactional=transactional)
 
     def check_room(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> ErrorCode:
-        """Whether there may be such a group, and whether it may have so many offsets and texts with them."""
+        """Return an error if these offsets would exceed the number of groups or their memory."""
         entry = self._groups.get(group_id)
         if entry is None and len(self._groups) >= self._broker.config.max_groups:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -289,7 +290,7 @@ class Coordinator:
         return ErrorCode.NONE if self._memory.has_room(growth) else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
-        """Stores offsets that `check_commit` allowed; readers see them when this is done."""
+        """Store offsets that `check_commit` allowed; they are visible when the future is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
         stored = self._overrule(entry, offsets.keys(), offsets)
 
@@ -307,7 +308,7 @@ class Coordinator:
         partitions: Collection[TopicPartition],
         offsets: Mapping[TopicPartition, Committed],
     ) -> asyncio.Future[None]:
-        """Stores offsets, after which nothing counts that transactions have staged for these partitions until now."""
+        """Store offsets, and overrule what transactions have staged for these partitions so far."""
         rows = group_rows.put_offsets(entry.group_id, offsets)
         staged = entry.offsets.staged_for(partitions)
         if not staged:
@@ -328,15 +329,15 @@ class Coordinator:
         return stored
 
     async def overruling_settled(self, group_ids: Collection[str]) -> None:
-        """A commit on its way overrules what is staged if it is stored, and not if it is refused. A transaction waits
-        for that before it stages more or ends: what it does next depends on what still counts."""
+        """Wait until commits that overrule staged offsets are stored or have failed. A transaction waits for this
+        before it stages more or ends, because it must know which of its offsets still count."""
         while on_their_way := [
             commit for group_id in group_ids if (entry := self.get(group_id)) for commit in entry.overruling
         ]:
             await asyncio.wait(on_their_way)
 
     def stage(self, group_id: str, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
-        """Keep the offsets of an open transaction as undecided. The transaction coordinator stores them."""
+        """Keep offsets of an open transaction as undecided. The transaction coordinator stores them."""
         entry = self._groups.get(group_id) or self._create(group_id)
         entry.offsets.stage(pid, offsets)
 
@@ -367,7 +368,7 @@ class Coordinator:
         return self._when_stored(group_rows.drop_offsets(group_id, partitions, None), forget)
 
     def topic_deleted(self, topic: str) -> None:
-        """The offsets of a deleted topic go with it, and those that a transaction has staged do not count any more."""
+        """Delete the offsets of a deleted topic, and overrule those that transactions have staged."""
 
         def forget() -> None:
             for entry in self._groups.values():
@@ -382,7 +383,7 @@ class Coordinator:
                 self._overrule(entry, staged, {})
 
     async def expire_offsets(self) -> None:
-        """Forgets offsets beyond their retention, and groups that have neither members nor offsets."""
+        """Delete offsets beyond their retention, and groups without members and offsets."""
         for entry in list(self._groups.values()):
             with self._broker.health.watch(Chore.OFFSETS, entry.group_id):
                 await self._expire_offsets(entry)
@@ -397,7 +398,7 @@ class Coordinator:
             is_read=entry.reads,
         )
         if expired:
-            # Only what is as old as it looks: a newer commit may be on its way to the store.
+            # Delete only up to this time, because a newer commit may be on its way to the store.
             newest = max(committed.committed_ms for committed in expired.values())
             await self._when_stored(
                 group_rows.drop_offsets(entry.group_id, expired, newest), partial(_forget, entry.offsets, expired)
@@ -424,10 +425,10 @@ class Coordinator:
         entry = self._groups.get(group_id)
         if entry is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        # Offsets of an open transaction would go without a word, and its commit be confirmed all the same.
+        # Otherwise the offsets of an open transaction would be lost, although its commit succeeds.
         if not entry.group.is_empty or entry.offsets.has_undecided:
             return ErrorCode.NON_EMPTY_GROUP
-        # Gone for everyone from now on; whoever comes next makes a new group, which the store sees after this.
+        # Remove it from memory first: a later request creates a new group, which the store sees after this deletion.
         self._remove(group_id)
         if isinstance(entry.group, Group):
             entry.group.state = GroupState.DEAD
@@ -458,11 +459,11 @@ class Coordinator:
         return self._broker.topics.get(topic) is not None
 
     def _perform(self, entry: GroupEntry, effects: Iterable[Effect]) -> None:
-        """Answers those who wait, after whatever must be stored before that."""
+        """Store the group if necessary, then answer waiting requests."""
         assert isinstance(entry.group, Group)
         answers: list[Answer] = []
-        # What the store has refused is tried again before anything is told that builds on it. In the middle of a
-        # rebalance nothing does, and its end is stored anyway.
+        # If the last change could not be stored, retry it before answers that build on it. During a rebalance no answer
+        # does, and its end is stored anyway.
         save = entry.group.state in _STORED_STATES and _has_failed(entry.saving)
         for effect in effects:
             if isinstance(effect, Save):
@@ -483,7 +484,7 @@ class Coordinator:
         stored = self._store.execute(statements)
 
         def settled(done: asyncio.Future[None]) -> None:
-            # Asking for the exception also tells asyncio that somebody has looked at it.
+            # Reading the exception also marks it as retrieved for asyncio.
             if not done.cancelled() and done.exception() is None:
                 apply()
 
@@ -496,7 +497,7 @@ class Coordinator:
         return int(self._broker.clock.monotonic() * 1000)
 
     def _arm(self, entry: GroupEntry) -> None:
-        """Sees to it that the timer goes off at the group's next deadline, or before; something has changed."""
+        """After a change, let the timer fire no later than the group's next deadline."""
         entry.members_size = size_of_members(entry.group)
         self._weigh(entry)
         at = entry.group.next_deadline()
@@ -519,7 +520,7 @@ class Coordinator:
         self._wake = asyncio.get_running_loop().call_later(delay, self.run_due)
 
     def run_due(self) -> None:
-        """Does what time has brought about; called by the timer, and by tests that wind the clock themselves."""
+        """Do the work of all deadlines that have passed; the timer calls it, and tests with their own clock."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -527,7 +528,7 @@ class Coordinator:
         while self._timers and self._timers[0][0] <= now:
             at, _, entry = heapq.heappop(self._timers)
             if entry.armed != at or self._groups.get(entry.group_id) is not entry:
-                continue  # an earlier deadline has taken its place, or the group is gone
+                continue  # an earlier deadline has replaced it, or the group was deleted
             entry.armed = None
             failed = True
             with self._broker.health.watch(Chore.GROUPS, entry.group_id):
@@ -545,7 +546,7 @@ class Coordinator:
             self._perform(entry, entry.group.tick(now))
         else:
             for member_id in entry.group.tick(now):
-                logger.info("member %s of group %s is removed: its time was over", member_id, entry.group_id)
+                logger.info("removed member %s of group %s: its session timed out", member_id, entry.group_id)
             self._save_consumer(entry, entry.group)
 
 
@@ -563,9 +564,9 @@ def _has_failed(saved: asyncio.Future[None] | None) -> bool:
 
 
 def _deliver(answers: Iterable[Answer], saved: asyncio.Future[None] | None) -> None:
-    """Settles parked requests, with an error if what they wait for could not be stored."""
+    """Answer waiting requests, with an error if the change they wait for could not be stored."""
     failed = _has_failed(saved)
     for future, result in answers:
         assert isinstance(future, asyncio.Future)
-        if not future.done():  # its connection may be gone
+        if not future.done():  # the connection may be closed
             future.set_result(result._replace(error=ErrorCode.COORDINATOR_NOT_AVAILABLE) if failed else result)

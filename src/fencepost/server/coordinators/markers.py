@@ -1,4 +1,4 @@
-"""A transaction in the logs: its records made durable before it is decided, and its markers written afterwards."""
+"""A transaction in the logs: syncing its records before the decision, and writing its markers afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Marker(NamedTuple):
-    """A marker that was written; it is durable and readable when the log's high watermark has reached `needs`."""
+    """A written marker; it is durable and readable when the log's high watermark reaches `needs`."""
 
     partition: Partition
     log: PartitionLog
@@ -28,13 +28,13 @@ class _Marker(NamedTuple):
 
 
 class Markers:
-    """Lives on the loop."""
+    """The writer of markers. Only the loop uses it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     async def sync_records(self, transaction: TransactionMetadata) -> None:
-        """What cannot be made durable cannot be committed."""
+        """Sync the transaction's records; raise StorageError if this fails, so that it cannot be committed."""
         if self._broker.config.sync != "always":
             return
         partitions = (self._partition(name) for name in transaction.partitions)
@@ -43,23 +43,23 @@ class Markers:
         await self._broker.syncer.barrier()
         for log, end in zip(logs, ends, strict=True):
             if log.failed is not None or log.high_watermark < end:
-                raise StorageError(f"records of transaction {transaction.name} in {log.directory} are not on the disk")
+                raise StorageError(f"cannot sync the records of transaction {transaction.name} in {log.directory}")
 
     def _partition(self, name: TopicPartition) -> Partition | None:
-        """None: deleted meanwhile."""
+        """Return the partition, or None if its topic was deleted."""
         topic = self._broker.topics.get(name.topic)
         return topic.partition(name.partition) if topic is not None else None
 
     async def write_all(self, transaction: TransactionMetadata, *, again: bool) -> bool:
-        """Into all partitions of a transaction that is decided; True when they are durable. `again`: some may be there
-        already."""
+        """Write markers to all partitions of a decided transaction; return True if all are durable. `again`: some may
+        already be there."""
         written: list[_Marker] = []
         missing = False
         for partition in sorted(transaction.partitions):
             try:
                 marker = await self._mark(transaction, partition, again=again)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other partitions get theirs
-                logger.error("no marker for transaction %s in %s yet: %s", transaction.name, partition, error)
+            except Exception as error:  # noqa: BLE001 - a failure in one partition must not stop the others
+                logger.error("cannot write the marker of transaction %s to %s: %s", transaction.name, partition, error)
                 missing = True
                 continue
             if marker is not None:
@@ -71,24 +71,24 @@ class Markers:
         partition = self._partition(name)
         if partition is None:
             return None
-        partition.usable()  # lets go of a log that has failed, so that it is opened anew
+        partition.usable()  # drops a log that has failed, so that `open` reopens it
         log = await partition.open()
         if again:
             known = log.producers.get(transaction.pid)
             if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
                 if log.failed is not None:
-                    raise StorageError("the marker may not be on the disk") from log.failed
-                return None  # there already
+                    raise StorageError("the marker may not be on disk, because a sync failed") from log.failed
+                return None  # it is already there
         commit = transaction.state is TransactionState.PREPARE_COMMIT
         return self._append(partition, transaction.pid, transaction.marker_epoch, commit=commit)
 
     async def write(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
-        """Ends a hanging transaction in one partition, for an administrator."""
+        """End a hanging transaction in one partition, for an administrator."""
         await partition.open()
         marker = self._append(partition, pid, epoch, commit=commit)
         await self._make_durable([partition])
         if marker.log.high_watermark < marker.needs:
-            raise StorageError(f"the marker is not on the disk: {marker.log.failed}")
+            raise StorageError(f"cannot sync the marker: {marker.log.failed}")
 
     def _append(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> _Marker:
         now = self._broker.clock.now_ms()

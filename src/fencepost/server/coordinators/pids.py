@@ -1,4 +1,4 @@
-"""Producer ids: taken from the store in blocks, so that none is ever given twice and few of them cost a commit."""
+"""Producer ids, reserved in the store in blocks: none is ever issued twice, and few need a commit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class PidAllocator:
         self._store = store
         self._next = self._load("next_pid", 0)
         self._end = self._next
-        """Pids below this one are reserved for us on the disk."""
+        """The store has reserved the pids below this one."""
         self._refill: asyncio.Lock | None = None
-        # Older versions did not note deletions: any pid of theirs may have written to a topic that is gone.
+        # Older versions did not store deletions, so any of their pids may have written to a deleted topic.
         self.issued = IssuedPids(Pid(self._next), Pid(self._load("pids_before_deletion", self._next)))
-        """Replaced, never changed: other threads look at it."""
+        """Replaced as a whole, because other threads read it."""
 
     def _load(self, name: str, default: int) -> int:
         rows = self._store.query("SELECT value FROM meta WHERE name = ?", (name,))
         return int(rows[0][0]) if rows else default
 
     def note_deletion(self) -> Statement:
-        """A topic is deleted: producers issued until now may have written to it, and go on where they were in a new
-        topic of its name. Return the statement that makes this durable."""
+        """Note that a topic is deleted: pids issued so far may have written to it, and their producers may continue
+        with their sequences in a new topic of its name. Return the statement that stores this."""
         self.issued = self.issued._replace(deleted_below=self.issued.below)
         return self._deletion_row()
 

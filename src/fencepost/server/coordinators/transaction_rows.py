@@ -1,4 +1,4 @@
-"""How transactions lie in the store: one row per transactional id, what nobody searches for as JSON."""
+"""Transactions in the store: one row per transactional id, with JSON for fields that no query needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA: Final = (
         name TEXT PRIMARY KEY, pid INTEGER NOT NULL, epoch INTEGER NOT NULL, state TEXT NOT NULL,
         updated_ms INTEGER NOT NULL, data TEXT NOT NULL
     ) WITHOUT ROWID""",
-    # A row of its own, because a commit of the group may not touch a transaction that is being changed at the moment.
+    # A separate table, because a commit of the group must not touch a transaction while that is being changed.
     """CREATE TABLE IF NOT EXISTS overruled_offsets (
         name TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
         PRIMARY KEY (name, group_id, topic, partition)
@@ -25,11 +25,11 @@ SCHEMA: Final = (
 )
 
 StagedOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, Committed]]
-"""Offsets sent with an open transaction, by group."""
+"""Offsets of an open transaction, by group."""
 
 
 class Overruled(NamedTuple):
-    """An offset sent with an open transaction that a later, plain commit of the group has replaced."""
+    """An offset of an open transaction that a later, plain commit of the group has replaced."""
 
     group: str
     partition: TopicPartition

@@ -1,26 +1,25 @@
-"""The transaction coordinator: `core.transactions` on the loop, the store and the logs.
+"""The transaction coordinator: it applies `core.transactions` to the store and the logs.
 
-A transaction ends in five steps, and a crash between any two of them leaves it whole:
+A transaction ends in five steps, and a crash between any two of them keeps it atomic:
 
-    1. nothing more is accepted for it (the state has moved)
-    2. with `--sync always`, the records of all its partitions are on the disk
-    3. the decision and the offsets that were sent with it are committed to the store, together: no way back
-    4. markers go into the logs of its partitions
+    1. the state changes, so that the server accepts nothing more for it
+    2. with `--sync always`, the records in all its partitions are synced to disk
+    3. the decision and its offsets are committed to the store, together: the point of no return
+    4. markers are written to the logs of its partitions
     5. it is complete
 
-Before step 3 a restart finds it ONGOING: it is still the producer's to end, or it times out and is aborted. After
-step 3 a restart finds the decision and writes the markers that are missing. A marker that the disk refuses is tried
-again until it is in the log; EndTxn is answered meanwhile, and whoever wants to begin the next transaction is told
-CONCURRENT_TRANSACTIONS.
+After a crash before step 3 the transaction is ONGOING: the producer ends it, or it times out and is aborted. After a
+crash after step 3 the server finds the decision and writes the missing markers. If the disk fails to write a marker,
+the coordinator retries until it is in the log. EndTxn is answered before that, and the start of the next transaction is
+rejected with CONCURRENT_TRANSACTIONS.
 
-Requests for one transactional id are worked off one after the other, and what was begun is brought to its end even if
-the connection that asked is gone by then: a decision must not depend on whether somebody still listens.
+Requests for one transactional id run one after the other, and to their end even if their connection closes: a decision
+must not depend on whether the client still listens.
 
-Delayed requests. Within one epoch Kafka's older protocol cannot tell a late EndTxn or AddPartitionsToTxn from one
-that belongs to the next transaction. A late one has something that gives it away: it comes over a connection that its
-client has given up, and the client has since spoken over a newer one. So a request that would begin, extend or end a
-transaction is refused on a connection older than the newest that has spoken for this epoch, by closing it: a living
-client comes back with a new connection, a delayed request does not.
+Delayed requests. Within one epoch, Kafka's older protocol cannot tell a delayed EndTxn or AddPartitionsToTxn from one
+for the next transaction. But a delayed request arrives on a connection that its client has abandoned for a newer one.
+So if a request would begin, extend or end a transaction on a connection older than the newest one used in this epoch,
+the server closes that connection: a live client reconnects, a delayed request does not.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ SCHEMA: Final = transaction_rows.SCHEMA
 
 _PATROL_SECONDS: Final = 0.25
 _FORGET_AFTER_MS: Final[Milliseconds] = 7 * 24 * 60 * 60 * 1000
-"""An idle transactional id is forgotten after this long (Kafka: transactional.id.expiration.ms)."""
+"""Idle time after which a transactional id expires (Kafka: transactional.id.expiration.ms)."""
 
 T = TypeVar("T")
 
 
 class Entry:
-    """A transaction and what the server keeps beside it."""
+    """A transactional id's metadata, and the state that the server keeps in memory only."""
 
     __slots__ = (
         "adding", "connections", "doomed", "ended", "lock", "newest_connection", "overruled", "staged", "transaction"
@@ -75,25 +74,25 @@ class Entry:
 
     def __init__(self, transaction: TransactionMetadata) -> None:
         self.transaction = transaction
-        """Replaced, never changed, once the store has the new one; only a decision shows before (see `_end`)."""
+        """Replaced as a whole after the store has the new one; only a decision is visible earlier (see `_end`)."""
         self.lock = asyncio.Lock()
         self.adding: set[TopicPartition] = set()
-        """On their way to the store, to be partitions of the transaction."""
+        """Partitions that are being added; the store does not have them yet."""
         self.staged: dict[str, dict[TopicPartition, Committed]] = {}
         self.overruled: set[Overruled] = set()
-        """Of those staged, what a later commit of the group has replaced for good."""
+        """Staged offsets that a later commit of the group has replaced for good."""
         self.newest_connection = 0
-        """Number of the newest connection that has spoken for the present epoch."""
+        """Number of the newest connection used in the current epoch."""
         self.connections: set[Connection | None] = set()
-        """Who has added or written something: with them the transaction ends, if they lose what they own (OWN-9).
-        None: whoever it was before the server was started again."""
+        """Connections that added or wrote something: the transaction is aborted if one loses what it owns (OWN-9).
+        None: an unknown connection from before the server's restart."""
         self.doomed = False
-        """One of those who wrote it has lost what it wrote to: it will be aborted, whatever its producer asks for."""
+        """A participant has lost ownership of something the transaction touches: it can only be aborted."""
         self.ended = 0
-        """How many came to their end since the server was started."""
+        """Number of transactions that ended since the server started."""
 
     def touches(self, rights: Rights) -> bool:
-        """Does it write, or say how far was read, what these are the rights to?"""
+        """Tell if it writes to one of the written partitions, or stages offsets of one of the read partitions."""
         untouched = (
             rights.written.isdisjoint(self.transaction.partitions)
             and rights.written.isdisjoint(self.adding)
@@ -102,14 +101,14 @@ class Entry:
         return not untouched
 
     def forget_participants(self) -> None:
-        """Nothing is open any more: who was in it, and what they have lost since, does not concern the next one."""
+        """Reset the participants after the end of a transaction, because they do not concern the next one."""
         self.connections.clear()
         self.doomed = False
         self.ended += 1
 
 
 class Transactions:
-    """Lives on the loop."""
+    """The coordinator's transactional ids. Only the loop uses it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -123,10 +122,10 @@ class Transactions:
             if entry.transaction.state not in RESTING:
                 entry.connections.add(None)
             for group, staged in stored.staged.items():
-                # A crash may have come between the deletion of a topic and that of its offsets.
+                # The last server may have crashed between the deletion of a topic and that of its offsets.
                 offsets = {where: offset for where, offset in staged.items() if broker.topics.get(where.topic)}
                 entry.staged[group] = offsets
-                # With a commit that was decided they are in the store already, or what has replaced them is.
+                # After a commit decision the store already has these offsets, or later ones that replaced them.
                 done = entry.transaction.state is TransactionState.PREPARE_COMMIT
                 offsets_to_come = dict.fromkeys(offsets) if done else _without_overruled(entry, group, offsets)
                 broker.groups.stage(group, entry.transaction.pid, offsets_to_come)
@@ -143,20 +142,20 @@ class Transactions:
             del self._by_pid[pid]
 
     def start(self) -> None:
-        """Finishes what a crash has left decided but unmarked, and watches over timeouts."""
+        """Write the missing markers of decided transactions, and start to watch for timeouts."""
         for entry in self._by_name.values():
             if entry.transaction.state in DECIDED:
                 self._finish_later(entry)
         self._broker.spawn(self._patrol(), "abort transactions that timed out")
 
     async def close(self) -> None:
-        """What is under way stops where it is: to the next start that is a crash like any other."""
+        """Stop requests in progress where they are; the next start treats them as after a crash."""
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does the work whether or not the connection that asked for it lives to see the answer."""
+        """Run the work to its end, even if the connection that asked for it closes."""
         return await asyncio.shield(self._begin(work))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -168,7 +167,7 @@ class Transactions:
     def _worked(self, task: asyncio.Task[Any]) -> None:
         self._work.discard(task)
         if not task.cancelled():
-            task.exception()  # who asked was told, or is gone
+            task.exception()  # mark it as retrieved: the requester got it, or has disconnected
 
     # -- asking -----------------------------------------------------------------------------------------------
 
@@ -183,13 +182,13 @@ class Transactions:
         return (entry.transaction for entry in self._by_name.values())
 
     def ended(self, name: str | None) -> int:
-        """A number that changes when a transaction of this name comes to its end."""
+        """Return a number that changes when a transaction of this name ends."""
         return self._by_name[name].ended if name in self._by_name else -1
 
     def judge_write(
         self, name: str | None, who: Identity, partition: TopicPartition, connection: Connection
     ) -> ErrorCode:
-        """May this transactional batch be appended to this partition now?"""
+        """Return NONE if this transactional batch may be appended to this partition now, otherwise the error."""
         if name is None:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         entry = self._by_name.get(name)
@@ -201,16 +200,16 @@ class Transactions:
         return error
 
     def has_named(self, pid: Pid) -> bool:
-        """Does this pid belong to a transactional id? If not, `judge_plain_write` has nothing against it."""
+        """Tell if this pid belongs to a transactional id. If not, `judge_plain_write` would accept it."""
         return pid in self._by_pid
 
     def name_of(self, pid: Pid) -> str | None:
-        """The transactional id that the pid belongs to."""
+        """Return the transactional id that the pid belongs to."""
         return self._by_pid[pid].transaction.name if pid in self._by_pid else None
 
     def judge_plain_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
-        """May this batch, which has a pid but is in no transaction, be appended? A pid that belongs to a name is fenced
-        with the name, also in partitions that have not seen its newest epoch yet."""
+        """Return NONE if this batch with a pid but without a transaction may be appended, otherwise the error. A pid of
+        a transactional id is fenced with it, also in partitions that have not seen its newest epoch yet."""
         entry = self._by_pid.get(who.pid)
         if entry is None:
             return ErrorCode.NONE
@@ -227,7 +226,7 @@ class Transactions:
         if not 0 < timeout_ms <= longest:
             raise ServerError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"a transaction may take 1 to {longest} ms, not {timeout_ms}",
+                f"the transaction timeout must be from 1 to {longest} ms, not {timeout_ms}",
             )
         return await self._to_the_end(self._init(name, timeout_ms, expected, connection))
 
@@ -241,7 +240,7 @@ class Transactions:
                 continue
             async with entry.lock:
                 if self._by_name.get(name) is not entry:
-                    continue  # forgotten, or never stored, while this request waited for its turn
+                    continue  # it expired, or could not be stored, while this request waited for the lock
                 refuse_severed(connection)
                 await self._next_epoch(entry, timeout_ms, expected)
                 entry.newest_connection = connection.number
@@ -250,10 +249,10 @@ class Transactions:
     async def _create(
         self, name: str, timeout_ms: Milliseconds, expected: Identity, connection: Connection
     ) -> Identity | None:
-        """The identity of a new name; None if somebody else was quicker."""
+        """Create a transactional id and return its identity, or None if a concurrent request has created it."""
         if expected != NOBODY:
-            # It names a pid of nobody: forgotten, or of another cluster. As in Kafka, it gets a new one.
-            logger.info("transactional id %r is not known; pid %d is replaced", name, expected.pid)
+            # The pid expired, or belongs to another cluster. As in Kafka, the producer gets a new one.
+            logger.info("unknown transactional id %r: its producer's pid %d is replaced", name, expected.pid)
         pid = await self._broker.pids.allocate()
         if name in self._by_name:
             return None
@@ -279,10 +278,10 @@ class Transactions:
             if entry.transaction.state in DECIDED:
                 raise _fenced(ErrorCode.CONCURRENT_TRANSACTIONS, entry.transaction)
             if entry.transaction.is_repeated_init(expected):
-                return  # it was its own transaction, and the fence has bumped the epoch for it
+                return  # the transaction was the requester's own, and the fence has bumped its epoch
         await self._take_over(entry, timeout_ms, expected)
-        # Who is told the new epoch may read the log next, to see how far the old one came: all that was accepted from
-        # the old one must be readable by then.
+        # The new producer may read the log next, to see how far the old one came: everything accepted from the old one
+        # must be readable by then.
         await self._broker.syncer.barrier()
 
     async def _take_over(self, entry: Entry, timeout_ms: Milliseconds, expected: Identity) -> None:
@@ -302,7 +301,7 @@ class Transactions:
     def _entry(self, name: str, who: Identity) -> Entry:
         entry = self._by_name.get(name)
         if entry is None:
-            raise ServerError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"transactional id {name!r} is not known")
+            raise ServerError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"transactional id {name!r} does not exist")
         error = entry.transaction.judge_producer(who)
         if error is not ErrorCode.NONE:
             raise _fenced(error, entry.transaction)
@@ -317,7 +316,7 @@ class Transactions:
         partitions: set[TopicPartition] | None = None,
         group: str | None = None,
     ) -> None:
-        """Adds partitions or a group to the transaction, which begins with it if need be."""
+        """Add partitions or a group to the transaction, and begin it if necessary."""
         entry = self._entry(name, who)
         await self._to_the_end(
             self._join(entry, who, connection, partitions or set(), set() if group is None else {group})
@@ -339,7 +338,7 @@ class Transactions:
             changes = changed.add(partitions, groups, self._broker.clock.now_ms())
             if changes:
                 _refuse_delayed(entry, connection)
-            # Said before it is stored: who claims one of these meanwhile has to know what is on its way.
+            # Note it before it is stored: a concurrent claim of one of these partitions must see it.
             entry.connections.add(connection)
             if changes:
                 await self._store_joined(entry, changed, partitions)
@@ -359,7 +358,7 @@ class Transactions:
     async def stage(
         self, name: str, who: Identity, group: str, offsets: Mapping[TopicPartition, Committed], connection: Connection
     ) -> None:
-        """Offsets of a group that count if the transaction commits."""
+        """Stage offsets of a group, which are committed if the transaction commits."""
         entry = self._entry(name, who)
         await self._to_the_end(self._stage(entry, who, group, offsets, connection))
 
@@ -378,15 +377,17 @@ class Transactions:
             if error is not ErrorCode.NONE:
                 raise _fenced(error, transaction)
             if transaction.state is not TransactionState.ONGOING or group not in transaction.groups:
-                raise ServerError(ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction")
+                raise ServerError(
+                    ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction; add it first"
+                )
             refuse_severed(connection)
             for name in offsets:
                 check_read(self._broker, connection, self._broker.partition(*name).topic, name.partition)
             before, staged_before = entry.staged.get(group, {}), entry.staged
-            # As with partitions, said before it is stored.
+            # As with partitions, note it before it is stored.
             entry.connections.add(connection)
             entry.staged = {**entry.staged, group: {**before, **offsets}}
-            # Undecided from now on: nobody may take for stable what is on its way to the store.
+            # Undecided from now on: no reader may treat these offsets as stable while they are being stored.
             groups = self._broker.groups
             groups.stage(group, transaction.pid, offsets)
             renewed = entry.overruled & {Overruled(group, partition) for partition in offsets}
@@ -403,7 +404,7 @@ class Transactions:
                 raise
 
     def rows_to_overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
-        """What is to be stored together with a commit of the group that came after these were staged."""
+        """Return the rows to store together with a commit of the group that replaces these staged offsets."""
         entry = self._by_pid.get(pid)
         if entry is None:
             return []
@@ -411,7 +412,7 @@ class Transactions:
         return [transaction_rows.put_overruled(name, Overruled(group, partition)) for partition in partitions]
 
     def overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """That commit is stored now."""
+        """Note that such a commit is stored."""
         entry = self._by_pid.get(pid)
         if entry is not None:
             entry.overruled |= {Overruled(group, partition) for partition in partitions}
@@ -419,7 +420,7 @@ class Transactions:
     # -- ending -----------------------------------------------------------------------------------------------
 
     async def end(self, name: str, who: Identity, connection: Connection, *, commit: bool) -> None:
-        """EndTxn; done when the markers are in the logs, or when the disk has refused one and they follow later."""
+        """End a transaction (EndTxn). Return when the markers are in the logs, or when one failed and is retried."""
         entry = self._entry(name, who)
         await self._to_the_end(self._end_by(entry, who, connection, commit=commit))
 
@@ -437,11 +438,11 @@ class Transactions:
                 await self._end(entry, commit=commit, fence=False)
 
     async def _end(self, entry: Entry, *, commit: bool, fence: bool) -> None:
-        """The five steps. If the decision could not be stored, nothing has happened."""
+        """Do the five steps. If the decision cannot be stored, nothing has changed."""
         before = entry.transaction
         decided = _copy(before)
         decided.prepare(commit=commit, now=self._broker.clock.now_ms(), fence=fence)
-        entry.transaction = decided  # step 1: from here on nothing more is accepted for it
+        entry.transaction = decided  # step 1: from here on the server accepts nothing more for it
         try:
             if commit:
                 await self.markers.sync_records(decided)  # step 2
@@ -459,17 +460,17 @@ class Transactions:
         self._broker.spawn(self._finish(entry), f"finish transaction {entry.transaction.name}")
 
     async def _finish(self, entry: Entry) -> None:
-        """The decision stands: its markers are tried until they are in the logs."""
+        """Retry the markers of a decided transaction until they are in the logs."""
         while True:
             with self._broker.health.watch(Chore.MARKERS, entry.transaction.name):
                 async with entry.lock:
                     if entry.transaction.state not in DECIDED or await self._mark_all(entry, again=True):
                         return
-                raise StorageError("some of its markers cannot be written yet")
+                raise StorageError("cannot write some of its markers yet")
             await asyncio.sleep(_PATROL_SECONDS)
 
     async def _mark_all(self, entry: Entry, *, again: bool = False) -> bool:
-        """Steps 4 and 5; False if a marker is missing."""
+        """Do steps 4 and 5; return False if a marker is missing."""
         transaction = entry.transaction
         if not await self.markers.write_all(transaction, again=again):
             return False
@@ -484,19 +485,19 @@ class Transactions:
         completed = _copy(transaction)
         completed.complete(self._broker.clock.now_ms())
         entry.transaction = completed
-        # Not awaited: if it is lost, the next start looks for missing markers and finds none.
+        # Not awaited: if it is lost, the next start looks for missing markers and finds that none is missing.
         saved = self._broker.store.execute([transaction_rows.put(completed, {}), *rows])
         saved.add_done_callback(_log_failure)
         return True
 
-    # -- losing what was owned (OWN-9) --------------------------------------------------------------------------
+    # -- loss of ownership (OWN-9) ------------------------------------------------------------------------------
 
     def leave(self, connection: Connection, lost: Set[Resource]) -> None:
-        """The connection does not own these any more: what it has open on them cannot be committed from now on, and
-        begins to be aborted."""
+        """Doom and abort the connection's open transactions that touch these resources, which it no longer owns. They
+        cannot be committed from this moment on."""
         opened = [entry for entry in self._by_name.values() if connection in entry.connections]
         if not opened:
-            return  # as a rule; what was lost may be ten thousand names
+            return  # the usual case; `lost` may be ten thousand resources
         rights = rights_of(self._broker, lost)
         for entry in opened:
             if entry.touches(rights):
@@ -504,9 +505,9 @@ class Transactions:
                 self._begin(self._end_doomed(entry)).add_done_callback(_log_left_open)
 
     def make_way(self, claimant: Connection, claimed: Set[Resource]) -> list[asyncio.Task[None]]:
-        """The claimant owns these from now on: of what others have open on them nothing can be committed any more, and
-        when all that is returned is done, it is ended. Where a topic is guarded, others are all but the claimant, known
-        or not; elsewhere those who have lost what they owned."""
+        """Doom and abort other connections' open transactions that touch these resources, which the claimant now owns.
+        They cannot be committed from this moment on; the returned tasks are done when they are aborted. In guarded
+        topics "others" means all but the claimant, also unknown ones; elsewhere, those that lost ownership."""
         opened = [entry for entry in self._by_name.values() if entry.connections]
         if not opened:
             return []
@@ -523,13 +524,13 @@ class Transactions:
     async def _end_doomed(self, entry: Entry) -> None:
         async with entry.lock:
             if entry.transaction.state in RESTING:
-                entry.forget_participants()  # it never came to anything, or has come to its end
+                entry.forget_participants()  # it never began, or has ended
             elif entry.transaction.state in DECIDED:
                 await self._mark_all(entry, again=True)
             elif entry.doomed:
                 await self._end(entry, commit=False, fence=True)
             if entry.transaction.state in DECIDED:
-                raise StorageError(f"the disk refuses the markers of transaction {entry.transaction.name}")
+                raise StorageError(f"cannot write the markers of transaction {entry.transaction.name}")
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -594,23 +595,23 @@ def _without_overruled(
 def _refuse_delayed(entry: Entry, connection: Connection) -> None:
     if connection.number < entry.newest_connection:
         raise StaleRequest(
-            f"a request that would change the transaction of {entry.transaction.name!r} came over an older "
-            "connection than the last one; it may have been delayed"
+            f"a request to change the transaction of {entry.transaction.name!r} arrived on an older connection than "
+            "the last one, so it may be a delayed one; reconnect and retry"
         )
     entry.newest_connection = connection.number
 
 
 def _fenced(error: ErrorCode, transaction: TransactionMetadata) -> ServerError:
-    return ServerError(error, f"{transaction.name} belongs to pid {transaction.pid}, epoch {transaction.epoch} now")
+    return ServerError(
+        error, f"transactional id {transaction.name!r} now has pid {transaction.pid}, epoch {transaction.epoch}"
+    )
 
 
 def _log_left_open(ended: asyncio.Task[None]) -> None:
     if not ended.cancelled() and (error := ended.exception()) is not None:
-        logger.error(
-            "a transaction of a former owner is still open; the next claim aborts it, or its timeout: %s", error
-        )
+        logger.error("cannot abort the transaction of a former owner; the next claim or its timeout will: %s", error)
 
 
 def _log_failure(saved: asyncio.Future[None]) -> None:
     if not saved.cancelled() and (error := saved.exception()) is not None:
-        logger.warning("the end of a transaction was not noted, which a restart makes good: %s", error)
+        logger.warning("cannot store the end of a transaction; the next restart will: %s", error)

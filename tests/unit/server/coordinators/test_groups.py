@@ -18,7 +18,7 @@ from fencepost.core.groups.offsets import Committed
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.broker import Broker
-from fencepost.server.coordinators.groups import Coordinator
+from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.store import Statement
 from fencepost.testing.clock import HandWoundClock
@@ -47,7 +47,7 @@ class Bed:
         return Broker(self._config, clock=self.clock)
 
     @property
-    def groups(self) -> Coordinator:
+    def groups(self) -> GroupCoordinator:
         return self.broker.groups
 
     async def restart(self) -> None:
