@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fencepost.client.producer import Producer
     from fencepost.client.reader import Reader
     from fencepost.client.standby import Standby, Term, standby
-    from fencepost.core.own.request import Held, Refused
+    from fencepost.core.own.claim_request import Refused
+    from fencepost.core.own.ownership import Held, OwnedResource
     from fencepost.errors import (
         BufferFull,
         Closed,
@@ -56,16 +57,17 @@ _HOME = {
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
-    "Held": "fencepost.core.own.request",
+    "Held": "fencepost.core.own.ownership",
     "Hold": "fencepost.client.own.hold",
     "NotOwned": "fencepost.errors",
+    "OwnedResource": "fencepost.core.own.ownership",
     "PartitionStats": "fencepost.client.produce.stats",
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.produce.ids",
     "ProducerStats": "fencepost.client.produce.stats",
     "Reader": "fencepost.client.reader",
     "RecordTooLarge": "fencepost.errors",
-    "Refused": "fencepost.core.own.request",
+    "Refused": "fencepost.core.own.claim_request",
     "SendFailed": "fencepost.errors",
     "Server": "fencepost.server.server",
     "ServerError": "fencepost.errors",
@@ -97,6 +99,7 @@ __all__ = [
     "Held",
     "Hold",
     "NotOwned",
+    "OwnedResource",
     "PartitionStats",
     "Producer",
     "ProducerIds",

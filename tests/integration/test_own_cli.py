@@ -12,7 +12,7 @@ import pytest
 
 import fencepost
 from fencepost.client.own.hold import hold
-from fencepost.core.own.request import Refused
+from fencepost.core.own.claim_request import Refused
 from fencepost.errors import Fenced, TimedOut
 from tests.conftest import Engine
 
@@ -44,8 +44,8 @@ def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(engine: En
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["jobs", ""], "a resource's name has 1 to 1000 characters, not 0"),
-        (["", "it"], "a group's name has 1 to 1000 characters, not 0"),
+        (["jobs", ""], "a resource's name must have 1 to 1000 characters, not 0"),
+        (["", "it"], "group must have 1 to 1000 characters, not 0"),
         (["jobs", "it", "it"], "resource 'it' is named more than once"),
         (["jobs", "it", "it", "--generation", "1"], "resource 'it' is named more than once"),
         (["jobs", "a", "b", "--generation", "a=1"], "Invalid value for --generation: none for b"),

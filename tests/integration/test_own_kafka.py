@@ -1,6 +1,6 @@
 """`own` on Apache Kafka: what a claimant, its successor and their readers see (OWN-3 to OWN-9).
 
-Each test runs on a real Apache Kafka and, by the same road, on fencepost's server.
+Each test runs on a real Apache Kafka and, with the same backend, on fencepost's server.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka_topic import describe_owners
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.core.own.kafka_steps import Step
-from fencepost.core.own.request import Refused
+from fencepost.core.own.claim_request import Refused
+from fencepost.core.own.kafka_steps import ClaimStep
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
@@ -233,7 +233,7 @@ def test_what_kafka_cannot_do_is_refused_and_says_so(owners: Owners) -> None:
 
 
 @pytest.mark.kafka
-def test_the_server_says_which_road_to_take(kafka: Any, name: str) -> None:
+def test_the_server_says_which_backend_to_use(kafka: Any, name: str) -> None:
     with Admin(kafka.address) as admin:
         admin.create_topic(name, 1)
     with fencepost.Producer(kafka.address) as producer:
@@ -254,7 +254,7 @@ def test_who_owns_what_can_be_read_without_disturbing_anybody(owners: Owners) ->
         (owners.group, "a", claim.rows["a"].token),
         (owners.group, "b", claim.rows["b"].token),
     ]
-    assert found.owners[0].client_id == producer.road.owner.write_id
+    assert found.owners[0].client_id == producer.backend.owner.write_id
     assert found.owners[0].address.endswith(f":{os.getpid()}")
     assert not is_fenced(producer, owners.topic)
 
@@ -379,7 +379,7 @@ def test_nothing_is_given_back_while_a_transaction_is_open(owners: Owners) -> No
 def test_a_partition_that_is_added_after_the_abort_fences_nobody(owners: Owners) -> None:
     """The coordinator is often busy with the transaction before when one is begun and aborted at once."""
     owner, _ = owners.owner()
-    sender, steps = owner._sender, owner.road.owner.writing
+    sender, steps = owner._sender, owner.backend.owner.writing
     asked, aborted = threading.Event(), threading.Event()
     outcomes: list[object] = []
 
@@ -433,7 +433,7 @@ def test_a_reader_whose_commit_had_to_be_repeated_goes_on_under_the_next_epoch(o
     group = f"readers-{owners.topic}"
     with KafkaOwningReader(owners.address, owners.topic, start="earliest", stop=1, group=group) as reader:
         reader.own(group, [owners.resource], generation=1)
-        owner = reader.road.owner
+        owner = reader.backend.owner
         writing = owner.writing = EndsTwice(owner.writing.routes, owner.write_id)
         epochs = []
         for writing.is_doubtful in (False, True, False, False):  # the first commit of a group often has to wait for it
@@ -447,7 +447,7 @@ def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners)
     """KIP-360's way to the next epoch is closed to it, whether or not a transaction was open when it was fenced."""
     for is_open in (False, True):
         old, _ = owners.owner(generation=0)
-        owner = old.road.owner
+        owner = old.backend.owner
         who = old._sender.standing.identity.current
         assert who is not None
         if is_open:
@@ -582,15 +582,15 @@ def test_a_claimant_is_paused_between_two_of_its_steps_while_another_claims(owne
     old, _ = owners.owner()
     slow, quick = owners.make(), owners.make()
     reached, go = threading.Event(), threading.Event()
-    taken: list[Step] = []
+    taken: list[ClaimStep] = []
 
-    def before(step: Step) -> None:
+    def before(step: ClaimStep) -> None:
         if len(taken) == at:
             reached.set()
             assert go.wait(PATIENCE)
         taken.append(step)
 
-    slow.road.owner.group(owners.group).before = before
+    slow.backend.owner.group(owners.group).before = before
     slow_claim = in_thread(lambda: slow.own(owners.group, [owners.resource], generation=9))
     if at < STEPS - 1:
         assert reached.wait(PATIENCE)
@@ -615,14 +615,14 @@ def test_a_claimant_is_paused_between_two_of_its_steps_while_another_claims(owne
 def test_a_claimant_is_killed_between_two_of_its_steps_and_the_next_claim_succeeds(owners: Owners, at: int) -> None:
     old, first = owners.owner()
     killed = owners.make()
-    taken: list[Step] = []
+    taken: list[ClaimStep] = []
 
-    def before(step: Step) -> None:
+    def before(step: ClaimStep) -> None:
         if len(taken) == at:
             raise Killed
         taken.append(step)
 
-    killed.road.owner.group(owners.group).before = before
+    killed.backend.owner.group(owners.group).before = before
     with pytest.raises(Killed):
         killed.own(owners.group, [owners.resource], generation=9)
     new, claim = owners.owner(generation=9)

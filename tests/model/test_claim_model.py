@@ -23,29 +23,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fencepost.core.own.claim_request import Refused
 from fencepost.core.own.kafka_line import Records, is_next
 from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord, write_ids
 from fencepost.core.own.kafka_steps import (
-    Ask,
-    Commit,
+    ClaimOutcome,
+    ClaimStep,
+    ClaimSteps,
+    CommitRecords,
+    DescribeWriter,
     Enlist,
     FenceClaims,
     FenceWriters,
     InDoubt,
-    Look,
     Overtaken,
-    Owned,
-    Step,
-    Steps,
-    Write,
+    ReadRecords,
+    WriteRecords,
     claim,
     claim_in_line,
     leave_line,
     line_up,
     release,
 )
-from fencepost.core.own.request import Held, Refused
-from fencepost.core.own.rule import Wanted
+from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Fenced
 from fencepost.types import Epoch, Generation, Pid
@@ -101,7 +101,7 @@ class World(NamedTuple):
 class Told(NamedTuple):
     """How a claim ended."""
 
-    rows: tuple[Held, ...] = ()
+    rows: tuple[OwnedResource, ...] = ()
     fenced: bool = False
     waits: bool = False
 
@@ -119,7 +119,7 @@ class State(NamedTuple):
     fenced: frozenset[tuple[str, Identity]] = frozenset()
     """Of several write ids that are being fenced: those that are, in whatever order."""
 
-    def told(self, step: Step, answer: Any) -> State:
+    def told(self, step: ClaimStep, answer: Any) -> State:
         if isinstance(step, FenceWriters):
             fenced = self.fenced | {answer}
             if len(fenced) < len(step.write_ids):
@@ -128,9 +128,9 @@ class State(NamedTuple):
             return self._replace(fenced=frozenset())._told(step, identities)
         return self._told(step, answer)
 
-    def _told(self, step: Step, answer: Any) -> State:
+    def _told(self, step: ClaimStep, answer: Any) -> State:
         match step, answer:
-            case Commit(), type():
+            case CommitRecords(), type():
                 return State(True, True)
             case _, type():
                 return State(True, self.may_be_fenced)
@@ -150,7 +150,7 @@ class Read(dict[Any, Any]):
         return self._hash
 
 
-Make = Callable[[tuple[Identity, ...]], Steps[Any]]
+Make = Callable[[tuple[Identity, ...]], ClaimSteps[Any]]
 """A claim by one that has (and may have lost) these identities already, or by a fresh one."""
 
 
@@ -163,7 +163,7 @@ MINE = (identity_of(INITIALISED),) * (1 + len(LANES))
 
 
 @cache
-def resumed(make: Make, state: State) -> Step | Told:
+def resumed(make: Make, state: State) -> ClaimStep | Told:
     """What the claimant does next, or how it ended. A claimant has few states, however many all of them have."""
     try:
         if state.may_be_fenced:
@@ -177,7 +177,7 @@ def resumed(make: Make, state: State) -> Step | Told:
         for answer in state.answers:
             step = steps.send(answer)
     except StopIteration as end:
-        owned: Owned | None = end.value
+        owned: ClaimOutcome | None = end.value
         return Told(waits=True) if owned is None else Told(tuple(owned.rows))
     except Refused:
         return Told()
@@ -186,7 +186,7 @@ def resumed(make: Make, state: State) -> Step | Told:
     return step
 
 
-def outcomes(world: World, me: str, state: State, step: Step) -> Iterator[tuple[World, Any]]:
+def outcomes(world: World, me: str, state: State, step: ClaimStep) -> Iterator[tuple[World, Any]]:
     """All that a step can come to: the world after it, and what its claimant is told."""
     match step:
         case FenceWriters(ids):
@@ -196,18 +196,18 @@ def outcomes(world: World, me: str, state: State, step: Step) -> Iterator[tuple[
                     yield after, (write_id, identity_of(after.epoch(write_id)))
         case FenceClaims():
             yield world._replace(claims=me, open=None), identity_of(INITIALISED)
-        case Look():
+        case ReadRecords():
             yield world, Records(Read(world.table), Read(world.line))
-        case Ask(write_id):
+        case DescribeWriter(write_id):
             yield world, identity_of(world.epoch(write_id))
-        case Enlist() | Write() | Commit() if world.claims != me:
+        case Enlist() | WriteRecords() | CommitRecords() if world.claims != me:
             yield world, Overtaken
         case Enlist():
             yield world._replace(open=((), ())), None
-        case Write(_, records, line):
+        case WriteRecords(_, records, line):
             assert world.open == ((), ())
             yield world._replace(open=(tuple(sorted(records.items())), tuple(sorted(line.items())))), None
-        case Commit():
+        case CommitRecords():
             yield world.committed(), None
             if world.doubts:
                 doubtful = world._replace(doubts=world.doubts - 1)
@@ -260,7 +260,7 @@ class Scenario:
             if not each.rows and not each.fenced and me not in self.owners:
                 assert all(record.owner != me for _, record in node.world.table), f"{me} was refused, and owns"
 
-    def check_step(self, world: World, me: str, step: Step) -> None:
+    def check_step(self, world: World, me: str, step: ClaimStep) -> None:
         if isinstance(step, FenceWriters):
             for owner in {write_id.partition(".")[0] for write_id in step.write_ids} - {me}:
                 owned = [name for name, record in world.table if record.owner == owner]
@@ -301,7 +301,7 @@ def explore(scenario: Scenario) -> int:
     return len(seen)
 
 
-def fresh(write_id: str, wanted: list[Wanted], call: str = "claim") -> Make:
+def fresh(write_id: str, wanted: list[ClaimedResource], call: str = "claim") -> Make:
     return lambda identities: claim(claimant(write_id, f"{call} of {write_id}"), wanted, identities)
 
 
@@ -313,8 +313,8 @@ def releasing(write_id: str, names: list[str]) -> Make:
     return lambda _: release(claimant(write_id, f"release by {write_id}"), names, MINE)
 
 
-def want(generation: int, *names: str, after: int | None = None) -> list[Wanted]:
-    return [Wanted(name, Generation(generation), after) for name in names]
+def want(generation: int, *names: str, after: int | None = None) -> list[ClaimedResource]:
+    return [ClaimedResource(name, Generation(generation), after) for name in names]
 
 
 def owned_by_x(*names: str) -> tuple[World, Told]:
@@ -429,7 +429,7 @@ def in_line(world: World, *waiting: tuple[str, str]) -> World:
 class NeverSevering(Scenario):
     """Nobody that is not gone is fenced, and the line's order is kept."""
 
-    def check_step(self, world: World, me: str, step: Step) -> None:
+    def check_step(self, world: World, me: str, step: ClaimStep) -> None:
         super().check_step(world, me, step)
         if isinstance(step, FenceWriters):
             assert {write_id.partition(".")[0] for write_id in step.write_ids} <= {me, "dead"}

@@ -34,7 +34,7 @@ from fencepost.core.micro_batch import (
     SinkInstance,
     SinkNameInUse,
     SinkProtocol,
-    Step,
+    SinkStep,
     StepFailed,
 )
 from fencepost.core.producers.pid import Identity
@@ -194,7 +194,7 @@ class Driver:
         except StopIteration as finished:
             self.outcomes.append(finished.value)
 
-    def _perform(self, step: Step, batch: int) -> Any:
+    def _perform(self, step: SinkStep, batch: int) -> Any:
         world = self.world
         match step:
             case Fence():

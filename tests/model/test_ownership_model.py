@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fencepost.core.own.rule import MAX_GENERATION, Granted, Judgement, Ownership, Wanted
+from fencepost.core.own.ownership import MAX_GENERATION, ClaimedResource, Granted, Judgement, OwnershipTable
 from fencepost.types import Generation
 
 pytestmark = pytest.mark.model
@@ -20,7 +20,7 @@ GENERATIONS = st.one_of(st.integers(0, 4), st.sampled_from([MAX_GENERATION - 1, 
 class OwnershipMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.table: Ownership[str] = Ownership()
+        self.table: OwnershipTable[str] = OwnershipTable()
         self.model: dict[str, tuple[str, int]] = {}  # resource → (owner, generation)
         self.line: list[tuple[str, list[str]]] = []
         self.last_token = 0
@@ -41,13 +41,13 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     def serve(self) -> None:
         for waiting, judged in self.table.runnable():
-            names = [want.name for want in waiting.wanted]
+            names = [claimed.name for claimed in waiting.resources]
             first = next(i for i, (owner, wanted) in enumerate(self.line) if self.is_free(owner, wanted))
-            assert self.line.pop(first) == (waiting.owner, names)
+            assert self.line.pop(first) == (waiting.claimant, names)
             assert isinstance(judged, Granted)
             for row in judged.rows:
                 self.last_token = max(self.last_token, row.token)
-                self.model[row.name] = (waiting.owner, row.generation)
+                self.model[row.name] = (waiting.claimant, row.generation)
         assert not any(self.is_free(owner, wanted) for owner, wanted in self.line)
 
     def is_free(self, owner: str, names: list[str]) -> bool:
@@ -55,7 +55,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, names=NAMES, asked=GENERATIONS)
     def claim(self, owner: str, names: list[str], asked: int) -> None:
-        judged = self.table.claim(owner, "g", [Wanted(name, Generation(asked)) for name in names])
+        judged = self.table.claim(owner, "g", [ClaimedResource(name, Generation(asked)) for name in names])
         expected: list[int] = []
         for name in names:
             holder, generation = self.model.get(name, ("", 0))
@@ -72,7 +72,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, names=NAMES)
     def wait(self, owner: str, names: list[str]) -> None:
-        self.table.wait(owner, "g", [Wanted(name) for name in names])
+        self.table.wait(owner, "g", [ClaimedResource(name) for name in names])
         self.line.append((owner, names))
         self.serve()
 
@@ -95,7 +95,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     def the_table_says_what_the_model_says(self) -> None:
         assert {name: (holding.owner, holding.generation) for _, name, holding in self.table} == self.model
         assert [
-            (waiting.owner, [want.name for want in waiting.wanted]) for waiting in self.table.waiting()
+            (waiting.claimant, [claimed.name for claimed in waiting.resources]) for waiting in self.table.waiting()
         ] == self.line
 
 

@@ -14,7 +14,7 @@ import click
 
 from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import is_terminal
-from fencepost.cli.owning import how_to_own, own_options, told_when_lost
+from fencepost.cli.own_option import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
 
 if TYPE_CHECKING:

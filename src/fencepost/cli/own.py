@@ -12,7 +12,7 @@ import click
 
 from fencepost.cli.options import ClusterTarget, client_command, client_command_without_json
 from fencepost.cli.output import Column, when
-from fencepost.cli.owning import Lost
+from fencepost.cli.own_option import OwnershipLost
 from fencepost.errors import FencepostError, TimedOut
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fencepost.client.cluster.settings import ClientSettings
     from fencepost.client.manage.results import LastOwner, OwnerDescription
     from fencepost.client.own.hold import Hold
-    from fencepost.core.own.request import Refused, Resources
+    from fencepost.core.own.claim_request import Refused, Resources
 
 _SECONDS_TO_ASK: Final = 5.0
 BUSY: Final = 69
@@ -95,14 +95,14 @@ def own(
         raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
     from fencepost.client.own.hold import hold
-    from fencepost.core.own.request import LONGEST_WAIT, Refused, demand
+    from fencepost.core.own.claim_request import LONGEST_WAIT, Refused, check_claim
 
     patience = 0.0 if no_wait else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
     at_once = None if generations else _AT_ONCE
     session = min(session, LONGEST_WAIT)
     claimed = _with_generations(resources, generations)
     try:
-        demand(group, claimed, wait=at_once, after=after, session=session)
+        check_claim(group, claimed, wait=at_once, after=after, session=session)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings = target.settings()
@@ -143,7 +143,7 @@ def own(
         click.echo(f"fencepost: {run.stopped_by.name}: the command is ended, and what it owned is free", err=True)
         code = 128 + run.stopped_by
     elif held.lost.is_set():
-        raise Lost(_what_became_of(settings, held))
+        raise OwnershipLost(_what_became_of(settings, held))
     click.get_current_context().exit(code)
 
 

@@ -14,7 +14,15 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.owning import SESSION, Lost, how_to_own, own_options, partitions_of, told_when_lost, woken_when_lost
+from fencepost.cli.own_option import (
+    SESSION,
+    OwnershipLost,
+    how_to_own,
+    own_options,
+    partitions_of,
+    told_when_lost,
+    woken_when_lost,
+)
 from fencepost.cli.progress import progress
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
@@ -203,7 +211,7 @@ def produce(
             stopped = f"{line.place}: {_explained(error)}" if line is not None else _explained(error)
         producer.flush()
     if owned_in is not None and any(isinstance(error, Fenced) for error in sent.failed):
-        raise Lost(f"{sent.failed[0]}; {sent.stored()}")
+        raise OwnershipLost(f"{sent.failed[0]}; {sent.stored()}")
     if (first := sent.first_failed()) is not None:
         stopped = f"{first[0]}: {_explained(first[1])}"
     elif sent.failed and not stopped:

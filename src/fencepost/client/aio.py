@@ -24,7 +24,7 @@ from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
-from fencepost.core.own.request import Resources
+from fencepost.core.own.claim_request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, Offset, TopicPartition

@@ -12,7 +12,7 @@ from fencepost.client.cluster.forking import tell_after_fork, wait_for_imports
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings, Servers, nearest
 from fencepost.client.cluster.sockets import Network, SocketNetwork
-from fencepost.client.own.claim import Claim, Loss, OnLost, Road, claim_by, offers_own
+from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.options import (
     Acks,
@@ -31,7 +31,7 @@ from fencepost.client.produce.transaction import Transaction, wait_for_identity
 from fencepost.client.produce.unclosed import Remains
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Transactional
 from fencepost.clock import Clock, SystemClock
-from fencepost.core.own.request import Resources, demand
+from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.setting import settings_doc
@@ -40,7 +40,7 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad
+    from fencepost.client.own.kafka import KafkaOwner, KafkaProducerBackend
     from fencepost.client.produce.table import BulkTicket
 
 
@@ -120,7 +120,7 @@ class Producer:
         if self._options.name is not None:
             self._steps = Transactional(self._routes, self._options.name)
         self._transaction: Transaction | None = None
-        self._owns_by: Road | None = None
+        self._owns_by: OwnBackend | None = None
         self._kafka_owner: KafkaOwner | None = None
         self._loss = Loss()
         self._held: dict[tuple[str, str], None] = {}
@@ -300,16 +300,16 @@ class Producer:
         it sends nothing: `claim.lost` is set, `check_owned` raises, and `on_lost` is called with the Fenced on another
         thread.
         """
-        wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
+        request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
         if self._transaction is not None and self._transaction.is_open:
             raise FencepostError("own first, then begin the transaction")
         if self._thread is None:
             self._begin()
-        from fencepost.client.own.owned_partitions import PlacingRoad  # nobody else needs it
+        from fencepost.client.own.owned_partitions import PlacingBackend  # nobody else needs it
 
-        road = self._road()
+        backend = self._backend()
         self._sender.queues.on_fenced = self._loss.happened
-        claim = claim_by(PlacingRoad(road, self._sender.queues, self._held), wanted, self._loss, on_lost)
+        claim = claim_by(PlacingBackend(backend, self._sender.queues, self._held), request, self._loss, on_lost)
         if self._kafka_owner is not None:
             self._steps = self._kafka_owner.writing  # transactions are those of the write id
         return claim
@@ -326,26 +326,26 @@ class Producer:
         if self._owns_by is not None:
             self._owns_by.interrupt()
 
-    def _road(self) -> Road:
+    def _backend(self) -> OwnBackend:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             if offers_own(self._sender.brokers, self._routes):
-                from fencepost.client.own.server import ProducerRoad  # loaded only by those who own
+                from fencepost.client.own.server import ServerProducerBackend  # loaded only by those who own
 
                 patience = self._options.delivery_timeout
-                self._owns_by = ProducerRoad(self._sender, self._settings, patience, self._steps, self._routes)
+                self._owns_by = ServerProducerBackend(self._sender, self._settings, patience, self._steps, self._routes)
             else:
-                self._owns_by = self._kafka_road()
+                self._owns_by = self._kafka_backend()
         return self._owns_by
 
-    def _kafka_road(self) -> KafkaProducerRoad:
+    def _kafka_backend(self) -> KafkaProducerBackend:
         # Loaded only by those who own on Kafka.
-        from fencepost.client.own.kafka import LANES, KafkaOwner, KafkaProducerRoad
+        from fencepost.client.own.kafka import LANES, KafkaOwner, KafkaProducerBackend
 
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
         owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience, lanes=LANES)
         self._kafka_owner = owner
-        return KafkaProducerRoad(self._sender, owner, self._options)
+        return KafkaProducerBackend(self._sender, owner, self._options)
 
     # --- what there is to see ---
 

@@ -19,11 +19,11 @@ from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings, Servers
 from fencepost.client.cluster.sockets import Network, SocketNetwork
-from fencepost.client.own.claim import Claim, Loss, OnLost, Road, claim_by, offers_own
-from fencepost.client.own.server import ReaderRoad
+from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
+from fencepost.client.own.server import ServerReaderBackend
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.clock import Clock, SystemClock
-from fencepost.core.own.request import Resources, demand
+from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -32,7 +32,7 @@ from fencepost.wire.apis import Key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.own.kafka import KafkaReaderRoad
+    from fencepost.client.own.kafka import KafkaReaderBackend
 
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
 """Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
@@ -142,9 +142,9 @@ class Reader(Closing):
         self._start, self._stop = start, stop
         places = self._find_places()
         self._positions = {partition: at for partition, (at, _) in places.items()}
-        self._owns_by: Road | None = None
+        self._owns_by: OwnBackend | None = None
         self._loss = Loss()
-        self._commits_by: KafkaReaderRoad | None = None
+        self._commits_by: KafkaReaderBackend | None = None
         """Of an owner on Apache Kafka: there its write id is what is fenced, when it commits."""
         self._untouched = True  # nothing was read yet
         network, clock = self._make_network()
@@ -344,10 +344,10 @@ class Reader(Closing):
         if self._closed:
             raise Closed("the reader is closed")
         names = [str(partition) for partition in self._positions] if resources is None else resources
-        wanted = demand(group, names, generation=generation, wait=wait, after=after, session=session)
-        road = self._road()
+        request = check_claim(group, names, generation=generation, wait=wait, after=after, session=session)
+        backend = self._backend()
         self._fetcher.on_fenced = self._loss.happened
-        claim = claim_by(road, wanted, self._loss, on_lost)
+        claim = claim_by(backend, request, self._loss, on_lost)
         if self._untouched:
             places = self._find_places()
             self._positions = {partition: at for partition, (at, _) in places.items()}
@@ -369,18 +369,18 @@ class Reader(Closing):
         if self._owns_by is not None:
             self._owns_by.interrupt()
 
-    def _road(self) -> Road:
+    def _backend(self) -> OwnBackend:
         """Chosen when it is first needed, by what the server offers."""
         if self._owns_by is None:
             with Routes(self._settings) as routes:
                 is_ours = offers_own(self._fetcher.brokers, routes)
-            self._owns_by = ReaderRoad(self._fetcher) if is_ours else self._kafka_road()
+            self._owns_by = ServerReaderBackend(self._fetcher) if is_ours else self._kafka_backend()
         return self._owns_by
 
-    def _kafka_road(self) -> KafkaReaderRoad:
-        from fencepost.client.own.kafka import KafkaReaderRoad  # which reads with readers
+    def _kafka_backend(self) -> KafkaReaderBackend:
+        from fencepost.client.own.kafka import KafkaReaderBackend  # which reads with readers
 
-        self._commits_by = KafkaReaderRoad(self._settings)
+        self._commits_by = KafkaReaderBackend(self._settings)
         self._commits_by.on_fenced = self._loss.happened
         return self._commits_by
 

@@ -30,7 +30,7 @@ from typing import Final, TypeVar, Unpack
 from fencepost.client.cluster.settings import ClientSettings, Servers
 from fencepost.client.own.claim import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
-from fencepost.core.own.request import demand
+from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
 from fencepost.types import Generation
 
@@ -139,7 +139,7 @@ class Standby:
         session: float,
         options: ProducerKeywords,
     ) -> None:
-        demand(group, resources, wait=True, session=session)  # a mistake is said now, and not in the loop
+        check_claim(group, resources, wait=True, session=session)  # a mistake is said now, and not in the loop
         self._settings = ClientSettings.of(servers)
         self._group = group
         self._resources = list(resources)

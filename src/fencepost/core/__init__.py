@@ -2,7 +2,7 @@
 
 producers/           sequences, duplicates, batches in flight, memory shares, aborted transactions
 groups/              consumer groups: both protocols, assignors, committed offsets
-own/                 who holds a resource, on both kinds of server
+own/                 who owns a resource, on both kinds of server
 sequence.py          the arithmetic of sequences, and where they wrap
 transactions.py      server: the states of a transaction, and who may go where
 micro_batch.py       Spark: the steps of a micro-batch, and where to resume after any of them failed

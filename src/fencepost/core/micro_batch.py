@@ -227,7 +227,7 @@ class Commit(NamedTuple):
     progress: Progress
 
 
-Step: TypeAlias = Peek | Fence | Look | Pause | Announce | Freeze | Publish | Commit
+SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Freeze | Publish | Commit
 
 
 class Outcome(NamedTuple):
@@ -267,7 +267,7 @@ class SinkProtocol:
         now_ms: Milliseconds,
         position: str = "",
         origin: Origin = UNKNOWN,
-    ) -> Generator[Step, Any, Outcome]:
+    ) -> Generator[SinkStep, Any, Outcome]:
         """The steps of one batch. `batch=None`: the one after the last, for a query that is numbered by its progress.
 
         A manifest with an attribute `position` has it recorded; otherwise `position` is.
@@ -317,7 +317,7 @@ class SinkProtocol:
             else:
                 return Outcome(batch, False, attempts, manifest, identity)
 
-    def _fence_and_look(self) -> Generator[Step, Any, tuple[Identity, Progress | None]]:
+    def _fence_and_look(self) -> Generator[SinkStep, Any, tuple[Identity, Progress | None]]:
         if self._identity is not None:
             yield from self._stop_if_replaced()
         identity: Identity = yield Fence()
@@ -326,7 +326,7 @@ class SinkProtocol:
         self._heed(last)
         return identity, last
 
-    def _stop_if_replaced(self) -> Generator[Step, Any, None]:
+    def _stop_if_replaced(self) -> Generator[SinkStep, Any, None]:
         if (yield Peek()) == self._identity:
             return
         # Somebody has fenced this sink, or the coordinator has, whose transaction timed out. A successor says so in the
@@ -354,7 +354,7 @@ class SinkProtocol:
             raise Replaced(self.name, last)
         self._highest_seen = max(self._highest_seen, last.incarnation)
 
-    def _announce(self, identity: Identity, record: Progress) -> Generator[Step, Any, None]:
+    def _announce(self, identity: Identity, record: Progress) -> Generator[SinkStep, Any, None]:
         self._announcements += 1
         try:
             yield Announce(identity, record)

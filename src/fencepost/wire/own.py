@@ -30,7 +30,7 @@ from typing import ClassVar, Final
 
 from fencepost.wire.kio_types import ErrorCode
 
-NO_TOKEN: Final = -1
+UNSET_TOKEN: Final = -1
 """Tokens rise from 0; as `after_token`: whatever the newest token is."""
 
 
@@ -39,12 +39,12 @@ def _of(kafka_type: str, tag: int | None = None) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedResource:
+class OwnRequestResource:
     __flexible__: ClassVar[bool] = True
     name: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
     """The claimant's; 0 always succeeds and resets."""
-    after_token: int = field(metadata=_of("int64", tag=0), default=NO_TOKEN)
+    after_token: int = field(metadata=_of("int64", tag=0), default=UNSET_TOKEN)
     """Claim only if this is still the resource's newest token."""
 
 
@@ -54,7 +54,7 @@ class OwnRequest:
     group: str = field(metadata=_of("string"))
     wait_ms: int = field(metadata=_of("int32"), default=0)
     """How long to wait until all resources are free; 0: do not wait, take over."""
-    resources: tuple[ClaimedResource, ...]
+    resources: tuple[OwnRequestResource, ...]
     session_ms: int = field(metadata=_of("int32", tag=0), default=0)
     """An owner that is silent for longer is severed; 0: it may be silent for ever."""
     release: tuple[str, ...] = field(metadata=_of("string", tag=1), default=())
@@ -62,13 +62,13 @@ class OwnRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedResource:
+class OwnResponseResource:
     __flexible__: ClassVar[bool] = True
     name: str = field(metadata=_of("string"))
     error_code: ErrorCode = field(metadata=_of("error_code"))
     generation: int = field(metadata=_of("int32"))
     """The one granted, or the owner's, if the claim was refused."""
-    token: int = field(metadata=_of("int64"), default=NO_TOKEN)
+    token: int = field(metadata=_of("int64"), default=UNSET_TOKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +76,15 @@ class OwnResponse:
     __flexible__: ClassVar[bool] = True
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
-    resources: tuple[OwnedResource, ...]
+    resources: tuple[OwnResponseResource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedResourceV1:
+class OwnRequestResourceV1:
     __flexible__: ClassVar[bool] = True
     resource: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
-    after_token: int = field(metadata=_of("int64", tag=0), default=NO_TOKEN)
+    after_token: int = field(metadata=_of("int64", tag=0), default=UNSET_TOKEN)
 
     @property
     def name(self) -> str:
@@ -97,18 +97,18 @@ class OwnRequestV1:
     __flexible__: ClassVar[bool] = True
     group: str | None = field(metadata=_of("string"), default=None)
     wait_ms: int = field(metadata=_of("int32"), default=0)
-    resources: tuple[ClaimedResourceV1, ...]
+    resources: tuple[OwnRequestResourceV1, ...]
     session_ms: int = field(metadata=_of("int32", tag=0), default=0)
     release: tuple[str, ...] = field(metadata=_of("string", tag=1), default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedResourceV1:
+class OwnResponseResourceV1:
     __flexible__: ClassVar[bool] = True
     resource: str = field(metadata=_of("string"))
     error_code: ErrorCode = field(metadata=_of("error_code"))
     generation: int = field(metadata=_of("int32"))
-    token: int = field(metadata=_of("int64"), default=NO_TOKEN)
+    token: int = field(metadata=_of("int64"), default=UNSET_TOKEN)
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class OwnResponseV1:
     error_message: str | None = field(metadata=_of("string"), default=None)
     group: str = field(metadata=_of("string"))
     """In which the resources were claimed: the request's, or the default group."""
-    resources: tuple[OwnedResourceV1, ...]
+    resources: tuple[OwnResponseResourceV1, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class DescribeOwnersRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class DescribedOwner:
     __flexible__: ClassVar[bool] = True
     group: str = field(metadata=_of("string"))
     name: str = field(metadata=_of("string"))
@@ -145,7 +145,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingClaim:
+class DescribedWaitingClaim:
     __flexible__: ClassVar[bool] = True
     group: str = field(metadata=_of("string"))
     names: tuple[str, ...] = field(metadata=_of("string"))
@@ -157,8 +157,8 @@ class WaitingClaim:
 class DescribeOwnersResponse:
     __flexible__: ClassVar[bool] = True
     error_code: ErrorCode = field(metadata=_of("error_code"))
-    owners: tuple[Owner, ...]
-    waiting: tuple[WaitingClaim, ...]
+    owners: tuple[DescribedOwner, ...]
+    waiting: tuple[DescribedWaitingClaim, ...]
     """In order of arrival."""
 
 
@@ -188,6 +188,6 @@ class NewestToken:
 class DescribeOwnersResponseV1:
     __flexible__: ClassVar[bool] = True
     error_code: ErrorCode = field(metadata=_of("error_code"))
-    owners: tuple[Owner, ...]
-    waiting: tuple[WaitingClaim, ...]
+    owners: tuple[DescribedOwner, ...]
+    waiting: tuple[DescribedWaitingClaim, ...]
     newest: tuple[NewestToken, ...]

@@ -26,7 +26,7 @@ from fencepost.core.micro_batch import (
     SinkInstance,
     SinkNameInUse,
     SinkProtocol,
-    Step,
+    SinkStep,
     StepFailed,
     UnknownProgress,
 )
@@ -47,7 +47,7 @@ def protocol(**options: Any) -> SinkProtocol:
     return SinkProtocol("k", ME, **options)
 
 
-def expect(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> Any:
+def expect(steps: Generator[SinkStep, Any, Outcome], *script: tuple[type, Any]) -> Any:
     """Plays (kind of step, what came of it), and answers the last step taken, or the outcome."""
     step: Any = next(steps)
     taken = step
@@ -61,7 +61,9 @@ def expect(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> A
     return taken
 
 
-def announced(found: Progress | None, **options: Any) -> tuple[SinkProtocol, Generator[Step, Any, Outcome], Progress]:
+def announced(
+    found: Progress | None, **options: Any
+) -> tuple[SinkProtocol, Generator[SinkStep, Any, Outcome], Progress]:
     """A sink whose first call has just announced itself and fenced anew: its next step is a Look."""
     sink = protocol(**options)
     steps = sink.micro_batch("q", 5, now_ms=8)
@@ -243,7 +245,7 @@ def test_a_batch_that_is_in_from_an_earlier_run_is_skipped_and_that_is_recorded(
     assert (outcome.skipped, outcome.compared) == (True, True)
 
 
-def expect_rest(steps: Generator[Step, Any, Outcome], *script: tuple[type, Any]) -> Any:
+def expect_rest(steps: Generator[SinkStep, Any, Outcome], *script: tuple[type, Any]) -> Any:
     """Goes on behind the steps that `expect` has answered, to the outcome."""
     (_, answer), *rest = script  # the kind of the first was not kept
     step: Any = steps.send(answer)

@@ -32,7 +32,7 @@ def test_a_plain_claim_has_the_documented_layout() -> None:
     )
     assert encode_request(10_000, 0, fields) == written
     request = decode_request(10_000, 0, written)
-    assert (request.session_ms, request.release, request.resources[0].after_token) == (0, (), own.NO_TOKEN)
+    assert (request.session_ms, request.release, request.resources[0].after_token) == (0, (), own.UNSET_TOKEN)
 
 
 def test_token_session_and_release_are_tagged_fields() -> None:
@@ -55,7 +55,7 @@ def test_token_session_and_release_are_tagged_fields() -> None:
     assert decode_request(10_000, 0, written) == own.OwnRequest(
         group="g",
         wait_ms=1000,
-        resources=(own.ClaimedResource(name="a", generation=1, after_token=258),),
+        resources=(own.OwnRequestResource(name="a", generation=1, after_token=258),),
         session_ms=5000,
         release=("b", "c"),
     )
@@ -68,7 +68,7 @@ def test_an_answer_has_the_documented_layout() -> None:
     written = b"\0\x16\x0ba is owned" + b"\x02\x02a\0\x16\0\0\0\x09" + b"\xff" * 8 + b"\0" + b"\0"
     assert encode_response(10_000, 0, fields) == written
     answer = decode_response(10_000, 0, written)
-    assert (answer.error_code, answer.resources[0].generation, answer.resources[0].token) == (22, 9, own.NO_TOKEN)
+    assert (answer.error_code, answer.resources[0].generation, answer.resources[0].token) == (22, 9, own.UNSET_TOKEN)
     assert encode_response(10_000, 0, {"error_code": 0}) == b"\0\0\0\x01\0"
 
 

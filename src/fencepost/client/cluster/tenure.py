@@ -26,7 +26,8 @@ from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import Metadata, question
 from fencepost.clock import Clock
-from fencepost.core.own.request import Demand, Held, own_fields, read_claim
+from fencepost.core.own.claim_request import ClaimRequest, granted_by, own_fields
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.types import partition_named
 from fencepost.wire.apis import Key
@@ -40,7 +41,7 @@ _MOST_AHEAD: Final = 100
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingClaim:
     """A claim or a release, and who waits for its outcome."""
 
     group: str
@@ -52,7 +53,7 @@ class Asked:
     gives_back: Sequence[str] = ()
     fresh: Sequence[str] = ()
     """What was granted of it, and was not owned before."""
-    outcome: Future[list[Held]] = field(default_factory=Future)
+    outcome: Future[list[OwnedResource]] = field(default_factory=Future)
     given_up: bool = False
     """Nobody waits any more: what is granted all the same is given back at once."""
 
@@ -68,7 +69,7 @@ class Tenure:
         metadata: Metadata,
         clock: Clock,
         request_timeout: float,
-        on_fenced: Callable[[Fenced, Mapping[tuple[str, str], Held]], None],
+        on_fenced: Callable[[Fenced, Mapping[tuple[str, str], OwnedResource]], None],
     ) -> None:
         self._brokers = brokers
         self._metadata = metadata
@@ -77,53 +78,59 @@ class Tenure:
         self._on_fenced = on_fenced
         self.connection: BrokerConnection | None = None
         """The only one, from the first claim until nothing is owned any more."""
-        self.held: dict[tuple[str, str], Held] = {}
+        self.held: dict[tuple[str, str], OwnedResource] = {}
         """By group and name."""
         self.fenced: Fenced | None = None
-        self._to_send: deque[Asked] = deque()
-        self._under_way: dict[Asked, None] = {}
+        self._to_send: deque[PendingClaim] = deque()
+        self._under_way: dict[PendingClaim, None] = {}
         self._session = 0.0
         self._next_beat = float("inf")
 
     # --- what the holder asks for ---
 
-    def claim(self, demand: Demand) -> Asked:
-        if demand.wait is not None and self._session:
+    def claim(self, request: ClaimRequest) -> PendingClaim:
+        if request.wait is not None and self._session:
             raise FencepostError("an owner with a session cannot wait for more over the same connection")
-        return self._ask(Asked(demand.group, demand.fields(), demand.wait or 0.0, demand.session, demand.resources))
+        return self._ask(
+            PendingClaim(request.group, request.fields(), request.wait or 0.0, request.session, request.resources)
+        )
 
-    def release(self, group: str, names: Sequence[str]) -> Asked:
+    def release(self, group: str, names: Sequence[str]) -> PendingClaim:
         mine = [name for name in names if (group, name) in self.held]
-        return self._ask(Asked(group, own_fields(group, [], release=mine), gives_back=mine))
+        return self._ask(self._release(group, mine))
 
-    def _ask(self, asked: Asked) -> Asked:
+    @staticmethod
+    def _release(group: str, names: Sequence[str]) -> PendingClaim:
+        return PendingClaim(group, own_fields(group, [], release=names), gives_back=names)
+
+    def _ask(self, pending: PendingClaim) -> PendingClaim:
         if self.fenced is not None:
             raise self.fenced
-        self._to_send.append(asked)
-        return asked
+        self._to_send.append(pending)
+        return pending
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, pending: PendingClaim) -> None:
         """Nobody waits for it any more. One that stands in line on the server is ended with the connection, if
         nothing else hangs on that; one that was granted just now is given back."""
-        asked.given_up = True
-        if asked.outcome.done():
-            self._give_back(asked)
+        pending.given_up = True
+        if pending.outcome.done():
+            self._give_back(pending)
             return
-        asked.fail(Closed("the claim was given up"))
-        if asked in self._to_send:
-            self._to_send.remove(asked)
-        elif asked in self._under_way and asked.wait and not self.held and self.connection is not None:
+        pending.fail(Closed("the claim was given up"))
+        if pending in self._to_send:
+            self._to_send.remove(pending)
+        elif pending in self._under_way and pending.wait and not self.held and self.connection is not None:
             self.connection.close(Closed("a claim that waited was given up"))
 
     def give_up_waiting(self) -> None:
-        for asked in [*self._to_send, *self._under_way]:
-            if asked.wait:
-                self.give_up(asked)
+        for pending in [*self._to_send, *self._under_way]:
+            if pending.wait:
+                self.give_up(pending)
 
     def close(self) -> None:
         """Nobody turns this any more: nobody shall wait for it."""
-        for asked in [*self._to_send, *self._under_way]:
-            asked.fail(Closed("closed before the claim was answered"))
+        for pending in [*self._to_send, *self._under_way]:
+            pending.fail(Closed("closed before the claim was answered"))
         self._to_send.clear()
 
     def ready(self) -> BrokerConnection:
@@ -189,32 +196,32 @@ class Tenure:
             self._to_send.popleft().fail(refusal)
         return None
 
-    def _send(self, connection: BrokerConnection, asked: Asked) -> None:
+    def _send(self, connection: BrokerConnection, pending: PendingClaim) -> None:
         def answered(answer: Any) -> None:
             self._brokers.held_back = False
-            del self._under_way[asked]
+            del self._under_way[pending]
             try:
-                rows = read_claim(asked.group, answer)
+                rows = granted_by(pending.group, answer)
             except FencepostError as error:
-                asked.fail(error)
+                pending.fail(error)
             else:
-                self._granted(asked, rows)
+                self._granted(pending, rows)
             self._let_go_if_free()
 
         def lost(error: FencepostError, left: bool) -> None:
-            del self._under_way[asked]
-            asked.fail(error)
+            del self._under_way[pending]
+            pending.fail(error)
 
         self.connection = connection
         self._brokers.keep_to(connection)
-        self._look_ahead(connection, asked)
-        self._brokers.held_back = asked.wait > 0
-        self._under_way[asked] = None
-        connection.ask(Key.OWN, asked.fields, answered, lost, timeout=self._request_timeout + asked.wait)
+        self._look_ahead(connection, pending)
+        self._brokers.held_back = pending.wait > 0
+        self._under_way[pending] = None
+        connection.ask(Key.OWN, pending.fields, answered, lost, timeout=self._request_timeout + pending.wait)
 
-    def _look_ahead(self, connection: BrokerConnection, asked: Asked) -> None:
+    def _look_ahead(self, connection: BrokerConnection, pending: PendingClaim) -> None:
         """Creates no topic: a resource's name may look like a partition's and be anything."""
-        topics = {partition.topic for name in asked.names if (partition := partition_named(name)) is not None}
+        topics = {partition.topic for name in pending.names if (partition := partition_named(name)) is not None}
         unknown = sorted(topic for topic in topics if not self._metadata.partition_count(topic))
         if not 0 < len(unknown) <= _MOST_AHEAD:
             return
@@ -224,24 +231,26 @@ class Tenure:
 
         connection.ask(Key.METADATA, question(unknown), answered, _nothing_to_learn)
 
-    def _granted(self, asked: Asked, rows: list[Held]) -> None:
-        for name in asked.gives_back:
-            self.held.pop((asked.group, name), None)
-        asked.fresh = [row.name for row in rows if (asked.group, row.name) not in self.held]
+    def _granted(self, pending: PendingClaim, rows: list[OwnedResource]) -> None:
+        for name in pending.gives_back:
+            self.held.pop((pending.group, name), None)
+        pending.fresh = [row.name for row in rows if (pending.group, row.name) not in self.held]
         for row in rows:
-            self.held[asked.group, row.name] = row
-        self._session = asked.session or self._session
+            self.held[pending.group, row.name] = row
+        self._session = pending.session or self._session
         self._next_beat = self._clock.monotonic() + self._pause
-        if asked.given_up:
-            self._give_back(asked)
-        elif not asked.outcome.done():
-            asked.outcome.set_result(rows)
+        if pending.given_up:
+            self._give_back(pending)
+        elif not pending.outcome.done():
+            pending.outcome.set_result(rows)
 
-    def _give_back(self, asked: Asked) -> None:
+    def _give_back(self, pending: PendingClaim) -> None:
         """What was granted to nobody; not what it owned before, and asked for once more."""
-        names, asked.fresh = [name for name in asked.fresh if (asked.group, name) in self.held], ()
+        names, pending.fresh = [name for name in pending.fresh if (pending.group, name) in self.held], ()
         if names:
-            self._to_send.append(Asked(asked.group, own_fields(asked.group, [], release=names), gives_back=names))
+            self._to_send.append(
+                PendingClaim(pending.group, own_fields(pending.group, [], release=names), gives_back=names)
+            )
 
     def _beat(self, now: float) -> None:
         """A claim of nothing: bytes on the connection are the sign of life, and an overdue answer is the server's."""

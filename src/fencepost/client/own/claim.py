@@ -1,12 +1,12 @@
-"""Owning what one writes or reads: one API, and a road for each kind of server.
+"""Owning what one writes or reads: one API, and a backend for each kind of server.
 
     with producer.own("orders-writers", ["orders-0"], generation=3) as claim:
         producer.send("orders", b"record", partition=0)      # raises Fenced once somebody else has taken over
 
-On fencepost's server the claim belongs to the connection that carries the data (`tenure.py`); what a severed connection
-sent takes no effect. On Apache Kafka it is built from what Kafka has (`own_kafka.py`). Which of the two it is, the
-server says in ApiVersions; who claims sees a `Road` and gets a `Claim`. A claim that is lost tells at once, also while
-nothing is sent: `claim.lost` is set, `on_lost` is called, and `check_owned` raises.
+On fencepost's server the claim belongs to the connection that carries the data (`client/cluster/tenure.py`), and what
+a severed connection has sent takes no effect. On Apache Kafka the claim is built on transactional ids (`kafka.py`). The
+server's ApiVersions decide between the two; callers see an `OwnBackend` and get a `Claim`. A lost claim is reported at
+once, even while nothing is sent: `claim.lost` is set, `on_lost` is called, and `check_owned` raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Protocol, Self, TypeAlias, TypedDict
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.routing import Routes
-from fencepost.core.own.request import Demand, Held
+from fencepost.core.own.claim_request import ClaimRequest
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key
@@ -37,10 +38,10 @@ class OwnKeywords(TypedDict, total=False):
     on_lost: OnLost | None
 
 
-class Road(Protocol):
+class OwnBackend(Protocol):
     """How claims reach one kind of server. Called by the caller's threads; may block."""
 
-    def claim(self, demand: Demand) -> list[Held]:
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         """Settles what was sent before, then claims: all of it, or Refused, or TimedOut, and nothing has changed."""
 
     def release(self, group: str, names: Sequence[str]) -> None:
@@ -89,16 +90,21 @@ class Claim:
     """What is owned, from the grant until `release`, or until somebody takes over."""
 
     def __init__(
-        self, road: Road, group: str, rows: Sequence[Held], loss: Loss | None = None, on_lost: OnLost | None = None
+        self,
+        backend: OwnBackend,
+        group: str,
+        rows: Sequence[OwnedResource],
+        loss: Loss | None = None,
+        on_lost: OnLost | None = None,
     ) -> None:
-        self._road = road
+        self._backend = backend
         self._loss = loss
         self._on_lost = on_lost
         self.lost = threading.Event()
         """Set when somebody else has taken over, or will; also while nothing is sent."""
         self._cause: Fenced | None = None
         self.group = group
-        self.rows: Mapping[str, Held] = {row.name: row for row in rows}
+        self.rows: Mapping[str, OwnedResource] = {row.name: row for row in rows}
         """By name: each resource's generation and token."""
         self._released = False
         if loss is not None:
@@ -149,7 +155,7 @@ class Claim:
         try:
             if self._loss is not None and self._loss.cause is None:
                 self._loss.forget(self)  # what is given back is not lost
-            self._road.release(self.group, list(self.rows))
+            self._backend.release(self.group, list(self.rows))
         except Fenced as fenced:
             self._released = True  # there is nothing to give back any more
             self.tell(fenced)
@@ -180,8 +186,10 @@ class Claim:
         return f"<Claim of {names} in {self.group!r}: generation {self.generation}, token {self.token}>"
 
 
-def claim_by(road: Road, demand: Demand, loss: Loss | None = None, on_lost: OnLost | None = None) -> Claim:
-    return Claim(road, demand.group, road.claim(demand), loss, on_lost)
+def claim_by(
+    backend: OwnBackend, request: ClaimRequest, loss: Loss | None = None, on_lost: OnLost | None = None
+) -> Claim:
+    return Claim(backend, request.group, backend.claim(request), loss, on_lost)
 
 
 def offers_own(brokers: Brokers, routes: Routes) -> bool:

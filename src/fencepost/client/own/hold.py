@@ -4,7 +4,7 @@
         ...                      # held.token fences other systems; held.lost is set when somebody took over
 
 On Apache Kafka no connection means anything: there the claim has a session, by which the holder learns of a take-over
-(`hold_kafka.py`).
+(`kafka_hold.py`).
 
 For guarding writes to the log take `producer.own` instead, which claims on the connection that carries the records:
 only there is the fence exact. Here the holder learns of a take-over a moment later, when its connection is closed;
@@ -24,7 +24,8 @@ from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings, Servers
-from fencepost.core.own.request import Held, Resources, demand, own_fields, read_claim
+from fencepost.core.own.claim_request import Resources, check_claim, granted_by, own_fields
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
 from fencepost.wire.apis import Key
@@ -36,7 +37,7 @@ _BEAT_WITHOUT_SESSION: Final = 0.5
 class Hold(Closing):
     """What is held, from the grant until `close`, or until somebody takes over."""
 
-    def __init__(self, group: str, rows: Sequence[Held], session: float = 0.0) -> None:
+    def __init__(self, group: str, rows: Sequence[OwnedResource], session: float = 0.0) -> None:
         self.group = group
         self.rows = {row.name: row for row in rows}
         self.lost = threading.Event()
@@ -72,7 +73,7 @@ class Hold(Closing):
 class ServerHold(Hold):
     """Held by a connection to fencepost's server."""
 
-    def __init__(self, channel: Channel, group: str, rows: Sequence[Held], session: float) -> None:
+    def __init__(self, channel: Channel, group: str, rows: Sequence[OwnedResource], session: float) -> None:
         super().__init__(group, rows, session)
         self._channel = channel
         self._stop = threading.Event()
@@ -136,27 +137,27 @@ def hold(
     this many seconds without a sign of life, so that a stopped process does not hold them for ever.
     """
     settings = ClientSettings.of(servers)
-    wanted = demand(group, resources, generation=generation, wait=wait, after=after, session=session)
+    request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
     with Routes(settings) as routes:
         address = routes.any().address
     channel = Channel(
         address,
         client_id=settings.client_id,
-        request_timeout=settings.request_timeout + (wanted.wait or 0.0),
+        request_timeout=settings.request_timeout + (request.wait or 0.0),
         connect_timeout=settings.connect_timeout,
         security=settings.security,
     )
     try:
         if not channel.offers(Key.OWN):
-            from fencepost.client.own.hold_kafka import (
+            from fencepost.client.own.kafka_hold import (
                 hold_on_kafka,
             )  # with readers and transactions, for those who need it
 
             channel.close()
-            return hold_on_kafka(settings, wanted)
-        rows = read_claim(wanted.group, channel.request(Key.OWN, wanted.fields()).message)
+            return hold_on_kafka(settings, request)
+        rows = granted_by(request.group, channel.request(Key.OWN, request.fields()).message)
         channel.request_timeout = settings.request_timeout  # from here on nothing is waited for but an answer
     except BaseException:
         channel.close()
         raise
-    return ServerHold(channel, wanted.group, rows, session)
+    return ServerHold(channel, request.group, rows, session)

@@ -35,9 +35,10 @@ from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.transaction import wait_for_identity
 from fencepost.client.reader import Reader
 from fencepost.client.transactions.coordinator import Transactional, abort_open
+from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.kafka_records import Claimant, write_ids
-from fencepost.core.own.kafka_steps import Owned, claim, release
-from fencepost.core.own.request import Demand, Held
+from fencepost.core.own.kafka_steps import ClaimOutcome, claim, release
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
@@ -104,19 +105,19 @@ class KafkaOwner:
             )
         return found
 
-    def claim(self, demand: Demand) -> list[Held]:
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         """Of a fresh claimant, `identity` is known afterwards."""
         self._interrupted.clear()
-        self.group(demand.group)  # what cannot be a group is said before anything is begun
+        self.group(request.group)  # what cannot be a group is said before anything is begun
         try:
-            has_none_yet = demand.wait is not None and self._session is None
-            self._keep_alive(demand.session or (WAITING_SESSION if has_none_yet else 0.0))
-            owned = self._claimed(demand)
+            has_none_yet = request.wait is not None and self._session is None
+            self._keep_alive(request.session or (WAITING_SESSION if has_none_yet else 0.0))
+            owned = self._claimed(request)
         except BaseException:
             self._end_session()
             raise
         self._note(owned.identities)
-        self._held.update(dict.fromkeys((demand.group, row.name) for row in owned.rows))
+        self._held.update(dict.fromkeys((request.group, row.name) for row in owned.rows))
         return owned.rows
 
     def _note(self, identities: Sequence[Identity]) -> None:
@@ -152,14 +153,14 @@ class KafkaOwner:
         coordinators = {names[name]: broker for name, broker in found.items()}
         self._coordinators = {number: coordinators[number] for number in in_turn[: self._lane_count]}
 
-    def _claimed(self, demand: Demand) -> Owned:
+    def _claimed(self, request: ClaimRequest) -> ClaimOutcome:
         self._choose_lanes()
-        group, me = self.group(demand.group), self._claimant(demand.group)
-        if demand.wait is None:
-            return group.carry_out(claim(me, demand.wanted(), self._identities))
+        group, me = self.group(request.group), self._claimant(request.group)
+        if request.wait is None:
+            return group.carry_out(claim(me, request.claimed(), self._identities))
         with Routes(impatient(self._settings, _PATIENCE_WITH_OTHERS)) as routes:
             return wait_in_line(
-                group, Liveness(routes), me, demand.wanted(), demand.wait, self._interrupted, self._identities
+                group, Liveness(routes), me, request.claimed(), request.wait, self._interrupted, self._identities
             )
 
     @property
@@ -251,7 +252,7 @@ class KafkaOwner:
         return Claimant(group, self.write_id, uuid.uuid4().hex, self._who, now_ms, lanes, session_ms)
 
 
-class KafkaProducerRoad:
+class KafkaProducerBackend:
     """For a producer: from its first claim on, it sends in transactions of its write ids."""
 
     def __init__(self, sender: Sender, owner: KafkaOwner, options: ProducerOptions) -> None:
@@ -268,17 +269,17 @@ class KafkaProducerRoad:
         self.owner = owner
         owner.current, owner.on_lost = self._current, self._lost
 
-    def claim(self, demand: Demand) -> list[Held]:
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         sender, owner = self._sender, self.owner
         self._settle()
         self._catch_up()
-        rows = owner.claim(demand)
+        rows = owner.claim(request)
         if sender.standing.lanes is None:
             try:
                 self._write_under()
             except BaseException:
                 with suppress(FencepostError):
-                    owner.release(demand.group, [row.name for row in rows])
+                    owner.release(request.group, [row.name for row in rows])
                 raise
         return rows
 
@@ -351,7 +352,7 @@ class KafkaProducerRoad:
             raise queues.broken
 
 
-class KafkaReaderRoad:
+class KafkaReaderBackend:
     """For a reader: from its first claim on, it commits offsets in transactions of its write id."""
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -364,10 +365,10 @@ class KafkaReaderRoad:
         self._is_in_doubt = False
         """A step of the last transaction may still be on its way, and must not become one of the next."""
 
-    def claim(self, demand: Demand) -> list[Held]:
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         if self._fenced is not None:
             raise self._fenced
-        return self.owner.claim(demand)
+        return self.owner.claim(request)
 
     def check(self) -> None:
         """Raises Fenced if it is known that somebody has taken over."""

@@ -17,8 +17,8 @@ from fencepost.client.own.kafka_session import Liveness
 from fencepost.client.own.kafka_topic import Following, GroupOwners
 from fencepost.core.own.kafka_line import in_the_way, is_hopeless, is_next, may_expire
 from fencepost.core.own.kafka_records import Claimant
-from fencepost.core.own.kafka_steps import Owned, claim_in_line, leave_line, line_up
-from fencepost.core.own.rule import Wanted
+from fencepost.core.own.kafka_steps import ClaimOutcome, claim_in_line, leave_line, line_up
+from fencepost.core.own.ownership import ClaimedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, TimedOut
 
@@ -31,15 +31,15 @@ def wait_in_line(
     group: GroupOwners,
     liveness: Liveness,
     me: Claimant,
-    wanted: Sequence[Wanted],
+    resources: Sequence[ClaimedResource],
     seconds: float,
     interrupted: Event,
     identities: Sequence[Identity],
-) -> Owned:
+) -> ClaimOutcome:
     """Returns when it was granted; TimedOut after `seconds`, Closed when `interrupted`, Refused if `after` cannot come
     true any more. Whatever it raises, the claim has left the line, if a server can be reached."""
     deadline = time.monotonic() + seconds
-    names = [want.name for want in wanted]
+    names = [each.name for each in resources]
     may_be_in_line = False
     with group.follow() as following:
         try:
@@ -47,8 +47,8 @@ def wait_in_line(
                 records = following.records
                 ahead = in_the_way(records, me.write_id, names)
                 gone = liveness.gone(write_id for write_id in ahead if may_expire(records, write_id))
-                if is_hopeless(records, wanted) or is_next(records, me.write_id, names, gone):
-                    owned = group.carry_out(claim_in_line(me, wanted, gone, identities))
+                if is_hopeless(records, resources) or is_next(records, me.write_id, names, gone):
+                    owned = group.carry_out(claim_in_line(me, resources, gone, identities))
                     if owned is not None:
                         return owned
                 elif me.write_id not in records.line:  # not yet, or it was taken for gone

@@ -27,18 +27,18 @@ from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.own.kafka_line import Records
 from fencepost.core.own.kafka_records import OwnerRecord, WaitingRecord
 from fencepost.core.own.kafka_steps import (
-    Ask,
-    Commit,
+    ClaimStep,
+    ClaimSteps,
+    CommitRecords,
+    DescribeWriter,
     Enlist,
     FenceClaims,
     FenceWriters,
     InDoubt,
-    Look,
+    OutcomeT,
     Overtaken,
-    OwnedT,
-    Step,
-    Steps,
-    Write,
+    ReadRecords,
+    WriteRecords,
 )
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -79,10 +79,10 @@ class GroupOwners:
         self._claims = Transactional(routes, CLAIM_ID_PREFIX + group, patience)
         self._write_timeout_ms = write_timeout_ms
         self._patience = patience
-        self.before: Callable[[Step], None] = _nothing
+        self.before: Callable[[ClaimStep], None] = _nothing
         """Called before each step: where a test pauses a claimant, or kills it."""
 
-    def carry_out(self, steps: Steps[OwnedT]) -> OwnedT:
+    def carry_out(self, steps: ClaimSteps[OutcomeT]) -> OutcomeT:
         """TimedOut if others were faster for all of `patience`."""
         deadline = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
@@ -105,7 +105,7 @@ class GroupOwners:
                 else:
                     step = steps.send(answer)
         except StopIteration as end:
-            owned: OwnedT = end.value
+            owned: OutcomeT = end.value
             return owned
 
     def records(self) -> Records:
@@ -123,24 +123,24 @@ class GroupOwners:
 
     # --- the steps ---
 
-    def _do(self, step: Step) -> Any:
+    def _do(self, step: ClaimStep) -> Any:
         match step:
             case FenceWriters(write_ids):
                 return self._fence(write_ids)
             case FenceClaims():
                 return self._claims.init(_CLAIM_TIMEOUT_MS)
-            case Look():
+            case ReadRecords():
                 return self._read()
-            case Ask(write_id):
+            case DescribeWriter(write_id):
                 known = Transactional(self._routes, write_id, self._patience).describe()
                 return None if known is None else known.identity
             case Enlist(claims):
                 with _told_when_overtaken():
                     self._claims.add_partitions(claims, [self._where])
-            case Write(claims, records, line):
+            case WriteRecords(claims, records, line):
                 with _told_when_overtaken():
                     self._write(claims, _rows(records, line))
-            case Commit(claims):
+            case CommitRecords(claims):
                 self._commit(claims)
         return None
 
@@ -336,5 +336,5 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def _nothing(step: Step) -> None:
+def _nothing(step: ClaimStep) -> None:
     """Where nobody looks on."""

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.cluster.tenure import Asked
+from fencepost.client.cluster.tenure import PendingClaim
 from fencepost.client.own.shared_channel import SharedRoutes
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.transaction import wait_for_identity
 from fencepost.client.read.fetcher import Fetcher
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.core.own.request import Demand, Held
+from fencepost.core.own.claim_request import ClaimRequest
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import FencepostError, TimedOut
 
 
-class ProducerRoad:
+class ServerProducerBackend:
     """Claims over the send thread's connection."""
 
     def __init__(
@@ -31,12 +32,12 @@ class ProducerRoad:
         self._routes = routes
         self._shared = SharedRoutes(settings, sender.errands, sender.tenure)
 
-    def claim(self, demand: Demand) -> list[Held]:
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         sender = self._sender
         self._settle()
         if self._steps is not None:
             wait_for_identity(sender, self._patience)
-        rows = self._outcome(sender.errands.call(lambda: sender.tenure.claim(demand)))
+        rows = self._outcome(sender.errands.call(lambda: sender.tenure.claim(request)))
         if self._steps is not None and self._steps.routes is not self._shared:
             # The name goes over to the owner's connection: what is begun there ends when that does.
             self._steps.go_by(self._shared)
@@ -67,30 +68,30 @@ class ProducerRoad:
         if queues.broken is not None:
             raise queues.broken
 
-    def _outcome(self, asked: Asked) -> list[Held]:
+    def _outcome(self, pending: PendingClaim) -> list[OwnedResource]:
         sender = self._sender
         try:
-            return asked.outcome.result(self._patience + asked.wait)
+            return pending.outcome.result(self._patience + pending.wait)
         except TimeoutError:
-            sender.errands.call(lambda: sender.tenure.give_up(asked))
+            sender.errands.call(lambda: sender.tenure.give_up(pending))
             last = sender.brokers.last_error
             because = f": {last}" if last is not None else ""
             raise TimedOut(f"no answer to the claim within {self._patience:g} s{because}") from None
         except FencepostError:
             raise
         except BaseException:  # Ctrl-C, while it waits
-            sender.errands.call(lambda: sender.tenure.give_up(asked))
+            sender.errands.call(lambda: sender.tenure.give_up(pending))
             raise
 
 
-class ReaderRoad:
+class ServerReaderBackend:
     """Claims over the connection that fetches; the reader's caller turns its loop meanwhile."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
 
-    def claim(self, demand: Demand) -> list[Held]:
-        return self._outcome(self._fetcher.tenure.claim(demand))
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
+        return self._outcome(self._fetcher.tenure.claim(request))
 
     def release(self, group: str, names: Sequence[str]) -> None:
         self._outcome(self._fetcher.tenure.release(group, names))
@@ -104,10 +105,10 @@ class ReaderRoad:
     def forget(self) -> None:
         """Nothing is left but the connection."""
 
-    def _outcome(self, asked: Asked) -> list[Held]:
+    def _outcome(self, pending: PendingClaim) -> list[OwnedResource]:
         try:
-            self._fetcher.run_until(asked.outcome, asked.wait)
+            self._fetcher.run_until(pending.outcome, pending.wait)
         except BaseException:
-            self._fetcher.tenure.give_up(asked)
+            self._fetcher.tenure.give_up(pending)
             raise
-        return asked.outcome.result()
+        return pending.outcome.result()

@@ -17,7 +17,7 @@ from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.partition_queue import Batch, PartitionQueue
-from fencepost.core.own.request import Held
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.inflight import Sent, Stamp
 from fencepost.errors import FencepostError, Persisted
 from fencepost.types import Offset
@@ -35,7 +35,7 @@ class Aftermath:
     def __init__(
         self,
         brokers: Brokers,
-        lost: Mapping[tuple[str, str], Held],
+        lost: Mapping[tuple[str, str], OwnedResource],
         doubtful: Mapping[PartitionQueue, Sequence[Sent[Batch]]],
         now: float,
         *,

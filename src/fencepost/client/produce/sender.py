@@ -51,7 +51,7 @@ from fencepost.client.produce.standing import Standing
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
-from fencepost.core.own.request import Held
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.inflight import Sent
 from fencepost.core.producers.pid import Identity, ProducerIdentity
 from fencepost.errors import Closed, Fenced, FencepostError, Persisted, SendFailed
@@ -218,7 +218,7 @@ class Sender:
 
     # --- owning ---
 
-    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
+    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
         """The connection has ended, and with it this producer (OWN-9): what never left is not there, what was in a
         transaction will never be committed, and for the rest the log is asked."""
         self.standing.identity.finished(cause.code)

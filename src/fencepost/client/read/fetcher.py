@@ -24,7 +24,7 @@ from fencepost.client.cluster.settings import Address, ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import Tenure
 from fencepost.clock import Clock
-from fencepost.core.own.request import Held
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import (
     LEADER_IN_DOUBT,
@@ -208,7 +208,7 @@ class Fetcher:
         """In a forked child: what is open is the parent's."""
         self._network.forget_sockets()
 
-    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], Held]) -> None:
+    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
         """What was fetched and not handed out yet is somebody else's to work on (OWN-9)."""
         self._ready.clear()
         self._ready_bytes = 0

@@ -51,7 +51,7 @@ from fencepost.core.micro_batch import (
     Publish,
     SinkInstance,
     SinkProtocol,
-    Step,
+    SinkStep,
     StepFailed,
 )
 from fencepost.core.producers.pid import Identity
@@ -167,7 +167,7 @@ def _close(routes: Routes, admin: Admin) -> None:
     admin.close()
 
 
-def _drive(steps: Generator[Step, Any, Outcome], work: MicroBatch) -> Outcome:
+def _drive(steps: Generator[SinkStep, Any, Outcome], work: MicroBatch) -> Outcome:
     try:
         step = next(steps)
         while True:
@@ -212,7 +212,7 @@ class MicroBatch:
 
     # -- the steps --------------------------------------------------------------------------------------------
 
-    def perform(self, step: Step) -> Any:
+    def perform(self, step: SinkStep) -> Any:
         name = type(step).__name__.lower()
         self.runner.on_step(name)
         began = time.perf_counter()
@@ -221,7 +221,7 @@ class MicroBatch:
         finally:
             self.took[name] = self.took.get(name, 0.0) + (time.perf_counter() - began) * 1000
 
-    def _perform(self, step: Step) -> Any:
+    def _perform(self, step: SinkStep) -> Any:
         runner = self.runner
         match step:
             case Peek():

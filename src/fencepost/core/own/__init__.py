@@ -1,8 +1,8 @@
-"""The rules of `own`: who holds a resource, on fencepost's server and on Apache Kafka.
+"""The rules of `own`: who owns a resource, on fencepost's server and on Apache Kafka.
 
-request.py         what a client asks for and what it is told, on both
-rule.py            fencepost's server: compare-and-set on a generation
+claim_request.py   a client's claim: checked arguments, the request, the answer
+ownership.py       the table of owners and waiting claims: compare-and-set on a generation
 kafka_steps.py     Apache Kafka: the steps of a claim
-kafka_records.py   Apache Kafka: the judgement of a claim from the records of a compacted topic
+kafka_records.py   Apache Kafka: owners as records of a compacted topic, and the judgement of a claim
 kafka_line.py      Apache Kafka: the line of waiting claims
 """

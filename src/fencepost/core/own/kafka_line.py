@@ -1,14 +1,14 @@
-"""The line of waiting claims on Apache Kafka, as records of the group's topic: who is next.
+"""The line of waiting claims on Apache Kafka, as records of the group's topic.
 
-A claim that waits has a record beside those of the owners, under its write id, with the number of its arrival. It holds
-nothing. Whenever something changes, every waiting claimant works out by itself whether it is next, from the same
-records and with the same function, and only that one claims:
+A waiting claim has a record beside those of the owners, under its write id, with a number for its arrival. It owns
+nothing. After every change each waiting claimant computes from the same records whether it is next, and only the one
+that is next claims:
 
-    owners and claims in line that are gone (their session is over) do not count
+    ignore owners and waiting claims that are gone (their session is over)
     in order of arrival, a claim whose resources are all free gets them
 
-Who is gone is not in the records: the group coordinator says so (`client/own/kafka_session.py`). An answer that is
-wrong or late costs time or a place in the line, and never the fence: whoever goes ahead claims as everybody does.
+The records do not say who is gone; the group coordinator does (`client/own/kafka_session.py`). A wrong or late answer
+costs time or a place in the line, but never breaks the fence: every claim is judged in the same way.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fencepost.core.own.kafka_records import Claimant, Plan, Table, WaitingRecord, judge
-from fencepost.core.own.rule import NO_TOKEN, Wanted
+from fencepost.core.own.kafka_records import Claimant, ClaimPlan, Table, WaitingRecord, judge
+from fencepost.core.own.ownership import NO_TOKEN, ClaimedResource
 
 Line: TypeAlias = Mapping[str, WaitingRecord]
-"""The claims in line, by write id."""
+"""The waiting claims, by write id."""
 
 
 class Records(NamedTuple):
-    """Everything that a group's topic says."""
+    """All records of a group's topic."""
 
     owners: Table
     line: Line
 
 
 def in_the_way(records: Records, me: str, names: Collection[str]) -> set[str]:
-    """The write ids that decide whether `me` has to wait for `names`: unless they are gone, they come first."""
-    wanted = set(names)
-    owners = {record.owner for name, record in records.owners.items() if name in wanted and record.owner is not None}
-    # A claim that is ahead counts whatever it waits for: what it is granted may be what another one ahead waits for.
+    """Return the write ids for which `me` has to wait before it gets `names`, unless they are gone."""
+    claimed = set(names)
+    owners = {record.owner for name, record in records.owners.items() if name in claimed and record.owner is not None}
+    # Count every claim ahead, whatever it waits for: a grant to it may hold up another one ahead.
     return (owners | {write_id for write_id, _ in _ahead(records.line, me)}) - {me}
 
 
 def may_expire(records: Records, write_id: str) -> bool:
-    """Whether it gives signs of life, so that their end says something."""
+    """Return whether this claimant sends heartbeats, so that their end means that it is gone."""
     mine = [record for record in records.owners.values() if record.owner == write_id]
     return all(record.session_ms for record in mine)
 
 
 def is_next(records: Records, me: str, names: Collection[str], gone: Collection[str]) -> bool:
-    """Whether all of `names` are free, and nobody ahead in the line is granted one of them now."""
+    """Return whether all of `names` are free, and no claim ahead in the line is granted one of them now."""
     owners = {name: record.owner for name, record in records.owners.items()}
     taken = {name: owner for name, owner in owners.items() if owner is not None and owner not in gone}
 
@@ -58,40 +58,42 @@ def is_next(records: Records, me: str, names: Collection[str], gone: Collection[
     return all_free(me, names)
 
 
-def is_hopeless(records: Records, wanted: Sequence[Wanted]) -> bool:
-    """Whether an `after` can no longer come true: then waiting ends, and the claim is refused."""
+def is_hopeless(records: Records, resources: Sequence[ClaimedResource]) -> bool:
+    """Return whether an `after` can no longer match: then waiting ends, and the claim is refused."""
     newest = {name: record.token for name, record in records.owners.items()}
-    return any(want.after is not None and want.after != newest.get(want.name, NO_TOKEN) for want in wanted)
+    return any(each.after is not None and each.after != newest.get(each.name, NO_TOKEN) for each in resources)
 
 
-def judge_line_up(records: Records, me: Claimant, names: Sequence[str], gone: Collection[str]) -> Plan:
-    """Puts the claim in line, last, and takes out those that are gone; nothing to do if it is there already."""
+def judge_line_up(records: Records, me: Claimant, names: Sequence[str], gone: Collection[str]) -> ClaimPlan:
+    """Return the plan that appends the claim to the line, unless it is there, and removes those that are gone."""
     if me.write_id in records.line:
-        return Plan([], (), {}, ())
+        return ClaimPlan([], (), {}, ())
     arrival = 1 + max((waiting.arrival for waiting in records.line.values()), default=0)
     entry = WaitingRecord(arrival, tuple(names), me.who, me.now_ms)
     line = {**dict.fromkeys(each for each in records.line if each in gone), me.write_id: entry}
-    return Plan([], (), {}, (), line)
+    return ClaimPlan([], (), {}, (), line)
 
 
-def judge_leave(records: Records, me: Claimant) -> Plan:
-    """Takes the claim out of the line."""
-    return Plan([], (), {}, (), {me.write_id: None} if me.write_id in records.line else {})
+def judge_leave(records: Records, me: Claimant) -> ClaimPlan:
+    """Return the plan that takes the claim out of the line."""
+    return ClaimPlan([], (), {}, (), {me.write_id: None} if me.write_id in records.line else {})
 
 
-def judge_in_line(records: Records, me: Claimant, wanted: Sequence[Wanted], gone: Collection[str]) -> Plan | None:
-    """The plan of a claim that waits: None if it is not its turn. It severs nobody but those that are gone."""
-    owned = [records.owners[want.name] for want in wanted if want.name in records.owners]
+def judge_in_line(
+    records: Records, me: Claimant, resources: Sequence[ClaimedResource], gone: Collection[str]
+) -> ClaimPlan | None:
+    """Return the plan of a waiting claim, which severs only those that are gone; None if it is not its turn."""
+    owned = [records.owners[each.name] for each in resources if each.name in records.owners]
     is_mine_already = any(record.owner == me.write_id and record.claim == me.claim for record in owned)
-    names = [want.name for want in wanted]
-    if not (is_mine_already or is_hopeless(records, wanted) or is_next(records, me.write_id, names, gone)):
+    names = [each.name for each in resources]
+    if not (is_mine_already or is_hopeless(records, resources) or is_next(records, me.write_id, names, gone)):
         return None
-    plan = judge(records.owners, me, wanted, gone)
+    plan = judge(records.owners, me, resources, gone)
     return plan._replace(line={me.write_id: None} if me.write_id in records.line else {})
 
 
 def _ahead(line: Line, me: str) -> list[tuple[str, WaitingRecord]]:
-    """Those in line before `me`, in order; all of them, if it is not in line."""
+    """Return the claims ahead of `me`, in order; the whole line if `me` is not in it."""
     in_order = sorted(line.items(), key=lambda each: each[1].arrival)
     mine = line.get(me)
     return [each for each in in_order if mine is None or each[1].arrival < mine.arrival]

@@ -1,19 +1,19 @@
-"""Who owns what, as records of a compacted topic: how `own` judges a claim on Apache Kafka (OWN-3 to OWN-8).
+"""Owners as records of a compacted topic, and the judgement of claims on Apache Kafka (OWN-3 to OWN-8).
 
-Kafka knows no owners, but it fences transactional ids. So an owner is a *write id*: a transactional id of one producer
-alone, never used again by another. A producer writes under several of them, its *lanes*, so that a partition that is
-stuck does not hold up the others; their names follow from the write id and the lanes' numbers. A group's topic has a
-record per resource:
+Kafka knows no owners, but it fences transactional ids. So an owner is a *write id*: a transactional id that one
+producer alone uses, and that no other ever uses again. A producer writes under several of them, its *lanes*, so that a
+stuck partition does not hold up the others; their names follow from the write id and the numbers of the lanes. A
+group's topic has a record per resource:
 
-    resource → generation, token, owner (a write id, or nobody), lanes, older (write ids), claim, who and since when
+    resource → generation, token, owner (a write id, or none), lanes, older (write ids), claim, who and since when
 
-`older` are owners that this record replaced. They may not be fenced yet: whoever wrote the record does that next, and
-may have died before. So nobody relies on a record before all its `older` are fenced, and whoever replaces a record
-fences them first: the list never grows beyond the owners that one claim replaced.
+`older` lists the owners that this record replaced. They may not be fenced yet: the writer of the record fences them
+next, and may have died before. So nobody relies on a record before all its `older` are fenced, and a claimant that
+replaces a record fences them first. The list therefore never exceeds the owners that one claim replaced.
 
-A resource that is given back keeps its record, without an owner, and with its newest token: `after=` asks for that one,
-and the highest token of all records is where the next one comes from. A tombstone would lose both. The rule itself is
-`core/own/rule.py`, the same as on fencepost's server.
+A released resource keeps its record, without an owner, and with its newest token: `after=` asks for it, and the next
+token follows the highest of all records. A tombstone would lose both. The rule itself is in `core/own/ownership.py`,
+the same as on fencepost's server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from fencepost.core.own.request import Held, Refused
-from fencepost.core.own.rule import NO_TOKEN, Granted, Ownership, Wanted
+from fencepost.core.own.claim_request import Refused
+from fencepost.core.own.ownership import NO_TOKEN, ClaimedResource, Granted, OwnedResource, OwnershipTable
 from fencepost.errors import ErrorCode, Fenced, FencepostError
 from fencepost.types import Generation, Milliseconds
 
@@ -33,11 +33,11 @@ FREE: Final = Generation(0)
 _VERSION: Final = 2
 _LINE_VERSION: Final = 1
 _READABLE: Final = (1, 2)
-"""Version 1 knew neither lanes nor sessions."""
+"""Version 1 had neither lanes nor sessions."""
 
 
 class UnknownRecord(FencepostError):
-    """A record that this version of fencepost cannot read. Guessing who owns what is not an option."""
+    """A record that this version of fencepost cannot read. It must not guess who owns what."""
 
     code = ErrorCode.INVALID_RECORD
     fatal = True
@@ -47,20 +47,20 @@ class UnknownRecord(FencepostError):
 class OwnerRecord:
     generation: Generation
     token: int
-    """The newest that was ever given for the resource."""
+    """The newest token of the resource."""
     owner: str | None
-    """A write id; None: nobody owns it."""
+    """A write id; None if nobody owns the resource."""
     older: tuple[str, ...] = ()
-    """Write ids that are replaced and perhaps not fenced yet."""
+    """Write ids that were replaced and may not be fenced yet."""
     claim: str = ""
-    """The call that wrote it: unlike any other, so that a claim whose answer was lost knows its own."""
+    """A unique id of the call that wrote it, so that a claim whose answer was lost recognises its own record."""
     who: str = ""
-    """Host and process of the owner, for people."""
+    """Host and process of the owner, for display."""
     since_ms: Milliseconds = 0
     lanes: tuple[int, ...] = ()
     """The numbers of the owner's lanes; the same in all its records."""
     session_ms: Milliseconds = 0
-    """The owner gives signs of life, and is gone when it is silent for so long. 0: it gives none."""
+    """The owner counts as gone when it sends no heartbeat for so long. 0: it sends none."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
@@ -71,21 +71,21 @@ class OwnerRecord:
             fields = json.loads(value)
             version = fields.pop("version")
             if version not in _READABLE:
-                raise UnknownRecord(f"an owner's record of version {version}: upgrade this fencepost")
+                raise UnknownRecord(f"owner record of unknown version {version}: upgrade this fencepost")
             return cls(**{**fields, "older": tuple(fields["older"]), "lanes": tuple(fields.get("lanes", ()))})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnknownRecord(f"this is no owner's record: {value[:100]!r}") from error
+            raise UnknownRecord(f"not an owner record: {value[:100]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """A claim in line."""
+    """A claim in the line of waiting claims."""
 
     arrival: int
-    """Higher than that of everybody who was in line before."""
+    """Higher than that of every claim that was in the line before."""
     resources: tuple[str, ...]
     who: str = ""
-    """Host and process of the claimant, for people."""
+    """Host and process of the claimant, for display."""
     since_ms: Milliseconds = 0
 
     def encode(self) -> bytes:
@@ -97,10 +97,10 @@ class WaitingRecord:
             fields = json.loads(value)
             version = fields.pop("version")
             if version != _LINE_VERSION:
-                raise UnknownRecord(f"a waiting claim's record of version {version}: upgrade this fencepost")
+                raise UnknownRecord(f"waiting record of unknown version {version}: upgrade this fencepost")
             return cls(**{**fields, "resources": tuple(fields["resources"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnknownRecord(f"this is no waiting claim's record: {value[:100]!r}") from error
+            raise UnknownRecord(f"not a waiting record: {value[:100]!r}") from error
 
 
 Table: TypeAlias = Mapping[str, OwnerRecord]
@@ -108,7 +108,7 @@ Table: TypeAlias = Mapping[str, OwnerRecord]
 
 
 class Claimant(NamedTuple):
-    """One call of `own` or `release`."""
+    """The claimant in one call of `own` or `release`."""
 
     group: str
     write_id: str
@@ -124,50 +124,50 @@ class Claimant(NamedTuple):
 
 
 def write_ids(owner: str, lanes: Sequence[int]) -> tuple[str, ...]:
-    """All transactional ids under which an owner may write: its write id first, then its lanes."""
+    """Return all transactional ids under which an owner may write: its write id first, then its lanes."""
     return (owner, *(f"{owner}.{number}" for number in lanes))
 
 
 NO_LINE: Final[Mapping[str, WaitingRecord | None]] = MappingProxyType({})
 
 
-class Plan(NamedTuple):
-    """What a claim comes to: what to write, and whom to fence before and after."""
+class ClaimPlan(NamedTuple):
+    """The records that a claim writes, and the write ids to fence before and after."""
 
-    rows: list[Held]
-    """What the claimant is told in the end."""
+    rows: list[OwnedResource]
+    """The claimant's answer."""
     fence_first: tuple[str, ...]
-    """Replaced by the records that are replaced now; their successor may have died before it fenced them."""
+    """The `older` of the records that are replaced now; their writer may have died before it fenced them."""
     records: Mapping[str, OwnerRecord]
-    """To be written in one transaction; empty: nothing changes."""
+    """Written in one transaction; empty if nothing changes."""
     fence_then: tuple[str, ...]
-    """Replaced by the records that hold now. The claimant is told when they are fenced, not before."""
+    """The `older` of the records that are valid now. The claimant is answered only after they are fenced."""
     line: Mapping[str, WaitingRecord | None] = NO_LINE
-    """Changes of the line of waiting claims (`core/own/kafka_line.py`), written with `records`; None removes one."""
+    """Changes to the line of waiting claims (`core/own/kafka_line.py`), written with `records`; None removes one."""
 
 
-def judge(table: Table, me: Claimant, wanted: Sequence[Wanted], gone: Collection[str] = ()) -> Plan:
-    """The claim's plan; Refused, and nothing is to be done; or Fenced, if the claimant itself was replaced before.
+def judge(table: Table, me: Claimant, resources: Sequence[ClaimedResource], gone: Collection[str] = ()) -> ClaimPlan:
+    """Return the claim's plan. Raise Refused, and nothing changes; or Fenced, if the claimant itself was replaced.
 
-    `gone`: owners whose session is over. Such a one owns nothing any more (OWN-8), but has to be fenced.
+    `gone`: owners whose session is over. They own nothing any more (OWN-8), but must be fenced.
     """
     check_not_replaced(table, me)
-    mine = [table[want.name] for want in wanted if want.name in table and table[want.name].owner == me.write_id]
+    mine = [table[each.name] for each in resources if each.name in table and table[each.name].owner == me.write_id]
     if any(record.claim == me.claim for record in mine):
-        # It was written, and the answer was lost. All of it: a transaction is whole, and whoever replaces one of its
-        # resources frees the others.
-        return _as_it_is(table, wanted)
+        # The claim was written, and its answer was lost. All its resources are still owned: a transaction is atomic,
+        # and a claimant that replaces one of them frees the others.
+        return _as_it_is(table, resources)
     ownership = _ownership(table, me.group)
-    owners = [table[want.name].owner for want in wanted if want.name in table]
+    owners = [table[each.name].owner for each in resources if each.name in table]
     replaced = dict.fromkeys(owner for owner in owners if owner is not None and owner in gone)
     freed = [name for owner in replaced for _, name in ownership.ended(owner)]
-    judged = ownership.claim(me.write_id, me.group, wanted)
+    judged = ownership.claim(me.write_id, me.group, resources)
     if not isinstance(judged, Granted):
-        raise Refused(me.group, [Held(row.name, row.generation, row.token) for row in judged.rows])
+        raise Refused(me.group, judged.rows)
     if not judged.fresh:
-        return _as_it_is(table, wanted)
+        return _as_it_is(table, resources)
     replaced |= dict.fromkeys(judged.severed)
-    for owner in judged.severed:  # it is fenced as a whole, and so owns nothing any more (OWN-8)
+    for owner in judged.severed:  # a fence covers all write ids of an owner (OWN-8)
         freed += [name for _, name in ownership.ended(owner)]
     older = tuple(each for owner in replaced for each in _write_ids_of(table, owner))
     records = {
@@ -178,21 +178,20 @@ def judge(table: Table, me: Claimant, wanted: Sequence[Wanted], gone: Collection
         records[row.name] = OwnerRecord(
             row.generation, row.token, me.write_id, older, me.claim, me.who, me.now_ms, me.lanes, me.session_ms
         )
-    rows = [Held(row.name, row.generation, row.token) for row in judged.rows]
     kept = [table[row.name] for row in judged.rows if row.name not in records]
-    return Plan(rows, _older(_replaced(table, records)), records, _older([*records.values(), *kept]))
+    return ClaimPlan(judged.rows, _older(_replaced(table, records)), records, _older([*records.values(), *kept]))
 
 
-def judge_release(table: Table, me: Claimant, names: Sequence[str]) -> Plan:
-    """Gives back those of `names` that the claimant owns."""
-    given = [name for name in names if name in table and table[name].owner == me.write_id]
-    records = {name: OwnerRecord(FREE, table[name].token, None, (), me.claim, since_ms=me.now_ms) for name in given}
-    rows = [Held(name, table[name].generation, table[name].token) for name in given]
-    return Plan(rows, _older(_replaced(table, records)), records, ())
+def judge_release(table: Table, me: Claimant, names: Sequence[str]) -> ClaimPlan:
+    """Return the plan that releases those of `names` that the claimant owns."""
+    released = [name for name in names if name in table and table[name].owner == me.write_id]
+    records = {name: OwnerRecord(FREE, table[name].token, None, (), me.claim, since_ms=me.now_ms) for name in released}
+    rows = [OwnedResource(name, table[name].generation, table[name].token) for name in released]
+    return ClaimPlan(rows, _older(_replaced(table, records)), records, ())
 
 
 def check_not_replaced(table: Table, me: Claimant) -> None:
-    """A write id that is somebody's older one is fenced, or will be: it must not own anything again."""
+    """Raise Fenced if a record lists the write id as older: it is fenced, or will be, and must own nothing again."""
     for name, record in table.items():
         if me.write_id in record.older:
             by = f" by {record.who}" if record.owner is not None and record.who else ""
@@ -201,9 +200,9 @@ def check_not_replaced(table: Table, me: Claimant) -> None:
             )
 
 
-def _ownership(table: Table, group: str) -> Ownership[str]:
+def _ownership(table: Table, group: str) -> OwnershipTable[str]:
     highest = max((record.token for record in table.values()), default=NO_TOKEN)
-    ownership = Ownership[str](highest, {(group, name): record.token for name, record in table.items()})
+    ownership = OwnershipTable[str](highest, {(group, name): record.token for name, record in table.items()})
     for name, record in table.items():
         if record.owner is not None:
             ownership.restore(record.owner, group, name, record.generation, record.token)
@@ -215,10 +214,10 @@ def _write_ids_of(table: Table, owner: str) -> tuple[str, ...]:
     return write_ids(owner, tuple(lanes))
 
 
-def _as_it_is(table: Table, wanted: Sequence[Wanted]) -> Plan:
-    records = [table[want.name] for want in wanted]
-    rows = [Held(want.name, table[want.name].generation, table[want.name].token) for want in wanted]
-    return Plan(rows, (), {}, _older(records))
+def _as_it_is(table: Table, resources: Sequence[ClaimedResource]) -> ClaimPlan:
+    records = [table[each.name] for each in resources]
+    rows = [OwnedResource(each.name, table[each.name].generation, table[each.name].token) for each in resources]
+    return ClaimPlan(rows, (), {}, _older(records))
 
 
 def _replaced(table: Table, records: Mapping[str, OwnerRecord]) -> list[OwnerRecord]:

@@ -1,34 +1,34 @@
-"""The steps of a claim on Apache Kafka, without doing any of them.
+"""The steps of a claim on Apache Kafka; the caller carries them out.
 
-Theory of operation. Kafka offers one thing that is exact: InitProducerId of a transactional id gives a new epoch, ends
-what is open under the id, and from then on everything of the older epoch is refused, by the coordinator and by every
-leader. A claim is made of that, twice:
+Theory of operation. Kafka offers one exact fence: InitProducerId of a transactional id gives a new epoch and ends the
+id's open transaction. From then on the coordinator and every leader refuse the older epoch. A claim uses that twice:
 
-    1  Fence its own write ids     fresh: from here on there are epochs that a successor can outdo
-    2  Fence the group's claim id  whoever was about to write the group's records can no longer do so
-       Look                        the records, all of them, up to the end
-       judge (core/owner_records)  refused: nothing was changed, over
-       Fence the replaced          of those records that are now replaced, should their writer have died before step 3
-       Enlist, Write, Commit       the new records, in one transaction under the claim id; overtaken: again from 2
-    3  Fence the replaced          the owners until now: only they could still write
-    4  done                        the claimant may write, under the epoch of step 1
+    1  FenceWriters                 the claimant's own write ids, so that they have epochs that a successor can fence
+    2  FenceClaims                  of the group's claim id: a claimant that was about to write can no longer do so
+       ReadRecords                  all records of the group, up to the end
+       judge (kafka_records.py)     refused: nothing has changed, and the claim ends
+       FenceWriters                 that the records to be replaced list as older; their writer may have died before 3
+       Enlist, WriteRecords,        the new records, in one transaction of the claim id; if another claimant was
+       CommitRecords                faster (Overtaken), again from 2
+    3  FenceWriters                 the owners until now, which could still write
+    4  done                         the claimant may write, under the epochs of step 1
 
-A claimant may be paused or killed between any two of these while others claim (`tests/model/test_claim_model.py` tries
-all of it). Up to the commit nothing has happened; from the commit on the records say who owns and who has to be fenced,
-and whoever comes next does what is left. It returns only after step 3, so of those that have returned at most one is
-not fenced.
+A claimant may be paused or killed between any two steps while others claim (`tests/model/test_claim_model.py` tries
+every interleaving). Before the commit nothing has happened. From the commit on the records say who owns what and which
+write ids must be fenced, and the next claimant completes what is missing. A claim returns only after step 3, so of all
+claimants that have returned at most one is not fenced.
 
-An owner has several write ids, one per lane (`core/own/kafka_records.py:write_ids`). Step 1 initialises all of them,
-before a record names them, and from then on their owner asks for a next epoch only by naming the one it has. So a
-successor fences all of them by fencing each, in any order, before it returns.
+An owner has several write ids, one per lane (`core/own/kafka_records.py:write_ids`). Step 1 initialises all of them
+before a record names them. Later their owner asks for a next epoch only by naming its current one. So a successor
+fences the owner by fencing each write id, in any order, before it returns.
 
-A claim that waits is put in line and taken out of it by the same steps, without a write id to fence.
+The same steps put a waiting claim into the line and take it out, without a write id to fence.
 
-Why not InitProducerId with the epoch one expects, as a compare-and-set? Two claimants with the same expectation both
-succeed, and one that is refused has already aborted the owner's open transaction.
+Why not use InitProducerId with an expected epoch as the compare-and-set? Two claimants with the same expectation would
+both succeed, and one that is refused would already have aborted the owner's open transaction.
 
-The functions are generators. They yield what is to be done and are sent what came of it; `Overtaken` and `InDoubt` are
-thrown in. Whoever carries the steps out (`client/own/kafka_topic.py`, or a test) decides nothing.
+The functions are generators. They yield steps and are sent the results; `Overtaken` and `InDoubt` are thrown in. The
+code that carries out the steps (`client/own/kafka_topic.py`, or a test) makes no decisions.
 """
 
 from __future__ import annotations
@@ -37,29 +37,28 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.core.own.kafka_line import Records, judge_in_line, judge_leave, judge_line_up
-from fencepost.core.own.kafka_records import Claimant, OwnerRecord, Plan, WaitingRecord, judge, judge_release
-from fencepost.core.own.request import Held
-from fencepost.core.own.rule import Wanted
+from fencepost.core.own.kafka_records import Claimant, ClaimPlan, OwnerRecord, WaitingRecord, judge, judge_release
+from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, Fenced
 
 
 class FenceWriters(NamedTuple):
-    """InitProducerId of each of these write ids, in any order → their identities, in this one."""
+    """InitProducerId of each of these write ids, in any order → their identities, in the given order."""
 
     write_ids: tuple[str, ...]
 
 
 class FenceClaims(NamedTuple):
-    """InitProducerId of the group's claim id → the identity under which its records may be written."""
+    """InitProducerId of the group's claim id → the identity that may write the group's records."""
 
 
-class Look(NamedTuple):
+class ReadRecords(NamedTuple):
     """Read the group's records up to the end → Records."""
 
 
-class Ask(NamedTuple):
-    """Whose is the write id now? Without disturbing it → its identity."""
+class DescribeWriter(NamedTuple):
+    """Ask for the current identity of the write id, without changing it → Identity."""
 
     write_id: str
 
@@ -70,86 +69,88 @@ class Enlist(NamedTuple):
     claims: Identity
 
 
-class Write(NamedTuple):
-    """Write these into it; Overtaken likewise."""
+class WriteRecords(NamedTuple):
+    """Write these records in the transaction; Overtaken as above."""
 
     claims: Identity
     records: Mapping[str, OwnerRecord]
     line: Mapping[str, WaitingRecord | None]
 
 
-class Commit(NamedTuple):
-    """End it; Overtaken likewise, InDoubt if no answer came."""
+class CommitRecords(NamedTuple):
+    """Commit the transaction; Overtaken as above, InDoubt if no answer came."""
 
     claims: Identity
 
 
-Step: TypeAlias = FenceWriters | FenceClaims | Look | Ask | Enlist | Write | Commit
+ClaimStep: TypeAlias = FenceWriters | FenceClaims | ReadRecords | DescribeWriter | Enlist | WriteRecords | CommitRecords
 
 
 class Overtaken(Exception):
-    """Another claimant fenced the claim id meanwhile."""
+    """Another claimant has fenced the claim id."""
 
 
 class InDoubt(Exception):
-    """Nobody knows what became of the commit."""
+    """The commit may or may not have taken effect."""
 
 
-class Owned(NamedTuple):
-    rows: list[Held]
+class ClaimOutcome(NamedTuple):
+    rows: list[OwnedResource]
     identities: tuple[Identity, ...]
-    """Of the claimant's write ids: only under these epochs does the owner write."""
+    """The identities of the claimant's write ids: the owner writes only under these epochs."""
 
 
-OwnedT = TypeVar("OwnedT", Owned, Owned | None)
-Steps: TypeAlias = Generator[Step, Any, OwnedT]
+OutcomeT = TypeVar("OutcomeT", ClaimOutcome, ClaimOutcome | None)
+ClaimSteps: TypeAlias = Generator[ClaimStep, Any, OutcomeT]
 
 
-def claim(me: Claimant, wanted: Sequence[Wanted], identities: Sequence[Identity] = ()) -> Steps[Owned]:
-    """`identities`: of a claimant that has them already and goes on under them; none: its write ids are fresh."""
-    owned = yield from _change(me, lambda records: judge(records.owners, me, wanted), identities)
-    assert owned is not None
-    return owned
+def claim(
+    me: Claimant, resources: Sequence[ClaimedResource], identities: Sequence[Identity] = ()
+) -> ClaimSteps[ClaimOutcome]:
+    """Claim at once. `identities`: those of a claimant that keeps writing under them; none: its write ids are new."""
+    outcome = yield from _change(me, lambda records: judge(records.owners, me, resources), identities)
+    assert outcome is not None
+    return outcome
 
 
 def claim_in_line(
-    me: Claimant, wanted: Sequence[Wanted], gone: Collection[str], identities: Sequence[Identity] = ()
-) -> Steps[Owned | None]:
-    """As `claim`, but severs nobody except those that are `gone`. None: it is not its turn, and nothing has changed."""
-    return (yield from _change(me, lambda records: judge_in_line(records, me, wanted, gone), identities))
+    me: Claimant, resources: Sequence[ClaimedResource], gone: Collection[str], identities: Sequence[Identity] = ()
+) -> ClaimSteps[ClaimOutcome | None]:
+    """Claim without severing anybody but the `gone`. The outcome is None if it is not the claimant's turn."""
+    return (yield from _change(me, lambda records: judge_in_line(records, me, resources, gone), identities))
 
 
-def release(me: Claimant, names: Sequence[str], identities: Sequence[Identity]) -> Steps[Owned]:
-    """Gives back what the claimant owns of `names`, which must have stopped writing there before."""
-    owned = yield from _change(me, lambda records: judge_release(records.owners, me, names), identities)
-    assert owned is not None
-    return owned
+def release(me: Claimant, names: Sequence[str], identities: Sequence[Identity]) -> ClaimSteps[ClaimOutcome]:
+    """Release those of `names` that the claimant owns. It must have stopped writing there."""
+    outcome = yield from _change(me, lambda records: judge_release(records.owners, me, names), identities)
+    assert outcome is not None
+    return outcome
 
 
-def line_up(me: Claimant, names: Sequence[str], gone: Collection[str]) -> Steps[Owned | None]:
-    """Puts a claim that waits in line."""
+def line_up(me: Claimant, names: Sequence[str], gone: Collection[str]) -> ClaimSteps[ClaimOutcome | None]:
+    """Put a waiting claim into the line."""
     return (yield from _change(me, lambda records: judge_line_up(records, me, names, gone), None))
 
 
-def leave_line(me: Claimant) -> Steps[Owned | None]:
-    """Gives up waiting."""
+def leave_line(me: Claimant) -> ClaimSteps[ClaimOutcome | None]:
+    """Take a waiting claim out of the line."""
     return (yield from _change(me, lambda records: judge_leave(records, me), None))
 
 
 def _change(
-    me: Claimant, plan_for: Callable[[Records], Plan | None], known: Sequence[Identity] | None
-) -> Steps[Owned | None]:
-    """`known`: the claimant's identities, if it has any yet; None: it needs none, since only the line changes."""
+    me: Claimant, plan_for: Callable[[Records], ClaimPlan | None], known: Sequence[Identity] | None
+) -> ClaimSteps[ClaimOutcome | None]:
+    """Change the group's records. `known`: the claimant's identities so far; None: only the line changes."""
     identities = tuple(known or ())
     may_be_fenced = bool(identities)
     if known is not None and not identities:
         identities = yield FenceWriters(me.write_ids)
     while True:
         claims = yield FenceClaims()
-        records = yield Look()
-        if may_be_fenced and (yield Ask(me.write_id)) != identities[0]:
-            # Nobody is told that he owns what he could not write: a successor has come and gone, perhaps.
-            raise Fenced("another one has taken over", persisted="no", code=ErrorCode.PRODUCER_FENCED)
+        records = yield ReadRecords()
+        if may_be_fenced and (yield DescribeWriter(me.write_id)) != identities[0]:
+            # A successor may have come and gone: do not grant what this claimant can no longer write.
+            raise Fenced("another owner has taken over", persisted="no", code=ErrorCode.PRODUCER_FENCED)
         plan = plan_for(records)
         if plan is None:
             return None
@@ -158,14 +159,14 @@ def _change(
         if plan.records or plan.line:
             try:
                 yield Enlist(claims)
-                yield Write(claims, plan.records, plan.line)
+                yield WriteRecords(claims, plan.records, plan.line)
             except Overtaken:
                 continue
             try:
-                yield Commit(claims)
+                yield CommitRecords(claims)
             except (Overtaken, InDoubt):
-                may_be_fenced = bool(identities)  # if it was committed after all, somebody may have taken over since
+                may_be_fenced = bool(identities)  # if it was committed after all, a successor may have come since
                 continue
         if plan.fence_then:
             yield FenceWriters(plan.fence_then)
-        return Owned(plan.rows, identities)
+        return ClaimOutcome(plan.rows, identities)

@@ -42,9 +42,9 @@ def _describe(broker: Broker, wanted: str | None, names: Iterable[str]) -> Field
         "waiting": [
             {
                 "group": waiting.group,
-                "names": [want.name for want in waiting.wanted],
-                "address": waiting.owner.peer,
-                "client_id": waiting.owner.client_id,
+                "names": [claimed.name for claimed in waiting.resources],
+                "address": waiting.claimant.peer,
+                "client_id": waiting.claimant.client_id,
             }
             for waiting in owners.table.waiting()
             if wanted in (None, waiting.group)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.own.rule import Granted, Judgement, Ownership, Wanted
+from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnershipTable
 from fencepost.errors import FencepostError, StorageError
 from fencepost.server.health import Chore
 from fencepost.server.storage.store import Statement
@@ -48,7 +48,7 @@ class Owners:
             for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
         }
         # Rows are replaced by newer ones and never removed, so the newest of them is the newest of all.
-        self.table: Ownership[Connection] = Ownership(max(newest.values(), default=0), newest)
+        self.table: OwnershipTable[Connection] = OwnershipTable(max(newest.values(), default=0), newest)
         self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
         """Of the claims in line."""
         self._sessions: dict[Connection, Milliseconds] = {}
@@ -60,15 +60,17 @@ class Owners:
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
-    async def claim(self, connection: Connection, group: str, wanted: Sequence[Wanted]) -> Judgement[Connection]:
-        judged = self.table.claim(connection, group, wanted)
+    async def claim(
+        self, connection: Connection, group: str, resources: Sequence[ClaimedResource]
+    ) -> Judgement[Connection]:
+        judged = self.table.claim(connection, group, resources)
         return await self._carry_out(connection, group, judged)
 
     async def wait(
-        self, connection: Connection, group: str, wanted: Sequence[Wanted], wait_ms: Milliseconds
+        self, connection: Connection, group: str, resources: Sequence[ClaimedResource], wait_ms: Milliseconds
     ) -> Judgement[Connection] | None:
         """As `claim`, once all is free; None when the time is over."""
-        waiting = self.table.wait(connection, group, wanted)
+        waiting = self.table.wait(connection, group, resources)
         answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()
         self._answers[waiting] = answer
         self._serve_line()
@@ -156,13 +158,13 @@ class Owners:
             if answer is not None and not answer.done():
                 answer.set_result(judged)
             elif isinstance(judged, Granted):  # it gave up in this very moment
-                self.table.release(waiting.owner, waiting.group, [row.name for row in judged.fresh])
+                self.table.release(waiting.claimant, waiting.group, [row.name for row in judged.fresh])
 
     # -- letting go -------------------------------------------------------------------------------------------
 
     def release(self, connection: Connection, group: str, names: Sequence[str]) -> list[str]:
         given = self.table.release(connection, group, names)
-        if not self.table.held_by(connection):
+        if not self.table.owned_by(connection):
             self._sessions.pop(connection, None)
         if given:
             self._broker.transactions.leave(connection, {(group, name) for name in given})

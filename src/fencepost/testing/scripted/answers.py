@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fencepost.core.own.request import DEFAULT_GROUP
-from fencepost.core.own.rule import Granted, Wanted
+from fencepost.core.own.claim_request import DEFAULT_GROUP
+from fencepost.core.own.ownership import ClaimedResource, Granted
 from fencepost.errors import ErrorCode
 from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Api, ErrorAnswer, Script, ScriptedRequest
@@ -169,7 +169,7 @@ class ScriptedBrokers:
         group = DEFAULT_GROUP if message.group is None else message.group
         self._state.ownership.release(link, group, message.release)
         wanted = [
-            Wanted(each.name, Generation(each.generation), None if each.after_token < 0 else each.after_token)
+            ClaimedResource(each.name, Generation(each.generation), None if each.after_token < 0 else each.after_token)
             for each in message.resources
         ]
         judged = self._state.ownership.claim(link, group, wanted)

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fencepost.core.own.rule import Granted, Wanted
+from fencepost.core.own.ownership import ClaimedResource, Granted
 from fencepost.kernel import decode_batch
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted.answers import ScriptedBrokers, decode
@@ -67,7 +67,9 @@ class ScriptedCluster(ScriptedState):
 
     def take_over(self, group: str, *names: str, generation: int = 2**30) -> None:
         """Somebody else claims these; whoever owned one of them is severed."""
-        judged = self.ownership.claim("somebody else", group, [Wanted(name, Generation(generation)) for name in names])
+        judged = self.ownership.claim(
+            "somebody else", group, [ClaimedResource(name, Generation(generation)) for name in names]
+        )
         assert isinstance(judged, Granted), judged
         self.sever(judged.severed)
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from fencepost.client.cluster.settings import Address
-from fencepost.core.own.rule import Ownership
+from fencepost.core.own.ownership import OwnershipTable
 from fencepost.errors import FencepostError
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted.fates import Api
@@ -42,7 +42,7 @@ class ScriptedState:
     def __init__(self, clock: HandWoundClock, *, nodes: int, latency: float, knows_own: bool) -> None:
         self.clock = clock
         self.versions = {**VERSIONS, **OWNING} if knows_own else VERSIONS
-        self.ownership: Ownership[Owner] = Ownership()
+        self.ownership: OwnershipTable[Owner] = OwnershipTable()
         self.notices_ends = True
         """Otherwise a connection that ended owns on: its end has not reached the server yet."""
         self.latency = latency

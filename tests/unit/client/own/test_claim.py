@@ -1,4 +1,4 @@
-"""A claim as its holder sees it, whichever road it came by."""
+"""A claim as its owner sees it, whichever backend granted it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Sequence
 import pytest
 
 from fencepost.client.own.claim import Claim, claim_by
-from fencepost.core.own.request import Demand, Held, demand
+from fencepost.core.own.claim_request import ClaimRequest, check_claim
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced
 from fencepost.types import Generation
 
 pytestmark = pytest.mark.unit
 
 
-class PlainRoad:
+class PlainBackend:
     def __init__(self) -> None:
         self.released: list[tuple[str, list[str]]] = []
         self.is_lost = False
 
-    def claim(self, demand: Demand) -> list[Held]:
-        return [Held(name, Generation(7), 40 + number) for number, name in enumerate(demand.resources)]
+    def claim(self, request: ClaimRequest) -> list[OwnedResource]:
+        return [OwnedResource(name, Generation(7), 40 + number) for number, name in enumerate(request.resources)]
 
     def release(self, group: str, names: Sequence[str]) -> None:
         if self.is_lost:
@@ -37,48 +38,48 @@ class PlainRoad:
         raise AssertionError("nothing is closed here")
 
 
-def claimed(road: PlainRoad) -> Claim:
-    return claim_by(road, demand("g", ["a", "b"], generation=1))
+def claimed(backend: PlainBackend) -> Claim:
+    return claim_by(backend, check_claim("g", ["a", "b"], generation=1))
 
 
 def test_a_claim_says_what_was_granted() -> None:
-    claim = claimed(PlainRoad())
+    claim = claimed(PlainBackend())
     assert (claim.group, claim.generation, claim.token) == ("g", 7, 40)
-    assert claim.rows["b"] == Held("b", Generation(7), 41)
+    assert claim.rows["b"] == OwnedResource("b", Generation(7), 41)
 
 
 def test_a_claim_is_released_once_at_the_end_of_its_block() -> None:
-    road = PlainRoad()
-    with claimed(road) as claim:
+    backend = PlainBackend()
+    with claimed(backend) as claim:
         pass
     claim.release()
-    assert road.released == [("g", ["a", "b"])]
+    assert backend.released == [("g", ["a", "b"])]
 
 
 def test_a_claim_is_released_when_its_block_fails() -> None:
-    road = PlainRoad()
-    with pytest.raises(KeyError), claimed(road):
+    backend = PlainBackend()
+    with pytest.raises(KeyError), claimed(backend):
         raise KeyError("body")
-    assert road.released == [("g", ["a", "b"])]
+    assert backend.released == [("g", ["a", "b"])]
 
 
 def test_a_block_that_was_fenced_without_noticing_is_told_at_its_end() -> None:
-    road = PlainRoad()
-    with pytest.raises(Fenced), claimed(road):
-        road.is_lost = True
+    backend = PlainBackend()
+    with pytest.raises(Fenced), claimed(backend):
+        backend.is_lost = True
 
 
 def test_the_error_of_the_block_goes_before_the_loss_of_the_claim() -> None:
-    road = PlainRoad()
-    claim = claimed(road)
-    road.is_lost = True
+    backend = PlainBackend()
+    claim = claimed(backend)
+    backend.is_lost = True
     with pytest.raises(KeyError) as caught, claim:
         raise KeyError("body")
     assert "Fenced" in caught.value.__notes__[0]
 
 
 def test_an_interrupted_block_waits_for_nothing() -> None:
-    road = PlainRoad()
-    with pytest.raises(KeyboardInterrupt), claimed(road):
+    backend = PlainBackend()
+    with pytest.raises(KeyboardInterrupt), claimed(backend):
         raise KeyboardInterrupt
-    assert road.released == []
+    assert backend.released == []

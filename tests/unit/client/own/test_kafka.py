@@ -1,4 +1,4 @@
-"""The road to Apache Kafka, as far as it goes without one: as whom is claimed, given back and committed (OWN-9)."""
+"""The Apache Kafka backend, as far as it goes without a broker: who claims, releases and commits (OWN-9)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad, KafkaReaderRoad
+from fencepost.client.own.kafka import KafkaOwner, KafkaProducerBackend, KafkaReaderBackend
 from fencepost.client.produce.lanes import WriteId
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.core.own.request import Demand, Held, demand
+from fencepost.core.own.claim_request import ClaimRequest, check_claim
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, TimedOut
 from fencepost.testing.clock import HandWoundClock
@@ -62,10 +63,10 @@ class OwnerDouble:
         self.lanes: tuple[WriteId, ...] = ()
         self.asked: list[tuple[str, Identity | None]] = []
 
-    def claim(self, wanted: Demand) -> list[Held]:
+    def claim(self, wanted: ClaimRequest) -> list[OwnedResource]:
         self.identity = self.identity or Identity(PID, Epoch(0))
         self.asked.append(("claim", self.identity))
-        return [Held(name, Generation(1), 1) for name in wanted.resources]
+        return [OwnedResource(name, Generation(1), 1) for name in wanted.resources]
 
     def release(self, group: str, names: Sequence[str]) -> None:
         self.asked.append(("release", self.identity))
@@ -83,10 +84,10 @@ class Case:
         self.producer = SteppedProducer(ScriptedCluster(HandWoundClock(), topics={"t": 1}))
         self.sender = self.producer.sender
         options = ProducerOptions(delivery_timeout=patience)
-        self.road = KafkaProducerRoad(self.sender, cast("KafkaOwner", self.owner), options)
+        self.backend = KafkaProducerBackend(self.sender, cast("KafkaOwner", self.owner), options)
 
     def claim(self) -> object:
-        return self.road.claim(demand("g", ["t-0"], generation=1))
+        return self.backend.claim(check_claim("g", ["t-0"], generation=1))
 
     def does(self, work: Callable[[], object]) -> BaseException | None:
         """On another thread, while this one makes the send thread's turns."""
@@ -115,7 +116,7 @@ def test_an_owner_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool
     case.sender.standing.renew()
     if is_closing:
         case.sender.queues.refuse_from_now(Closed("the producer is closed"))
-    assert case.does(case.road.close if is_closing else lambda: case.road.release("g", ["t-0"])) is None
+    assert case.does(case.backend.close if is_closing else lambda: case.backend.release("g", ["t-0"])) is None
     assert case.owner.asked[-1] == ("release", Identity(PID, Epoch(1)))
 
 
@@ -135,12 +136,12 @@ def test_a_claim_that_could_not_begin_is_given_back_and_can_be_made_again(
 
 def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:
     """What of it is still on its way must not become part of the next one."""
-    road, writing = KafkaReaderRoad(ClientSettings.of("127.0.0.1:1")), Writing()
-    road.owner.identity, road.owner.writing = Identity(PID, Epoch(0)), cast("Any", writing)
+    backend, writing = KafkaReaderBackend(ClientSettings.of("127.0.0.1:1")), Writing()
+    backend.owner.identity, backend.owner.writing = Identity(PID, Epoch(0)), cast("Any", writing)
     offsets = {TopicPartition("t", 0): 1}
     writing.interrupts = 1
     with pytest.raises(KeyboardInterrupt):
-        road.commit("g", offsets)
-    road.commit("g", offsets)
-    road.commit("g", offsets)
+        backend.commit("g", offsets)
+    backend.commit("g", offsets)
+    backend.commit("g", offsets)
     assert writing.steps == ["add", "abort", "init", "add", "commit", "add", "commit"]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fencepost.client.own.kafka import KafkaOwner, KafkaProducerRoad
+from fencepost.client.own.kafka import KafkaOwner, KafkaProducerBackend
 from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.core.producers.pid import Identity
@@ -104,7 +104,7 @@ def test_a_record_expires_as_unknown_and_the_lane_goes_on_when_the_coordinator_d
     assert expired.exception(0) is error, "settled once"
 
 
-def road_of(case: Case, released: threading.Event) -> KafkaProducerRoad:
+def backend_of(case: Case, released: threading.Event) -> KafkaProducerBackend:
     class Owner:
         identity = current = on_lost = None
 
@@ -113,14 +113,14 @@ def road_of(case: Case, released: threading.Event) -> KafkaProducerRoad:
 
         release_all = release
 
-    return KafkaProducerRoad(case.sender, cast("KafkaOwner", Owner()), ProducerOptions(delivery_timeout=PATIENCE))
+    return KafkaProducerBackend(case.sender, cast("KafkaOwner", Owner()), ProducerOptions(delivery_timeout=PATIENCE))
 
 
 def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would fence it: the record would begin to count under the next owner."""
     case = Case()
     released = threading.Event()
-    road = road_of(case, released)
+    backend = backend_of(case, released)
     case.producer.send("t", b"1")
     case.until_commit()
     case.advance(PATIENCE)
@@ -133,7 +133,7 @@ def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(mo
         return call(what)
 
     monkeypatch.setattr(case.sender.errands, "call", counted)
-    giving_back = threading.Thread(target=road.release, args=("g", ["t-0"]))
+    giving_back = threading.Thread(target=backend.release, args=("g", ["t-0"]))
     giving_back.start()
     case.turn_until(lambda: len(calls) > 10 or released.is_set())
     assert not released.is_set()
@@ -146,11 +146,11 @@ def test_a_close_waits_a_moment_for_a_hung_commit_and_then_gives_nothing_back(mo
     """Whoever comes next takes over, and fences."""
     monkeypatch.setattr("fencepost.client.own.kafka._PATIENCE_AT_END", 0.05)
     case, released = Case(), threading.Event()
-    road = road_of(case, released)
+    backend = backend_of(case, released)
     case.producer.send("t", b"1")
     case.until_commit()
     case.advance(PATIENCE)
-    closing = threading.Thread(target=road.close, daemon=True)
+    closing = threading.Thread(target=backend.close, daemon=True)
     closing.start()
     case.turn_until(lambda: not closing.is_alive())
     assert not released.is_set()

@@ -10,8 +10,8 @@ import pytest
 from fencepost.client.own.kafka_line import wait_in_line
 from fencepost.core.own.kafka_line import Records, is_next
 from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord
-from fencepost.core.own.kafka_steps import Ask, FenceClaims, FenceWriters, Look, Write
-from fencepost.core.own.rule import Wanted
+from fencepost.core.own.kafka_steps import DescribeWriter, FenceClaims, FenceWriters, ReadRecords, WriteRecords
+from fencepost.core.own.ownership import ClaimedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Unreachable
 from fencepost.types import Epoch, Generation, Pid
@@ -43,11 +43,11 @@ class Group:
         match step:
             case FenceWriters(write_ids):
                 return tuple(WHO for _ in write_ids)
-            case FenceClaims() | Ask():
+            case FenceClaims() | DescribeWriter():
                 return WHO
-            case Look():
+            case ReadRecords():
                 return self.records
-            case Write(_, owners, line):
+            case WriteRecords(_, owners, line):
                 lined_up: dict[str, WaitingRecord | None] = {**self.records.line, **line}
                 kept = {write_id: each for write_id, each in lined_up.items() if each is not None}
                 self.records = Records({**self.records.owners, **owners}, kept)
@@ -79,7 +79,13 @@ def test_a_wait_that_ends_by_any_error_leaves_the_line(failure: BaseException) -
     group = Group(failure)
     with pytest.raises(type(failure)):
         wait_in_line(
-            cast("Any", group), cast("Any", EverybodyIsThere()), ME, [Wanted("b")], 60.0, threading.Event(), [WHO]
+            cast("Any", group),
+            cast("Any", EverybodyIsThere()),
+            ME,
+            [ClaimedResource("b")],
+            60.0,
+            threading.Event(),
+            [WHO],
         )
     assert group.waits == 2
     assert not group.records.line

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.cluster.tenure import Asked
+from fencepost.client.cluster.tenure import PendingClaim
 from fencepost.client.produce.ticket import Ticket
-from fencepost.core.own.request import Refused, demand
+from fencepost.core.own.claim_request import Refused, check_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
@@ -27,8 +27,8 @@ def asks(
     wait: float | None = None,
     after: int | None = None,
     session: float = 0.0,
-) -> Asked:
-    wanted = demand("g", names or ["t-0"], generation=generation, wait=wait, after=after, session=session)
+) -> PendingClaim:
+    wanted = check_claim("g", names or ["t-0"], generation=generation, wait=wait, after=after, session=session)
     return producer.sender.tenure.claim(wanted)
 
 
@@ -199,7 +199,7 @@ def test_a_claim_of_very_many_topics_asks_for_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("knows_own", [True, False], ids=["fencepost", "kafka"])
-def test_the_connection_that_carries_the_data_says_which_road_a_claim_takes(knows_own: bool) -> None:
+def test_the_connection_that_carries_the_data_says_which_backend_claims(knows_own: bool) -> None:
     on = cluster(knows_own=knows_own)
     producer = SteppedProducer(on)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
-from fencepost.core.own.request import demand
+from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Fenced, TimedOut, Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
@@ -36,7 +36,7 @@ def fetcher(cluster: ScriptedCluster) -> Fetcher:
 
 def owning(cluster: ScriptedCluster, session: float = 0.0) -> Fetcher:
     fetching = fetcher(cluster)
-    claim = fetching.tenure.claim(demand("g", ["t-0"], generation=1, session=session))
+    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1, session=session))
     fetching.run_until(claim.outcome)
     claim.outcome.result()
     return fetching
@@ -108,7 +108,7 @@ def test_a_claim_whose_answer_is_lost_leaves_an_ordinary_reader() -> None:
     cluster = written("a")
     fetching = fetcher(cluster)
     cluster.next(Api.OWN, Fate.CUT)
-    claim = fetching.tenure.claim(demand("g", ["t-0"], generation=1))
+    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1))
     fetching.run_until(claim.outcome)
     with pytest.raises(Unreachable):
         claim.outcome.result()
@@ -119,6 +119,6 @@ def test_a_claim_without_an_answer_ends_in_time() -> None:
     cluster = written("a")
     cluster.kill(0)
     fetching = fetcher(cluster)
-    claim = fetching.tenure.claim(demand("g", ["t-0"], generation=1))
+    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1))
     with pytest.raises(TimedOut, match="nothing listens"):
         fetching.run_until(claim.outcome)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fencepost.core.own.claim_request import Refused
 from fencepost.core.own.kafka_records import (
     Claimant,
     OwnerRecord,
@@ -16,8 +17,7 @@ from fencepost.core.own.kafka_records import (
     judge,
     judge_release,
 )
-from fencepost.core.own.request import Held, Refused
-from fencepost.core.own.rule import Wanted
+from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.errors import Fenced
 from fencepost.types import Generation
 
@@ -30,8 +30,8 @@ def owned(generation: int, token: int, owner: str | None = "w1", *older: str) ->
     return OwnerRecord(Generation(generation), token, owner, older, "call-1", "host:1", 1_000)
 
 
-def want(generation: int, *names: str, after: int | None = None) -> list[Wanted]:
-    return [Wanted(name, Generation(generation), after) for name in names]
+def want(generation: int, *names: str, after: int | None = None) -> list[ClaimedResource]:
+    return [ClaimedResource(name, Generation(generation), after) for name in names]
 
 
 def mine(generation: int, token: int, *older: str) -> OwnerRecord:
@@ -52,7 +52,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_no_guess(value: bytes) -> 
 def test_what_nobody_owns_becomes_generation_1_and_the_next_token() -> None:
     """OWN-3."""
     plan = judge({"other": owned(1, 41)}, ME, want(9, "a"))
-    assert plan.rows == [Held("a", Generation(1), 42)]
+    assert plan.rows == [OwnedResource("a", Generation(1), 42)]
     assert plan.records == {"a": mine(1, 42)}
     assert plan.fence_first == plan.fence_then == ()
 
@@ -85,13 +85,13 @@ def test_refused_says_what_is_current_and_plans_nothing() -> None:
     """OWN-4, OWN-7."""
     with pytest.raises(Refused) as refused:
         judge({"a": owned(1, 1), "b": owned(5, 2)}, ME, want(2, "a", "b"))
-    assert refused.value.rows == (Held("b", Generation(5), 2),)
+    assert refused.value.rows == (OwnedResource("b", Generation(5), 2),)
 
 
 def test_an_owner_that_claims_again_gets_its_claim_once_the_replaced_are_fenced() -> None:
     """OWN-8. Its first claim may have ended between the commit and the fence."""
     plan = judge({"a": mine(4, 8, "w1")}, ME._replace(claim="call-3"), want(1, "a"))
-    assert plan.rows == [Held("a", Generation(4), 8)]
+    assert plan.rows == [OwnedResource("a", Generation(4), 8)]
     assert not plan.records
     assert plan.fence_then == ("w1",)
 
@@ -100,13 +100,13 @@ def test_a_claim_whose_answer_was_lost_knows_its_own_record() -> None:
     """Judged again, `after` would refuse it, and a reset would reset once more."""
     for wanted in (want(5, "a", after=7), want(0, "a")):
         plan = judge({"a": mine(6, 8, "w1")}, ME, wanted)
-        assert plan.rows == [Held("a", Generation(6), 8)]
+        assert plan.rows == [OwnedResource("a", Generation(6), 8)]
         assert not plan.records
 
 
 def test_after_asks_for_the_newest_token_also_of_what_is_free() -> None:
     table = {"a": owned(0, 8, None)}
-    assert judge(table, ME, want(1, "a", after=8)).rows == [Held("a", Generation(1), 9)]
+    assert judge(table, ME, want(1, "a", after=8)).rows == [OwnedResource("a", Generation(1), 9)]
     with pytest.raises(Refused) as refused:
         judge(table, ME, want(1, "a", after=7))
     assert refused.value.token == 8
@@ -139,7 +139,7 @@ def test_an_owner_whose_session_is_over_owns_nothing_any_more_and_is_fenced() ->
     """OWN-8: the generation begins again, as after a connection that ended."""
     table = {"a": replace(owned(3, 7), session_ms=1), "b": replace(owned(5, 8), session_ms=1)}
     plan = judge(table, ME, want(1, "a"), gone={"w1"})
-    assert plan.rows == [Held("a", Generation(1), 9)]
+    assert plan.rows == [OwnedResource("a", Generation(1), 9)]
     assert plan.fence_then == ("w1",)
     assert plan.records["b"].owner is None
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import pytest
 
 from fencepost.core.groups.offsets import Committed
-from fencepost.core.own.rule import RESET, Granted, Wanted
+from fencepost.core.own.ownership import RESET, ClaimedResource, Granted
 from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode, ServerError, StorageError
@@ -79,7 +79,7 @@ class Bed:
         return Connection(self._listener)
 
     async def claim(self, connection: Connection, group: str = WRITERS) -> None:
-        judged = await self.broker.owners.claim(connection, group, [Wanted("t-0", RESET)])
+        judged = await self.broker.owners.claim(connection, group, [ClaimedResource("t-0", RESET)])
         assert isinstance(judged, Granted)
 
     async def producer(self, connection: Connection) -> Identity:
@@ -235,7 +235,7 @@ def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
         who = await bed.producer(owner)
         await bed.add(owner, who)
         for connection in (owner, another):
-            await bed.broker.owners.claim(connection, group, [Wanted(resource)])
+            await bed.broker.owners.claim(connection, group, [ClaimedResource(resource)])
             bed.broker.owners.release(connection, group, [resource])
         await bed.commit(owner, who)
         assert bed.state() is TransactionState.COMPLETE_COMMIT
@@ -330,7 +330,7 @@ def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(
         await bed.claim(first)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 0.05
-        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 50))
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 50))
         await turns()
 
         def keep_the_loop_busy_until_both_are_due() -> None:
@@ -355,7 +355,7 @@ def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_trace(
     async def test(bed: Bed) -> None:
         first, second, third = bed.connect(), bed.connect(), bed.connect()
         await bed.claim(first)
-        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [Wanted("t-0")], 60_000))
+        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 60_000))
         await turns()
         bed.broker.owners.release(first, WRITERS, ["t-0"])
         await bed.claim(third)

@@ -23,7 +23,7 @@ SESSION: Final = 10.0
 """Seconds of silence after which a producer loses what it owns; its send thread gives the signs of life."""
 
 
-class Lost(click.ClickException):
+class OwnershipLost(click.ClickException):
     exit_code = FENCED
 
 
@@ -98,4 +98,4 @@ def told_when_lost(owned_in: str | None) -> Iterator[None]:
     except Fenced as fenced:
         if owned_in is None:
             raise
-        raise Lost(str(fenced)) from fenced
+        raise OwnershipLost(str(fenced)) from fenced

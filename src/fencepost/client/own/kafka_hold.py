@@ -16,12 +16,15 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.hold import Hold
 from fencepost.client.own.kafka import WAITING_SESSION, KafkaOwner
-from fencepost.core.own.request import Demand, Held
+from fencepost.core.own.claim_request import ClaimRequest
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import FencepostError
 
 
 class KafkaHold(Hold):
-    def __init__(self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[Held], session: float) -> None:
+    def __init__(
+        self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[OwnedResource], session: float
+    ) -> None:
         super().__init__(group, rows, session)
         self._routes = routes
         self._owner = owner
@@ -57,13 +60,13 @@ class KafkaHold(Hold):
         self._is_closed = True
 
 
-def hold_on_kafka(settings: ClientSettings, demand: Demand) -> KafkaHold:
+def hold_on_kafka(settings: ClientSettings, request: ClaimRequest) -> KafkaHold:
     routes = Routes(settings)
     owner = KafkaOwner(settings, routes, patience=settings.request_timeout)
     try:
-        rows = owner.claim(demand._replace(session=demand.session or WAITING_SESSION))
+        rows = owner.claim(request._replace(session=request.session or WAITING_SESSION))
     except BaseException:
         owner.close()
         routes.close()
         raise
-    return KafkaHold(routes, owner, demand.group, rows, owner.session)
+    return KafkaHold(routes, owner, request.group, rows, owner.session)

@@ -1,0 +1,262 @@
+"""The rule of `own`: a compare-and-set on a generation decides who owns a resource (OWN-1 to OWN-8).
+
+The table maps (group, resource) to its owner and generation. A claim names resources with the generation that the
+claimant believes in. It is judged as a whole: either every resource is granted, or nothing changes.
+
+    nobody owns it               the claimant owns it, generation 1
+    the claimant owns it         nothing changes; the claimant is told what it has
+    claimed with generation 0    the owner is severed, generation 1 (a reset)
+    owner's generation higher    denied
+    equal or lower               the owner is severed, generation max(claimed, owner's + 1)
+
+Beyond the document, every grant has a token: 64 bits, higher than every token before it, never reused. A claim may
+require `after=token`: it is granted only if that is still the resource's newest token, so nobody owned it since. A
+waiting claim severs nobody and owns nothing. It is granted, in order of arrival, once all its resources are free.
+
+Owners are any hashable values; on the server they are connections. There is no clock and no I/O: the caller severs the
+owners that a grant names, and calls `runnable` after everything that may have freed a resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from fencepost.types import Generation
+
+MAX_GENERATION: Final = Generation(2**31 - 1)
+RESET: Final = Generation(0)
+FIRST: Final = Generation(1)
+NO_TOKEN: Final = 0
+"""The newest token of a resource that nobody has ever owned."""
+
+OwnerT = TypeVar("OwnerT", bound=Hashable)
+
+
+class ClaimedResource(NamedTuple):
+    """One resource of a claim."""
+
+    name: str
+    generation: Generation = FIRST
+    after: int | None = None
+    """Grant it only if this is still the newest token."""
+
+
+class OwnedResource(NamedTuple):
+    """A resource with its generation and token: those granted, or the current ones if the claim was refused."""
+
+    name: str
+    generation: Generation
+    token: int
+    """Durable, never reused, higher than all before it: hand it to other systems as a fencing token."""
+
+
+Held = OwnedResource
+"""The former public name."""
+
+
+class Granted(NamedTuple, Generic[OwnerT]):
+    rows: list[OwnedResource]
+    severed: list[OwnerT]
+    """The owners that lost one of the resources; each once."""
+    fresh: list[OwnedResource]
+    """The rows whose token is new. It must be durable before the claimant is told."""
+
+
+class Denied(NamedTuple):
+    rows: list[OwnedResource]
+    """The current generation and newest token of each resource that prevented the grant."""
+
+
+Judgement: TypeAlias = Granted[OwnerT] | Denied
+
+
+@dataclass(slots=True)
+class Ownership(Generic[OwnerT]):
+    owner: OwnerT
+    generation: Generation
+    token: int
+
+
+@dataclass(eq=False, slots=True)
+class WaitingClaim(Generic[OwnerT]):
+    claimant: OwnerT
+    group: str
+    resources: Sequence[ClaimedResource]
+
+
+@dataclass(slots=True)
+class _GroupTable(Generic[OwnerT]):
+    owned: dict[str, Ownership[OwnerT]] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
+    """Newest token of every resource that was ever owned, including those that are free now."""
+
+
+class OwnershipTable(Generic[OwnerT]):
+    """The owners and waiting claims of all groups. Not thread-safe."""
+
+    def __init__(self, last_token: int = NO_TOKEN, newest: Mapping[tuple[str, str], int] | None = None) -> None:
+        self._groups: dict[str, _GroupTable[OwnerT]] = {}
+        self._owned: dict[OwnerT, dict[tuple[str, str], None]] = {}
+        self._line: dict[WaitingClaim[OwnerT], None] = {}
+        self.last_token = last_token
+        for (group, name), token in (newest or {}).items():
+            self._group(group).newest[name] = token
+
+    def _group(self, group: str) -> _GroupTable[OwnerT]:
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = _GroupTable()
+        return found
+
+    # -- asking -----------------------------------------------------------------------------------------------
+
+    def owns(self, owner: OwnerT, group: str, name: str) -> bool:
+        return (group, name) in self._owned.get(owner, ())
+
+    def ownership(self, group: str, name: str) -> Ownership[OwnerT] | None:
+        found = self._groups.get(group)
+        return found.owned.get(name) if found is not None else None
+
+    def owned_by(self, owner: OwnerT) -> list[tuple[str, str]]:
+        """Return the (group, resource) pairs of this owner, in the order they were claimed."""
+        return list(self._owned.get(owner, ()))
+
+    def newest(self, name: str, group: str | None = None) -> dict[str, int]:
+        """Return the newest token of this resource by group, also where nobody owns it any more."""
+        groups = self._groups.items() if group is None else [(group, self._groups.get(group))]
+        return {each: found.newest[name] for each, found in groups if found is not None and name in found.newest}
+
+    def __iter__(self) -> Iterator[tuple[str, str, Ownership[OwnerT]]]:
+        for group, table in self._groups.items():
+            for name, ownership in table.owned.items():
+                yield group, name, ownership
+
+    def waiting(self) -> list[WaitingClaim[OwnerT]]:
+        """Return the waiting claims in order of arrival."""
+        return list(self._line)
+
+    # -- claiming ---------------------------------------------------------------------------------------------
+
+    def claim(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> Judgement[OwnerT]:
+        """Judge the claim. If it is granted, the claimant becomes the owner of all of it (OWN-3 to OWN-8)."""
+        table = self._group(group)
+        denied = [self._current(table, each.name) for each in resources if not self._allowed(table, claimant, each)]
+        if denied:
+            return Denied(denied)
+        rows: list[OwnedResource] = []
+        severed: dict[OwnerT, None] = {}
+        fresh: list[OwnedResource] = []
+        for claimed in resources:
+            current = table.owned.get(claimed.name)
+            if current is not None and current.owner == claimant and claimed.generation != RESET:
+                rows.append(OwnedResource(claimed.name, current.generation, current.token))
+                continue
+            if current is not None and current.owner != claimant:
+                severed[current.owner] = None
+            row = OwnedResource(claimed.name, self._next_generation(current, claimed), self._new_token())
+            self._take(table, group, claimant, row)
+            rows.append(row)
+            fresh.append(row)
+        return Granted(rows, list(severed), fresh)
+
+    def restore(self, owner: OwnerT, group: str, name: str, generation: Generation, token: int) -> None:
+        """Enter an ownership as it was stored."""
+        self._take(self._group(group), group, owner, OwnedResource(name, generation, token))
+
+    def _allowed(self, table: _GroupTable[OwnerT], claimant: OwnerT, claimed: ClaimedResource) -> bool:
+        current = table.owned.get(claimed.name)
+        if _is_outdated(table, claimed):
+            return False
+        if current is None or current.owner == claimant or claimed.generation == RESET:
+            return True
+        return current.generation <= claimed.generation and current.generation < MAX_GENERATION
+
+    @staticmethod
+    def _current(table: _GroupTable[OwnerT], name: str) -> OwnedResource:
+        current = table.owned.get(name)
+        generation = Generation(0) if current is None else current.generation
+        return OwnedResource(name, generation, table.newest.get(name, NO_TOKEN))
+
+    @staticmethod
+    def _next_generation(current: Ownership[OwnerT] | None, claimed: ClaimedResource) -> Generation:
+        if current is None or claimed.generation == RESET:
+            return FIRST
+        return Generation(max(claimed.generation, current.generation + 1))
+
+    def _new_token(self) -> int:
+        self.last_token += 1
+        return self.last_token
+
+    def _take(self, table: _GroupTable[OwnerT], group: str, owner: OwnerT, row: OwnedResource) -> None:
+        before = table.owned.get(row.name)
+        if before is not None and before.owner != owner:
+            self._drop(before.owner, group, row.name)
+        table.owned[row.name] = Ownership(owner, row.generation, row.token)
+        table.newest[row.name] = row.token
+        self._owned.setdefault(owner, {})[group, row.name] = None
+
+    def _drop(self, owner: OwnerT, group: str, name: str) -> None:
+        owned = self._owned[owner]
+        del owned[group, name]
+        if not owned:
+            del self._owned[owner]
+
+    # -- letting go -------------------------------------------------------------------------------------------
+
+    def release(self, owner: OwnerT, group: str, names: Sequence[str]) -> list[str]:
+        """Release those of `names` that `owner` owns, and return them."""
+        table = self._group(group)
+        released: list[str] = []
+        for name in names:
+            if self.owns(owner, group, name):
+                del table.owned[name]
+                self._drop(owner, group, name)
+                released.append(name)
+        return released
+
+    def ended(self, owner: OwnerT) -> list[tuple[str, str]]:
+        """Remove an owner that is gone, with its waiting claims, and return the resources that are free now (OWN-8)."""
+        owned = list(self._owned.pop(owner, ()))
+        for group, name in owned:
+            del self._groups[group].owned[name]
+        for waiting in [waiting for waiting in self._line if waiting.claimant == owner]:
+            del self._line[waiting]
+        return owned
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    def wait(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> WaitingClaim[OwnerT]:
+        """Append a claim to the line."""
+        waiting = WaitingClaim(claimant, group, resources)
+        self._line[waiting] = None
+        return waiting
+
+    def give_up(self, waiting: WaitingClaim[OwnerT]) -> None:
+        self._line.pop(waiting, None)
+
+    def runnable(self) -> Iterator[tuple[WaitingClaim[OwnerT], Judgement[OwnerT]]]:
+        """Judge the waiting claims in order of arrival, and yield those that leave the line.
+
+        Grant a claim whose resources are all free (or the claimant's own). Deny one whose `after` can no longer match.
+        """
+        for waiting in list(self._line):
+            table = self._group(waiting.group)
+            if any(_is_outdated(table, claimed) for claimed in waiting.resources):
+                del self._line[waiting]
+                yield waiting, Denied([self._current(table, claimed.name) for claimed in waiting.resources])
+            elif all(self._free_for(table, waiting.claimant, claimed.name) for claimed in waiting.resources):
+                del self._line[waiting]
+                # They are free, so the claimed generations do not matter: each becomes 1.
+                yield waiting, self.claim(waiting.claimant, waiting.group, waiting.resources)
+
+    @staticmethod
+    def _free_for(table: _GroupTable[OwnerT], claimant: OwnerT, name: str) -> bool:
+        current = table.owned.get(name)
+        return current is None or current.owner == claimant
+
+
+def _is_outdated(table: _GroupTable[OwnerT], claimed: ClaimedResource) -> bool:
+    """Return whether the resource has a newer token than the claim's `after`."""
+    return claimed.after is not None and claimed.after != table.newest.get(claimed.name, NO_TOKEN)
