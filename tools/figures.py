@@ -1,7 +1,7 @@
-"""A tool that writes the table of figures in README.md from the newest files in bench/results.
+"""A tool that writes the tables of figures in README.md and docs/benchmarks.md from the newest files in bench/results.
 
-    python -m tools.figures            prints it
-    python -m tools.figures --write    puts it into README.md; a test fails when it is out of date
+    python -m tools.figures            prints them
+    python -m tools.figures --write    puts them into the pages; a test fails when one is out of date
 
 Each row comes from the newest full run that has both of its series, or from the newest quick run if there is no full
 one. A row that no run has is left out.
@@ -9,21 +9,22 @@ one. A row that no run has is left out.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import own
 from bench.brokers import KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import footprint, latency
+from bench.server import footprint, latency, restart, throughput
 from bench.side_by_side.plan import CONFLUENT, name
 from bench.side_by_side.throughput import READING, SENDING
 from bench.spark import names as spark
 from tools.section import ROOT, Section
 
-PAGE: Final = ROOT / "README.md"
 RESULTS: Final = ROOT / "bench" / "results"
-_SECTION: Final = Section(PAGE, "<!-- figures: written by tools/figures.py -->", "<!-- end of the figures -->")
+_BEGIN, _END = "<!-- figures: written by tools/figures.py -->", "<!-- end of the figures -->"
 
 
 class Peer(NamedTuple):
@@ -44,11 +45,13 @@ class Row(NamedTuple):
 
 _BROKER: Final = Peer(KAFKA, "Apache Kafka")
 _CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
+_CLIENT_TO_KAFKA: Final = Peer(CONFLUENT, "confluent-kafka to Apache Kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
+_ONE_CLIENT: Final = ("confluent", "100 B", "none")
 _PLAIN: Final = ("none", "no key", "100 B")
 _READ: Final = ("none", "100 B")
 
-ROWS: Final = (
+HEADLINES: Final = (
     Row("`send` to Apache Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
     Row("read as Arrow from Apache Kafka, 100 B", READING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _READ),
     Row("Spark, topic to topic, exactly once", spark.THROUGH, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
@@ -56,6 +59,23 @@ ROWS: Final = (
     Row("server start to the first answer", footprint.START, OS, _BROKER, "server"),
     Row("take-over from a writing owner, p99", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p99")),
 )
+OTHERS: Final = (
+    Row("`send` to fencepost's server, 100 B", SENDING, name("fencepost", OS), _CLIENT_TO_KAFKA, "clients", _PLAIN),
+    Row("`send_arrow` to Apache Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
+    Row("Spark, copy, exactly once", spark.COPY, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
+    Row("Spark, 10 rows, beyond an empty batch", spark.SMALL, spark.OURS_ON_KAFKA, None, "spark"),
+    Row("one acknowledged record, p50", latency.SECTION, OS, _BROKER, "server", ("p50",)),
+    Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
+    Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
+    Row("server memory, idle", footprint.MEMORY, OS, _BROKER, "server"),
+    Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
+    Row("take-over from an idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
+    Row("take-over from a flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
+)
+PAGES: Final = {
+    Section(ROOT / "README.md", _BEGIN, _END): HEADLINES,
+    Section(ROOT / "docs" / "benchmarks.md", _BEGIN, _END): HEADLINES + OTHERS,
+}
 
 
 class Found(NamedTuple):
@@ -65,12 +85,12 @@ class Found(NamedTuple):
     quick: bool
 
 
-def table() -> str:
+def table(rows: Sequence[Row]) -> str:
     runs = sorted(RESULTS.glob("*.json"), key=_worth, reverse=True)
     loaded = [(path.stem, Results.load(path)) for path in runs]
     lines = ["| what | fencepost | compared with | run |", "|---|---|---|---|"]
     quick = False
-    for row in ROWS:
+    for row in rows:
         if (found := _find(row, loaded)) is None:
             continue
         peer = f"{_figure(found.peer)} ({row.peer.shown})" if found.peer is not None and row.peer is not None else "-"
@@ -115,10 +135,9 @@ def _figure(series: Series) -> str:
     return f"{text} {series.unit}"
 
 
-def page(text: str) -> str:
-    """The page with the table as it should be."""
-    return _SECTION.within(text, table())
-
-
 if __name__ == "__main__":
-    _SECTION.main(table)
+    for section, rows in PAGES.items():
+        if sys.argv[1:] == ["--write"]:
+            section.write(table(rows))
+        else:
+            print(table(rows), end="\n\n")

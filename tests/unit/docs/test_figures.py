@@ -1,14 +1,20 @@
-"""The figures in README.md are those of bench/results."""
+"""The figures in README.md and docs/benchmarks.md are those of bench/results."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools.figures import PAGE, page
+from tools.figures import HEADLINES, PAGES, Row, table
+from tools.section import Section
 
 pytestmark = pytest.mark.unit
 
 
-def test_the_figures_are_those_of_the_newest_runs() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == page(text), "run `python -m tools.figures --write`"
+@pytest.mark.parametrize(("section", "rows"), PAGES.items(), ids=lambda value: getattr(value, "page", None))
+def test_the_figures_are_those_of_the_newest_runs(section: Section, rows: tuple[Row, ...]) -> None:
+    text = section.page.read_text(encoding="utf-8")
+    assert text == section.within(text, table(rows)), "run `python -m tools.figures --write`"
+
+
+def test_the_readme_has_six_figures() -> None:
+    assert len(HEADLINES) == 6
