@@ -24,6 +24,9 @@ NO_PID = Pid(-1)
 NO_EPOCH = Epoch(-1)
 NO_SEQUENCE = Sequence(-1)
 NO_TIMESTAMP: Milliseconds = -1
+EARLIEST: Milliseconds = -2
+LATEST: Milliseconds = -1
+"""The two times by which ListOffsets asks for a partition's first offset and for its end."""
 
 
 class TopicPartition(NamedTuple):

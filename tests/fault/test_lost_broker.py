@@ -47,7 +47,7 @@ def min_insync(admin: Admin, topic: str) -> str | None:
 def test_a_sinks_topics_are_on_all_three_brokers(cluster: KafkaCluster) -> None:
     settings = ClientSettings.of(cluster.servers)
     with Admin(settings) as admin, Routes(settings) as routes:
-        ProgressTopic(routes, admin, "enrich").ensure()
+        ProgressTopic(routes, "enrich").ensure()
         describe(admin, "target", create=2)
         for topic in (SINKS + "enrich", "target"):
             for partition in admin.describe_topic(topic).partitions:

@@ -19,8 +19,9 @@ from typing import TypeVar
 import pytest
 
 from fencepost import Admin, Producer, Reader
+from fencepost.client.cluster.addresses import parse_servers
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import ClientSettings, parse_servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
 from tests.conftest import without_kafka

@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from fencepost.client.cluster.addresses import Address, parse_address
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address, ClientSettings, parse_address
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages

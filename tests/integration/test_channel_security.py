@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.security import Sasl, Security, Tls
-from fencepost.client.cluster.settings import Address
 from fencepost.errors import Unreachable
 from fencepost.wire import messages
 from fencepost.wire.apis import Key

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from fencepost import Admin, Producer, Reader
+from fencepost.client.cluster.addresses import parse_address
 from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.security import Sasl, Security, Tls
-from fencepost.client.cluster.settings import ClientSettings, parse_address
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
 from tests.conftest import without_kafka
 from tests.support.certificates import KEY_PASSWORD, Certificates, make

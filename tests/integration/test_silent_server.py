@@ -12,9 +12,10 @@ import pytest
 
 import fencepost
 from fencepost import Admin
+from fencepost.client.cluster.addresses import Address, parse_address
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address, ClientSettings, parse_address
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import TimedOut, Unreachable
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.kernel import encode_batch
 from fencepost.spark.permissions import try_name, try_read, try_write
 from fencepost.types import TopicPartition
@@ -29,7 +29,7 @@ def test_what_a_check_tries_leaves_an_open_transaction_alone(servers: str, name:
         steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + name)
         who = steps.init(60_000)
         steps.add_partitions(who, [TopicPartition(name, 0)])
-        links = Links(routes)
+        links = LeaderChannels(routes)
         writer = PartitionWriter(links, SharedTransaction(steps.name, who), TopicPartition(name, 0))
         writer.write(encode_batch([(None, b"kept", time.time_ns() // 1_000_000, None)]))
         writer.finish()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fencepost.client.admin import Admin
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire import messages
 from fencepost.wire.apis import Key

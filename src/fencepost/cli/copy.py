@@ -98,7 +98,7 @@ def copy(
 
 
 def _place(base: ClientSettings, text: str) -> tuple[ClientSettings, str]:
-    from fencepost.client.cluster.settings import parse_servers
+    from fencepost.client.cluster.addresses import parse_servers
 
     servers, slash, topic = text.rpartition("/")
     if not topic:

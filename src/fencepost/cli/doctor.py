@@ -151,7 +151,7 @@ def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Chec
     from dataclasses import replace
 
     from fencepost.client.admin import Admin
-    from fencepost.client.cluster.settings import Address
+    from fencepost.client.cluster.addresses import Address
 
     address = Address(host, port)
     with Admin(replace(settings, servers=(address,))) as admin:

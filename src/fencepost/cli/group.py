@@ -139,7 +139,7 @@ def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
 
 def parse_where(text: str) -> tuple[int, int | None]:
     """Return the value of `--to` as (time, None) or (0, offset)."""
-    from fencepost.client.admin import EARLIEST, LATEST
+    from fencepost.types import EARLIEST, LATEST
 
     if text in ("earliest", "latest"):
         return (EARLIEST if text == "earliest" else LATEST), None

@@ -44,9 +44,11 @@ class ClusterTarget:
 
     def producer_settings(self) -> tuple[ClientSettings, dict[str, Any]]:
         """Return `settings` and the producer's options as keywords."""
-        from fencepost.client.cluster.config_names import producer_settings
+        from fencepost.client.cluster.config_names import producer_fields
+        from fencepost.client.cluster.settings import ClientSettings
 
-        return producer_settings(self._named(), default_servers=_default_servers())
+        fields, keywords = producer_fields(self._named(), default_servers=_default_servers())
+        return ClientSettings(**fields), keywords
 
     def _named(self) -> dict[str, object]:
         from fencepost.client.cluster.config_names import override
@@ -75,7 +77,7 @@ class ClusterTarget:
 
 
 def _default_servers() -> str:
-    from fencepost.client.cluster.settings import DEFAULT_SERVERS
+    from fencepost.client.cluster.addresses import DEFAULT_SERVERS
 
     return os.environ.get("FENCEPOST_SERVERS") or DEFAULT_SERVERS
 

@@ -98,7 +98,7 @@ def _last(settings: ClientSettings, admin: Admin, name: str) -> Progress | None:
 
     with Routes(settings) as routes:
         try:
-            return ProgressTopic(routes, admin, name).last(settled=False)
+            return ProgressTopic(routes, name).last(settled=False)
         except ServerError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ServerError(error.code, f"there is no sink {name!r} (no topic {TOPIC_PREFIX}{name})") from error

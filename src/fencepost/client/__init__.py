@@ -1,7 +1,7 @@
 """The client side: everything that talks to a fencepost server or an Apache Kafka cluster.
 
-The modules here are what users import; each folder below holds one concern and imports only those to its right:
-own → produce | read → transactions → manage → cluster.
+Users import the modules here. Each folder holds one concern and imports only those to its right:
+own → produce → transactions → read → manage → cluster.
 
 producer.py     `Producer`: choose a partition, enqueue, wait
 reader.py       `Reader`: records of topics or partitions
@@ -11,7 +11,7 @@ standby.py      active and standby in one loop
 own/            claims, on both kinds of server
 produce/        queues and the send thread
 read/           fetching
-transactions/   the coordinator's requests, shared writers, progress topics
+transactions/   the coordinator's requests, shared writers, compacted topics
 manage/         the requests behind `Admin`
 cluster/        settings, security, connections, metadata, routing
 """

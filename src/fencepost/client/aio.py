@@ -14,7 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
-from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim, OnLost, OwnKeywords
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.stats import ProducerStats

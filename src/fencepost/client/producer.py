@@ -8,9 +8,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.forking import tell_after_fork, wait_for_imports
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import ClientSettings, Servers, nearest
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.produce.ids import ProducerIds
@@ -137,10 +139,10 @@ class Producer:
     def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
         """From librdkafka's and Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …); `options` are
         in addition. A name that means nothing here is an error which names the nearest."""
-        from fencepost.client.cluster.config_names import producer_settings
+        from fencepost.client.cluster.config_names import producer_fields  # for weight: most producers never need it
 
-        settings, named = producer_settings(config)
-        return cls(settings, **{**named, **options})
+        settings, named = producer_fields(config)
+        return cls(ClientSettings(**settings), **{**named, **options})
 
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()

@@ -11,13 +11,14 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
-from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.admin import Admin
+from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.checks import check_bytes, check_name, check_seconds
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.own.server import ServerReaderBackend
@@ -26,7 +27,7 @@ from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
-from fencepost.types import Milliseconds, Offset, TopicPartition
+from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset, TopicPartition
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
@@ -164,11 +165,11 @@ class Reader(Closing):
     ) -> Self:
         """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
         starts where the group left off. A name that means nothing here is an error which names the nearest."""
-        from fencepost.client.cluster.config_names import reader_settings
+        from fencepost.client.cluster.config_names import reader_fields  # for weight: most readers never need it
 
-        settings, named = reader_settings(config)
+        settings, named = reader_fields(config)
         places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
-        return cls(settings, topics, **{**named, **places, **options})
+        return cls(ClientSettings(**settings), topics, **{**named, **places, **options})
 
     def __repr__(self) -> str:
         topics = ", ".join(map(str, self._wanted))
@@ -378,7 +379,7 @@ class Reader(Closing):
         return self._owns_by
 
     def _kafka_backend(self) -> KafkaReaderBackend:
-        from fencepost.client.own.kafka import KafkaReaderBackend  # which reads with readers
+        from fencepost.client.own.kafka import KafkaReaderBackend  # for weight: only owners on Apache Kafka need it
 
         self._commits_by = KafkaReaderBackend(self._settings)
         self._commits_by.on_fenced = self._loss.happened

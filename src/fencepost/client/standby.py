@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar, Unpack
 
-from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.core.own.claim_request import check_claim

@@ -11,4 +11,6 @@ topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker is asked what any can answer, and when a second one is
 replication.py       client: how many replicas fencepost's own topics have
 repeats.py           a limit on log lines about things that keep happening
+backoff.py           client: how long to wait before the next attempt
+steps.py             the driver of generator protocols
 """

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.admin import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.read.ranges import DataLost, FetchedBatch, Range, fetch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.client.transactions.targets import describe
 from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
@@ -35,7 +35,7 @@ from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offs
 from fencepost.kernel.header import DELETE_HORIZON
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
-from fencepost.types import TopicPartition
+from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -312,7 +312,7 @@ def _task(
             _refuse_second_attempt(wanted)
         records = size = whole = batches = 0
         with Routes(source) as reading, Routes(target) as writing:
-            links = Links(writing)
+            links = LeaderChannels(writing)
             try:
                 writer = PartitionWriter(links, transaction, TopicPartition(topic, wanted.partition))
                 for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark import tuning
@@ -25,7 +25,7 @@ _COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 
-def by_driver(links: Links, transaction: SharedTransaction, manifest: Manifest) -> None:
+def by_driver(links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest) -> None:
     assert manifest.payloads is not None
     for where, payloads in manifest.payloads.items():
         writer = PartitionWriter(links, transaction, where, fresh=True)
@@ -85,7 +85,7 @@ def publish_rows(
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Routes(settings) as routes:
-            links = Links(routes)
+            links = LeaderChannels(routes)
             try:
                 yield from _publish(links, transaction, expected, _entries(rows))
             finally:
@@ -106,7 +106,7 @@ def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, M
 
 
 def _publish(
-    links: Links,
+    links: LeaderChannels,
     transaction: SharedTransaction,
     expected: Any,
     entries: Iterator[tuple[TopicPartition, ManifestEntry, Any]],

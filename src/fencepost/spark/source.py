@@ -24,7 +24,7 @@ except ImportError as error:
         'keep format("kafka") as the source'
     ) from error
 
-from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.admin import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
@@ -34,6 +34,7 @@ from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets
 from fencepost.spark.source_options import Offsets, SourceOptions, parse
 from fencepost.spark.workers import use_this_python
+from fencepost.types import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.patience import PATIENCE
-from fencepost.client.cluster.settings import ClientSettings, nearest
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
+from fencepost.types import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
-
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""The two ends of a partition in Spark's JSON."""
 
 _NAMES: Final = {
     name.lower(): name

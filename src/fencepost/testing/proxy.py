@@ -21,7 +21,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
-from fencepost.client.cluster.settings import Address, parse_address
+from fencepost.client.cluster.addresses import Address, parse_address
 from fencepost.testing.scripted.fates import Api, DelayedAnswer, Fate, Script
 from fencepost.wire import messages
 from fencepost.wire.frame import read_request_head, read_response_head, response_head

@@ -238,7 +238,7 @@ def test_a_created_topic_has_leaders_when_the_call_returns() -> None:
 def test_a_topic_that_gets_no_leaders_is_reported_as_accepted_but_not_seen() -> None:
     cluster = FakeCluster(topics={"orders": [-1]})
     cluster.on(Key.CREATE_TOPICS, created(0))
-    with pytest.raises(TimedOut, match="leaders of orders: accepted, but not seen"):
+    with pytest.raises(TimedOut, match="leaders of orders: accepted, but not visible"):
         cluster.admin(request_timeout=0.02).create_topic("orders", 1)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fencepost.errors import ConfigError
-from fencepost.spark.source_options import EARLIEST, LATEST, Offsets, parse
+from fencepost.spark.source_options import Offsets, parse
+from fencepost.types import EARLIEST, LATEST
 
 pytestmark = pytest.mark.unit
 

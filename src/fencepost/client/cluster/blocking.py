@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.handshake import (
     INTRODUCTION,
     SOFTWARE_NAME,
@@ -31,7 +32,6 @@ from fencepost.client.cluster.handshake import (
     tls_failed,
 )
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.client.cluster.settings import Address
 from fencepost.core.broker_choice import Load
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.wire import messages

@@ -12,10 +12,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.connection import BrokerConnection, Lost
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import Metadata
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.clock import Clock
 from fencepost.core.broker_choice import Hedge, by_load

@@ -74,3 +74,11 @@ def check_callable(value: Any, name: str) -> None:
 def check_name(value: Any, name: str) -> None:
     if value is not None and not (isinstance(value, str) and value):
         raise ConfigError(f"{name}={value!r}: a text that is not empty is needed")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean …?` if a known name is close, and otherwise an empty string."""
+    import difflib  # loaded only for the hint of an error
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from fencepost.client.cluster.addresses import DEFAULT_SERVERS, parse_servers
+from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.security import Sasl, Security, Tls, Token
-from fencepost.client.cluster.settings import DEFAULT_SERVERS, ClientSettings, nearest, parse_servers
 from fencepost.errors import ConfigError
 
 Config: TypeAlias = Mapping[str, object]
@@ -167,14 +168,14 @@ CLIENT_NAMES: Final = frozenset((*_CLIENT, *_SECURITY))
 """What every client may be told."""
 
 
-def client_settings(config: Config, *, default_servers: str) -> ClientSettings:
-    """What `ClientSettings.from_config` does."""
-    return _client_settings(config, _take(config, {**_CLIENT, **_SECURITY}), default_servers)
+def client_fields(config: Config, *, default_servers: str) -> dict[str, Any]:
+    """Return the fields of `ClientSettings` that `config` sets."""
+    return _client_fields(config, _take(config, {**_CLIENT, **_SECURITY}), default_servers)
 
 
-def _client_settings(config: Config, given: Mapping[str, Any], default_servers: str) -> ClientSettings:
-    fields = {"servers": given.get("servers") or parse_servers(default_servers), **_fields_of(_CLIENT, given)}
-    return ClientSettings(**fields, security=_security(config, given))
+def _client_fields(config: Config, given: Mapping[str, Any], default_servers: str) -> dict[str, Any]:
+    servers = given.get("servers") or parse_servers(default_servers)
+    return {"servers": servers, **_fields_of(_CLIENT, given), "security": _security(config, given)}
 
 
 def _security(config: Config, given: Mapping[str, Any]) -> Security:
@@ -306,13 +307,11 @@ PRODUCER_NAMES: Final = frozenset((*_PRODUCER, *_PRODUCER_HAS_NONE))
 """What a producer may be told, and has no meaning for other clients unless it is among CLIENT_NAMES, too."""
 
 
-def producer_settings(
-    config: Config, *, default_servers: str = DEFAULT_SERVERS
-) -> tuple[ClientSettings, dict[str, Any]]:
-    """Settings of the client, and the keywords for `Producer`."""
+def producer_fields(config: Config, *, default_servers: str = DEFAULT_SERVERS) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of `ClientSettings`, and the keywords for `Producer`."""
     readers = dict.fromkeys((*_READER, *_READER_HAS_NONE), "it is for consumers")
     given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, {**readers, **_PRODUCER_HAS_NONE})
-    return _client_settings(config, given, default_servers), _fields_of(_PRODUCER, given)
+    return _client_fields(config, given, default_servers), _fields_of(_PRODUCER, given)
 
 
 # --- readers ---
@@ -355,9 +354,11 @@ _READER_HAS_NONE: Final = {
 }
 
 
-def reader_settings(config: Config) -> tuple[ClientSettings, dict[str, Any]]:
-    """Settings of the client, and the keywords for `Reader`. With a group it starts where the group left off, as
-    consumers do, and without one where `auto.offset.reset` says."""
+def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of `ClientSettings`, and the keywords for `Reader`.
+
+    With a group the reader starts where the group left off, as consumers do; without one, where `auto.offset.reset`
+    says."""
     producers = dict.fromkeys((*_PRODUCER, *_PRODUCER_HAS_NONE), "it is for producers")
     given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**producers, **_READER_HAS_NONE})
     keywords = _fields_of(_READER, given)
@@ -368,7 +369,7 @@ def reader_settings(config: Config) -> tuple[ClientSettings, dict[str, Any]]:
                 "a reader starts at the earliest offset; give it start='latest' to ignore the group's offsets"
             )
         keywords["start"] = "committed"
-    return _client_settings(config, given, DEFAULT_SERVERS), keywords
+    return _client_fields(config, given, DEFAULT_SERVERS), keywords
 
 
 # --- tables ---

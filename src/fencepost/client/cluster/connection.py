@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.handshake import SOFTWARE_NAME, Steps, Welcome, introduce, renew
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.client.cluster.settings import Address
 from fencepost.client.cluster.sockets import Link, Network
 from fencepost.core.broker_choice import Load
 from fencepost.core.producers.window import LITTLE, Window

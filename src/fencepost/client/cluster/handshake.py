@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost._version import __version__
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.security import Security
-from fencepost.client.cluster.settings import Address
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
 from fencepost.wire.apis import Key
 from fencepost.wire.messages import ms

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Any, Final
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import (
@@ -27,7 +28,6 @@ from fencepost.client.cluster.handshake import (
     tls_failed,
 )
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.client.cluster.settings import Address
 from fencepost.errors import Unreachable
 from fencepost.kernel import room
 from fencepost.wire import hot, messages

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.addresses import Address
 from fencepost.errors import ErrorCode
 
 NO_LEADER: Final = -1

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply, raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode, question
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Hedge
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.wire.apis import Key

@@ -1,74 +1,18 @@
 """How to reach a cluster: addresses, timeouts, security.
 
-`ClientSettings` is what the client's code reads. `from_config` builds one from a mapping with the familiar dotted
-names; a name that means nothing here is an error that names the nearest one, never silently ignored.
+`ClientSettings.from_config` takes a mapping with the dotted names of Kafka's clients. It rejects an unknown name and
+suggests the nearest known one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
 
+from fencepost.client.cluster.addresses import DEFAULT_SERVERS, Address, Servers, parse_servers
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.errors import ConfigError
-
-DEFAULT_PORT: Final = 9092
-DEFAULT_SERVERS: Final = f"127.0.0.1:{DEFAULT_PORT}"
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`host:port`, `host` (Kafka's port 9092) or `[v6]:port`."""
-    text = text.strip()
-    scheme, is_url, rest = text.partition("://")
-    if is_url:
-        address = rest.partition("/")[0] or DEFAULT_SERVERS
-        raise ConfigError(f"{text!r} is a URL: expected host:port without {scheme}://, for example {address}")
-    if text.startswith("["):
-        host, closed, rest = text[1:].partition("]")
-        port = rest[1:] if rest.startswith(":") else ("" if closed and not rest else "?")
-    elif text.count(":") > 1:  # a bare IPv6 address
-        host, port = text, ""
-    else:
-        host, _, port = text.partition(":")
-    if not port and not text.endswith(":"):
-        port = str(DEFAULT_PORT)
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is not an address: expected host:port, for example {DEFAULT_SERVERS}")
-    return Address(host, int(port))
-
-
-Servers: TypeAlias = str | Address | Sequence[str | Address]
-
-
-def parse_servers(servers: Servers) -> tuple[Address, ...]:
-    """One or more addresses, separated by commas or as a list; what Kafka's clients call bootstrap servers."""
-    if isinstance(servers, Address):
-        return (servers,)
-    if isinstance(servers, list | tuple):
-        found = tuple(address for each in servers for address in parse_servers(each))
-    elif isinstance(servers, str):
-        found = tuple(parse_address(part) for part in servers.split(",") if part.strip())
-    elif isinstance(servers, Mapping):
-        raise ConfigError(
-            "servers is a dict: expected host:port[,host:port…]; from_config(…) takes a dict with Kafka's names, "
-            "for example Producer.from_config({'bootstrap.servers': '127.0.0.1:9092'})"
-        )
-    else:
-        raise ConfigError(f"servers={servers!r}: expected host:port[,host:port…], for example {DEFAULT_SERVERS}")
-    if not found:
-        raise ConfigError(f"no server given: expected host:port[,host:port…], for example {DEFAULT_SERVERS}")
-    return found
 
 
 def default_client_id() -> str:
@@ -106,15 +50,7 @@ class ClientSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, default_servers: str = DEFAULT_SERVERS) -> ClientSettings:
-        """From librdkafka's and Java's names; `config_names.py` has them all."""
-        from fencepost.client.cluster.config_names import client_settings  # which knows these classes
+        """Build settings from librdkafka's and Java's names; `config_names.py` has them all."""
+        from fencepost.client.cluster.config_names import client_fields  # for weight: most clients never need it
 
-        return client_settings(config, default_servers=default_servers)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, if there is one that is close."""
-    import difflib  # loaded only for the hint of an error
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+        return cls(**client_fields(config, default_servers=default_servers))

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, Protocol
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.handshake import tls_failed
 from fencepost.client.cluster.security import OPEN, Security, Tls
-from fencepost.client.cluster.settings import Address
 from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer, room
 

@@ -1,7 +1,9 @@
-"""Administration behind `Admin`: groups, transactions, durable topics, and the values that it returns.
+"""The requests behind `Admin`, and the values that it returns.
 
-groups.py         consumer groups: members, lag, moving their offsets
-transactions.py   open transactions, and ending one that holds up readers
-lasting.py        topics of fencepost's own, with enough replicas to survive a broker
+offsets.py        partitions: offsets, producers, deletion of records
+topics.py         topics and configs
+groups.py         consumer groups: members, lag, resetting offsets
+transactions.py   transactions, and aborting one that holds up readers
+lasting.py        topics that fencepost creates, with enough replicas to survive a broker
 results.py        plain immutable values
 """

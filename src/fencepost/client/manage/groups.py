@@ -22,11 +22,8 @@ from fencepost.client.manage.results import (
     OffsetChange,
 )
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.types import Offset, TopicPartition
+from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import Key
-
-_EARLIEST: Final = -2
-_LATEST: Final = -1
 
 # Newer versions name topics by id, which a group of deleted topics cannot be asked with.
 _OFFSET_FETCH_BY_NAME: Final = 9
@@ -133,7 +130,7 @@ class GroupAdmin:
         ends = {}
         for topic in topics:
             try:
-                found = self._find_offsets(topic, _LATEST)
+                found = self._find_offsets(topic, LATEST)
             except ServerError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
@@ -147,7 +144,7 @@ class GroupAdmin:
         wanted = None if partitions is None else list(partitions)
         found = self._find_offsets(topic, to, partitions=wanted)
         if any(at.offset < 0 for at in found.values()):  # newer than the partition's newest record: its end
-            ends = self._find_offsets(topic, _LATEST, partitions=wanted)
+            ends = self._find_offsets(topic, LATEST, partitions=wanted)
             found = {index: at if at.offset >= 0 else ends[index] for index, at in found.items()}
         targets = {index: int(at.offset) for index, at in found.items()}
         return self.set_offsets(group, topic, targets, dry_run=dry_run)
@@ -185,8 +182,8 @@ class GroupAdmin:
 
     def _demand_within(self, topic: str, offsets: Mapping[int, int]) -> None:
         """An offset outside the log would make the consumers start wherever their reset policy says."""
-        first = self._find_offsets(topic, _EARLIEST, partitions=offsets)
-        end = self._find_offsets(topic, _LATEST, partitions=offsets)
+        first = self._find_offsets(topic, EARLIEST, partitions=offsets)
+        end = self._find_offsets(topic, LATEST, partitions=offsets)
         for index, offset in offsets.items():
             if not first[index].offset <= offset <= end[index].offset:
                 raise ServerError(

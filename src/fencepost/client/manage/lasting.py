@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from fencepost.client.admin import Admin
+from fencepost.client.manage.topics import TopicAdmin
 from fencepost.core.replication import Replication, fitting, weakness
 from fencepost.errors import ErrorCode, ServerError
 
@@ -28,7 +28,9 @@ class Weak(NamedTuple):
     """What a broker's failure would do, and what to change."""
 
 
-def create_lasting_topic(admin: Admin, name: str, partitions: int, *, configs: Mapping[str, str] | None = None) -> bool:
+def create_lasting_topic(
+    admin: TopicAdmin, name: str, partitions: int, *, configs: Mapping[str, str] | None = None
+) -> bool:
     """Create a topic with enough replicas to survive a broker. Return False if it is there already."""
     given = dict(configs or {})
     for left in reversed(range(_TRIES)):
@@ -49,7 +51,7 @@ def create_lasting_topic(admin: Admin, name: str, partitions: int, *, configs: M
     raise AssertionError("the last try returns or raises")
 
 
-def _chosen(admin: Admin, given: Mapping[str, str]) -> tuple[dict[str, str], int]:
+def _chosen(admin: TopicAdmin, given: Mapping[str, str]) -> tuple[dict[str, str], int]:
     """Configs and replication factor of a new topic."""
     brokers, wanted = len(admin.cluster().brokers), admin.settings.replication
     best = fitting(brokers, wanted)
@@ -63,7 +65,7 @@ def _chosen(admin: Admin, given: Mapping[str, str]) -> tuple[dict[str, str], int
     return configs, best.factor
 
 
-def weak_topics(admin: Admin, names: Iterable[str]) -> Iterator[Weak]:
+def weak_topics(admin: TopicAdmin, names: Iterable[str]) -> Iterator[Weak]:
     """Those of the named topics that would not survive a broker; none in a cluster of one broker."""
     brokers = len(admin.cluster().brokers)
     if brokers == 1:
@@ -75,7 +77,7 @@ def weak_topics(admin: Admin, names: Iterable[str]) -> Iterator[Weak]:
             yield Weak(name, why)
 
 
-def _replication(admin: Admin, topic: str) -> Replication | None:
+def _replication(admin: TopicAdmin, topic: str) -> Replication | None:
     """As it is; None: the topic is not there, or may not be looked at."""
     try:
         factor = min((len(each.replicas) for each in admin.describe_topic(topic).partitions), default=0)

@@ -15,7 +15,6 @@ from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.results import ProducerState, TransactionDescription, TransactionSummary
-from fencepost.client.transactions.coordinator import Transactional
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
@@ -92,14 +91,13 @@ class TransactionAdmin:
             tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions)),
         )
 
-    def abort(self, name: str) -> TransactionDescription:
-        """Aborts what is open under the name, and fences who has it open; says what that was."""
+    def describe_open(self, name: str) -> TransactionDescription:
+        """Describe a transaction that must be open."""
         described = self.describe(name)
         if described.state not in OPEN:
             raise ServerError(
                 ErrorCode.INVALID_TXN_STATE, f"{name!r} has no open transaction: its state is {described.state}"
             )
-        Transactional(self._routes, name, patience=self._routes.settings.request_timeout).init(described.timeout_ms)
         return described
 
     def abort_hanging(self, topic: str, producer: ProducerState, *, coordinator_epoch: int = _ANY_COORDINATOR) -> None:

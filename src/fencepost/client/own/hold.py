@@ -19,11 +19,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import ClientSettings, Servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.own.claim_request import Resources, check_claim, granted_by, own_fields
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced, FencepostError

@@ -33,7 +33,7 @@ from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.transaction import wait_for_identity
-from fencepost.client.reader import Reader
+from fencepost.client.read.ranges import Range, fetch_records
 from fencepost.client.transactions.coordinator import Transactional, abort_open
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.kafka_records import Claimant, write_ids
@@ -238,12 +238,8 @@ class KafkaOwner:
 
     def is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
         """Whether a record that was acknowledged there counts; waits until it is decided."""
-        stop = {partition: offset + 1}
-        with Reader(self._settings, partition, start={partition: offset}, stop=stop, patience=self._patience) as reader:
-            while (records := reader.poll(self._patience)) is not None:
-                if records:
-                    return True
-        return False
+        wanted = Range(*partition, offset, offset + 1)
+        return any(True for _ in fetch_records(self._routes, wanted, patience=self._patience))
 
     def _claimant(self, group: str) -> Claimant:
         session_ms = 0 if self._session is None else self._session.milliseconds

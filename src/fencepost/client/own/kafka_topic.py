@@ -12,18 +12,21 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
-from fencepost.client.admin import Admin
 from fencepost.client.cluster.closing import Closing
-from fencepost.client.cluster.link import Link
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address, ClientSettings
-from fencepost.client.manage.lasting import create_lasting_topic
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.cluster.sockets import SocketNetwork
 from fencepost.client.manage.results import LastOwner, OwnerDescription, OwnersDescription, WaitingDescription
-from fencepost.client.reader import Reader, ReadRecord
+from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.read.fetcher import Fetcher, FetchOptions
+from fencepost.client.transactions.compacted_topic import CompactedTopic
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.shared_writer import SharedTransaction
+from fencepost.clock import SystemClock
 from fencepost.core.own.kafka_line import Records
 from fencepost.core.own.kafka_records import OwnerRecord, WaitingRecord
 from fencepost.core.own.kafka_steps import (
@@ -41,16 +44,16 @@ from fencepost.core.own.kafka_steps import (
     WriteRecords,
 )
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
-from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.kernel import Row, encode_batch
-from fencepost.types import Milliseconds, Offset, TopicPartition
+from fencepost.core.steps import carry_out
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, TimedOut, Unreachable
+from fencepost.kernel import Record, Row, decode_batch, encode_batch
+from fencepost.types import Milliseconds, Offset
 
 TOPIC_PREFIX: Final = "__fencepost_own."
 CLAIM_ID_PREFIX: Final = "fencepost.own.claims."
 WRITE_ID_PREFIX: Final = "fencepost.own.writer."
 _LONGEST_GROUP: Final = 200
 _CONFIGS: Final = {
-    "cleanup.policy": "compact",
     # Only closed segments are compacted, and every claim reads the topic from its beginning: small ones, then.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
@@ -75,7 +78,7 @@ class GroupOwners:
     ) -> None:
         self._settings = settings
         self._routes = routes
-        self._where = TopicPartition(TOPIC_PREFIX + check_group(group), 0)
+        self._topic = CompactedTopic(routes, TOPIC_PREFIX + check_group(group), configs=_CONFIGS, patience=patience)
         self._claims = Transactional(routes, CLAIM_ID_PREFIX + group, patience)
         self._write_timeout_ms = write_timeout_ms
         self._patience = patience
@@ -84,42 +87,34 @@ class GroupOwners:
 
     def carry_out(self, steps: ClaimSteps[OutcomeT]) -> OutcomeT:
         """TimedOut if others were faster for all of `patience`."""
-        deadline = time.monotonic() + self._patience
-        pause = _FIRST_PAUSE
-        self._ensure()
-        try:
-            step = next(steps)
-            while True:
-                self.before(step)
-                try:
-                    answer = self._do(step)
-                except (Overtaken, InDoubt) as failure:
-                    if time.monotonic() + pause > deadline:
-                        raise TimedOut(
-                            f"{self._where.topic}: others claimed all the time for {self._patience:g} s"
-                        ) from failure
-                    # Each claimant undoes what the others have begun, so they make room for each other.
-                    time.sleep(random.uniform(0, pause))
-                    pause = min(pause * 2, _LONGEST_PAUSE)
-                    step = steps.throw(failure)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as end:
-            owned: OutcomeT = end.value
-            return owned
+        # Each claimant undoes what the others have begun: pauses of random length let one of them through.
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience, sleep=_sleep_up_to)
+
+        def perform(step: ClaimStep) -> Any:
+            self.before(step)
+            try:
+                return self._do(step)
+            except (Overtaken, InDoubt) as failure:
+                if not pauses.wait():
+                    topic = self._topic.where.topic
+                    raise TimedOut(f"{topic}: others claimed all the time for {self._patience:g} s") from failure
+                raise
+
+        self._topic.ensure()
+        return carry_out(steps, perform, (Overtaken, InDoubt))
 
     def records(self) -> Records:
         """The records as they can be read now; nobody is disturbed."""
-        return self._read(settled=False) if self._exists() else Records({}, {})
+        return self._read(settled=False) if self._topic.exists() else Records({}, {})
 
     def follow(self) -> Following:
         """The records, and what becomes of them."""
-        self._ensure()
-        end = self._end(settled=False)
-        records = self._read_to(end)
-        return Following(
-            records, Reader(self._settings, self._where, start={self._where: end}, patience=self._patience)
-        )
+        self._topic.ensure()
+        end = self._topic.end(committed=True)
+        options = FetchOptions(patience=self._patience)
+        network, clock = SocketNetwork(self._settings.security), SystemClock()
+        fetcher = Fetcher(self._settings, options, network, clock, {self._topic.where: (end, None)})
+        return Following(self._read_to(end), fetcher)
 
     # --- the steps ---
 
@@ -136,10 +131,11 @@ class GroupOwners:
                 return None if known is None else known.identity
             case Enlist(claims):
                 with _told_when_overtaken():
-                    self._claims.add_partitions(claims, [self._where])
+                    self._claims.add_partitions(claims, [self._topic.where])
             case WriteRecords(claims, records, line):
                 with _told_when_overtaken():
-                    self._write(claims, _rows(records, line))
+                    transaction = SharedTransaction(self._claims.name, claims)
+                    self._topic.write(transaction, map(encode_batch, _batches(_rows(records, line))))
             case CommitRecords(claims):
                 self._commit(claims)
         return None
@@ -160,89 +156,38 @@ class GroupOwners:
         except (Unreachable, TimedOut) as error:
             raise InDoubt from error
 
-    def _write(self, claims: Identity, records: Iterable[Row]) -> None:
-        """One batch after the other, each until it is answered: a repeated one is known by its sequence."""
-        sequence = 0
-        for rows in _batches(records):
-            batch = encode_batch(rows, pid=claims.pid, epoch=claims.epoch, base_sequence=sequence, transactional=True)
-            self._write_batch(batch)
-            sequence += len(rows)
-
-    def _write_batch(self, batch: bytearray) -> None:
-        topic, partition = self._where
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                (leader,) = self._routes.retried(lambda: self._routes.leaders(topic, [partition]))
-                with self._link(Address(leader.host, leader.port)) as link:
-                    link.send_batch(topic, partition, batch, self._claims.name)
-                    produced = link.receive_produced()
-                code = ErrorCode.of(produced.error_code)
-                if code is ErrorCode.NONE:
-                    return
-                error: FencepostError = ServerError(code, f"writing to {topic}")
-            except Unreachable as unreachable:
-                error = unreachable
-            if not error.retriable or time.monotonic() > deadline:
-                raise error
-            time.sleep(_FIRST_PAUSE)
-
-    def _link(self, address: Address) -> Link:
-        settings = self._settings
-        return Link(address, timeout=settings.request_timeout, client_id=settings.client_id, security=settings.security)
-
-    # --- the topic ---
-
-    def _ensure(self) -> None:
-        if self._exists():
-            return
-        with Admin(self._settings) as admin:
-            create_lasting_topic(admin, self._where.topic, 1, configs=_CONFIGS)
-
-    def _exists(self) -> bool:
-        try:
-            self._routes.retried(lambda: self._routes.topic(self._where.topic))
-        except ServerError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            return False
-        return True
-
     def _read(self, *, settled: bool = True) -> Records:
-        """All that is committed. `settled`: after a fence nothing is open any more, so the very end is waited for."""
-        return self._read_to(self._end(settled=settled))
-
-    def _end(self, *, settled: bool) -> Offset:
-        with Admin(self._settings) as admin:
-            return admin.latest(self._where.topic, read_committed=not settled)[self._where.partition]
+        """Return all committed records. `settled`: after a fence no transaction can stay open, so wait for the end."""
+        return self._read_to(self._topic.end(committed=not settled))
 
     def _read_to(self, end: Offset) -> Records:
-        found = Records({}, {})
-        stop = {self._where.partition: end}
-        with Reader(self._settings, self._where, stop=stop, patience=self._patience) as reader:
-            while (records := reader.poll(self._patience)) is not None:
-                found = _with(found, records)
-        return found
+        return _with(Records({}, {}), self._topic.records(self._topic.first(), end))
 
 
 class Following(Closing):
     """A group's records as they change, for a claim that waits."""
 
-    def __init__(self, records: Records, reader: Reader) -> None:
+    def __init__(self, records: Records, fetcher: Fetcher) -> None:
         self.records = records
-        self._reader = reader
+        self._fetcher = fetcher
 
     def wait(self, seconds: float) -> None:
         """Returns when something has changed, or when the time is over."""
-        with suppress(TimedOut):
-            self.records = _with(self.records, self._reader.poll(seconds) or [])
+        deadline = time.monotonic() + seconds
+        while (chunk := self._fetcher.take()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._fetcher.run_once(left)
+        decoded = (record for batch in chunk.batches for record in decode_batch(batch))
+        self.records = _with(self.records, (record for record in decoded if record.offset >= chunk.start))
 
     def close(self) -> None:
-        self._reader.close()
+        self._fetcher.close()
 
 
-def _with(before: Records, records: list[ReadRecord]) -> Records:
-    """The records after these."""
+def _with(before: Records, records: Iterable[Record]) -> Records:
+    """Return the state after these records."""
     owners, line = dict(before.owners), dict(before.line)
     for record in records:
         key, value = record.key, record.value
@@ -260,8 +205,8 @@ def _with(before: Records, records: list[ReadRecord]) -> Records:
 
 def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> OwnersDescription:
     """Who owns what, in one group or in all. Whether they are alive nobody knows."""
-    with Admin(settings) as admin:
-        topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
+    admin = TopicAdmin(routes)
+    topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
     found: list[OwnerDescription] = []
     waiting: list[WaitingDescription] = []
     for name in [name.removeprefix(TOPIC_PREFIX) for name in topics]:
@@ -334,6 +279,10 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         size += length
     if batch:
         yield batch
+
+
+def _sleep_up_to(seconds: float) -> None:
+    time.sleep(random.uniform(0, seconds))
 
 
 def _nothing(step: ClaimStep) -> None:

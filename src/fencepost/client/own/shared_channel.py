@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.tenure import Tenure
 from fencepost.errors import FencepostError, Unreachable
 

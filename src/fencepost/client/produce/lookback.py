@@ -15,12 +15,9 @@ from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.core.producers.inflight import Stamp
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
-from fencepost.types import Offset, Pid
+from fencepost.types import EARLIEST, LATEST, Offset, Pid
 from fencepost.wire import hot
 from fencepost.wire.apis import Key
-
-EARLIEST: Final = -2
-LATEST: Final = -1
 
 _CONSUMER: Final = -1
 _DEBUGGER: Final = -2

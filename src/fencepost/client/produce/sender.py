@@ -23,10 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.metadata import Metadata
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import Tenure
 from fencepost.client.produce.aftermath import Aftermath

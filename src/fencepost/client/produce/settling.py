@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.produce.common import Common
 from fencepost.client.produce.failures import Failures, said_of, where
 from fencepost.client.produce.lanes import Acknowledged

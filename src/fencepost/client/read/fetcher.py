@@ -17,10 +17,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import Tenure
 from fencepost.clock import Clock

@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fencepost.client.admin import EARLIEST, LATEST, Admin
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.kernel import BatchHeader, check_batch, read_header, split_batches
+from fencepost.kernel import BatchHeader, Record, check_batch, decode_batch, read_header, split_batches
 from fencepost.kernel.control import is_abort
+from fencepost.types import EARLIEST, LATEST
 from fencepost.wire.hot import FetchedPartition
 
 MAX_BYTES: Final = 4 << 20
@@ -108,11 +109,11 @@ def fetch(
                     if position < wanted.stop:
                         ask()
                 elif time.monotonic() > deadline:
-                    raise _nothing_came(routes.settings, wanted, position, patience)
+                    raise _nothing_came(routes, wanted, position, patience)
             except DataLost as lost:
                 if fail_on_data_loss:
                     raise
-                left = wanted.stop if lost.is_behind else _first_left(routes.settings, wanted, position)
+                left = wanted.stop if lost.is_behind else _first_left(routes, wanted, position)
                 if left > position:
                     position, deadline = left, time.monotonic() + patience
                 elif time.monotonic() > deadline:
@@ -136,21 +137,28 @@ def fetch(
             link.close()
 
 
-def _first_left(settings: ClientSettings, wanted: Range, position: int) -> int:
+def fetch_records(routes: Routes, wanted: Range, *, patience: float = 60.0) -> Iterator[Record]:
+    """Yield the committed records of the range, decoded."""
+    for batches in fetch(routes, wanted, patience=patience):
+        for batch in batches:
+            yield from (record for record in decode_batch(batch.data) if wanted.start <= record.offset < wanted.stop)
+
+
+def _first_left(routes: Routes, wanted: Range, position: int) -> int:
     """Where to go on when `position` is out of the log's range; the answer that said so does not say where, on Apache
     Kafka. Behind the log's end nothing of the range is left: the topic is another one."""
-    with Admin(settings) as admin:
-        first, end = (
-            admin.offsets(wanted.topic, which, partitions=[wanted.partition])[wanted.partition].offset
-            for which in (EARLIEST, LATEST)
-        )
+    admin = PartitionAdmin(routes)
+    first, end = (
+        admin.offsets(wanted.topic, which, partitions=[wanted.partition])[wanted.partition].offset
+        for which in (EARLIEST, LATEST)
+    )
     return wanted.stop if position > end else min(wanted.stop, max(position, first))
 
 
-def _nothing_came(settings: ClientSettings, wanted: Range, position: int, patience: float) -> FencepostError:
+def _nothing_came(routes: Routes, wanted: Range, position: int, patience: float) -> FencepostError:
     """Why a range that was there when it was planned is not read to its end."""
-    with Admin(settings) as admin:
-        end = admin.offsets(wanted.topic, LATEST, partitions=[wanted.partition])[wanted.partition].offset
+    found = PartitionAdmin(routes).offsets(wanted.topic, LATEST, partitions=[wanted.partition])
+    end = found[wanted.partition].offset
     if end >= wanted.stop:
         return TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
     lost = DataLost(

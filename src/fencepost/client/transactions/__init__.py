@@ -1,8 +1,9 @@
-"""Transactions: the coordinator's requests, writers that share one transaction, progress topics.
+"""Transactions: the coordinator's requests, writers that share a transaction, and topics that hold its progress.
 
-coordinator.py      init, add partitions, add offsets, end, describe
-shared_writer.py    record batches into one partition of a transaction, each exactly once
-micro_batch.py      carries out the steps that `core/micro_batch.py` decides
-progress_topic.py   a sink's progress: one compacted partition that the sink alone writes
-targets.py          what the target topics of a micro-batch allow
+coordinator.py       init, add partitions, add offsets, end, describe
+shared_writer.py     record batches into one partition of a transaction, each exactly once
+compacted_topic.py   a topic that only transactions of one transactional id write
+progress_topic.py    a sink's progress in such a topic
+targets.py           settings and limits of a micro-batch's target topics
+micro_batch.py       carries out the steps that `core/micro_batch.py` decides
 """

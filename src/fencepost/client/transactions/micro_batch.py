@@ -13,14 +13,14 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from fencepost.client.admin import Admin
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.progress_topic import (
     TRANSACTIONAL_ID_PREFIX,
@@ -30,7 +30,7 @@ from fencepost.client.transactions.progress_topic import (
 )
 from fencepost.client.transactions.shared_writer import (
     ABSENT_PATIENCE,
-    Links,
+    LeaderChannels,
     PartitionWriter,
     SharedTransaction,
     replicated_sequences,
@@ -55,18 +55,17 @@ from fencepost.core.micro_batch import (
     StepFailed,
 )
 from fencepost.core.producers.pid import Identity
+from fencepost.core.steps import carry_out
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.types import TopicPartition
+from fencepost.wire.apis import Key
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_ADD_PARTITIONS_TO_TXN: Final = 24
 _VERIFIES_FROM: Final = 4
-"""The version of it that came with Kafka 3.6, whose brokers verify that a partition belongs to the transaction."""
-_OWN: Final = 10_000
-"""Offered by fencepost's server alone."""
+"""The version of AddPartitionsToTxn of Kafka 3.6, whose brokers verify that a partition belongs to the transaction."""
 
 _FINAL: Final = frozenset(
     {
@@ -86,7 +85,7 @@ _FINAL: Final = frozenset(
 
 def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
     """`offered`: API key → versions, as the server says."""
-    if _OWN not in offered and offered.get(_ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
+    if Key.OWN not in offered and offered.get(Key.ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
         raise ServerError(
             ErrorCode.UNSUPPORTED_VERSION,
             "this Apache Kafka is older than 3.6: it does not verify that a write belongs to its transaction, so "
@@ -116,9 +115,9 @@ class Runner:
         self.on_step = on_step or (lambda _step: None)
         """Told every step before it is taken, by its name."""
         self.routes = Routes(settings)
-        self.admin = Admin(settings)
+        self.admin = TopicAdmin(settings)
         self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
-        self.progress = ProgressTopic(self.routes, self.admin, name)
+        self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts)
         self._ready = False
@@ -138,7 +137,8 @@ class Runner:
         self._prepare()
         now_ms = time.time_ns() // 1_000_000
         try:
-            outcome = _drive(self._protocol.micro_batch(query, batch, now_ms, origin=origin), work)
+            steps = self._protocol.micro_batch(query, batch, now_ms, origin=origin)
+            outcome = carry_out(steps, work.perform, (StepFailed,))
         except BaseException:
             work.abort()
             raise
@@ -162,24 +162,9 @@ class Runner:
         return patiently(ask, f"sink {self.name}: {what}", patience=self.patience)
 
 
-def _close(routes: Routes, admin: Admin) -> None:
+def _close(routes: Routes, admin: TopicAdmin) -> None:
     routes.close()
     admin.close()
-
-
-def _drive(steps: Generator[SinkStep, Any, Outcome], work: MicroBatch) -> Outcome:
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = work.perform(step)
-            except StepFailed as failure:
-                step = steps.throw(failure)
-            else:
-                step = steps.send(answer)
-    except StopIteration as finished:
-        outcome: Outcome = finished.value
-        return outcome
 
 
 class MicroBatch:
@@ -187,7 +172,7 @@ class MicroBatch:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self._links: Links | None = None
+        self._links: LeaderChannels | None = None
         self._open: Identity | None = None
         """Whose transaction may be open."""
         self._fenced = False
@@ -354,7 +339,7 @@ class MicroBatch:
     def _transaction(self, identity: Identity) -> SharedTransaction:
         return SharedTransaction(self.runner.transactional.name, identity)
 
-    def links(self) -> Links:
+    def links(self) -> LeaderChannels:
         if self._links is None:
-            self._links = Links(self.runner.routes)
+            self._links = LeaderChannels(self.runner.routes)
         return self._links

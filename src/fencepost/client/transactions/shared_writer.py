@@ -16,15 +16,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fencepost.client.admin import LATEST, Admin
+from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import Address
+from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer
-from fencepost.types import TopicPartition
+from fencepost.types import LATEST, TopicPartition
 
 IN_FLIGHT: Final = 5
 ABSENT_PATIENCE: Final = 5.0
@@ -64,12 +65,12 @@ class SentBatch(NamedTuple):
     batch: bytearray | memoryview
 
 
-class Links:
+class LeaderChannels(Closing):
     """The connections of one task, one per broker."""
 
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
-        self.admin = Admin(routes.settings)
+        self.admin = PartitionAdmin(routes)
         self._open: dict[Address, Link] = {}
 
     def to_leader(self, where: TopicPartition) -> Link:
@@ -90,10 +91,11 @@ class Links:
         for link in self._open.values():
             link.close()
         self._open.clear()
-        self.admin.close()
 
 
-def last_sequences(admin: Admin, topic: str, partitions: Iterable[int] | None, identity: Identity) -> dict[int, int]:
+def last_sequences(
+    admin: PartitionAdmin, topic: str, partitions: Iterable[int] | None, identity: Identity
+) -> dict[int, int]:
     """Partition → the last sequence that it has of this identity; those that have none are left out."""
     try:
         states = admin.producers(topic, partitions=partitions)
@@ -112,7 +114,7 @@ def last_sequences(admin: Admin, topic: str, partitions: Iterable[int] | None, i
 
 
 def replicated_sequences(
-    admin: Admin, topic: str, partitions: Iterable[int], identity: Identity, *, patience: float = 60.0
+    admin: PartitionAdmin, topic: str, partitions: Iterable[int], identity: Identity, *, patience: float = 60.0
 ) -> dict[int, int]:
     """As `last_sequences`, and a leader that dies takes nothing of it along: waits until what the leaders have lies
     before the high watermark."""
@@ -141,7 +143,7 @@ def replicated_sequences(
         ends = {index: min(end, now.get(index, end)) for index, end in ends.items()}
 
 
-def _ends(admin: Admin, topic: str, partitions: list[int], *, unreplicated: bool = False) -> dict[int, int]:
+def _ends(admin: PartitionAdmin, topic: str, partitions: list[int], *, unreplicated: bool = False) -> dict[int, int]:
     found = admin.offsets(topic, LATEST, partitions=partitions, unreplicated=unreplicated)
     return {index: at.offset for index, at in found.items()}
 
@@ -151,7 +153,7 @@ class PartitionWriter:
 
     def __init__(
         self,
-        links: Links,
+        links: LeaderChannels,
         transaction: SharedTransaction,
         where: TopicPartition,
         *,

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fencepost.client.admin import Admin
 from fencepost.client.cluster.config_names import CLIENT_NAMES, PRODUCER_NAMES
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
+from fencepost.client.manage.topics import TopicAdmin
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.types import TopicPartition
 
@@ -80,7 +80,7 @@ class Target:
     """None: the server writes its own time into records (LogAppendTime)."""
 
 
-def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
+def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Target:
     """The topic as it is; with `create`, made with so many partitions if it is not there."""
     try:
         partitions = len(admin.describe_topic(topic).partitions)
@@ -108,11 +108,11 @@ def describe(admin: Admin, topic: str, *, create: int | None = None) -> Target:
     return Target(topic, partitions, max_bytes, compacted, TimeLimits.of(configs))
 
 
-def describe_all(admin: Admin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:
+def describe_all(admin: TopicAdmin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:
     return {topic: describe(admin, topic, create=create) for topic in topics}
 
 
-def refuse_absent(admin: Admin, targets: Iterable[TopicPartition]) -> None:
+def refuse_absent(admin: TopicAdmin, targets: Iterable[TopicPartition]) -> None:
     """Raises if one of these partitions is not there any more: the topic was deleted, or recreated with fewer."""
     highest: dict[str, int] = {}
     for topic, partition in targets:
@@ -134,7 +134,7 @@ def refuse_absent(admin: Admin, targets: Iterable[TopicPartition]) -> None:
             )
 
 
-def _configs(admin: Admin, topic: str) -> dict[str, str | None]:
+def _configs(admin: TopicAdmin, topic: str) -> dict[str, str | None]:
     try:
         return {entry.name: entry.value for entry in admin.topic_configs(topic)}
     except ServerError as error:

@@ -18,10 +18,8 @@ from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.fetching import LEADER_EPOCH
-from fencepost.types import Milliseconds, Offset
+from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5

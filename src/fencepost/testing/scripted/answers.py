@@ -12,10 +12,9 @@ from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import Api, ErrorAnswer, Script, ScriptedRequest
 from fencepost.testing.scripted.log import MemoryLog
 from fencepost.testing.scripted.state import Connected, ScriptedState
-from fencepost.types import Generation
+from fencepost.types import EARLIEST, Generation
 from fencepost.wire import hot, messages
 
-EARLIEST: Final = -2
 DEBUGGER: Final = -2
 """Who asks for offsets under this replica id is told the end of the log, not the high watermark."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer

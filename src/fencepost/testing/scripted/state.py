@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.addresses import Address
 from fencepost.core.own.ownership import OwnershipTable
 from fencepost.errors import FencepostError
 from fencepost.testing.clock import HandWoundClock

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fencepost.client.admin import Admin
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import ConfigError

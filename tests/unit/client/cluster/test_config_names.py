@@ -14,13 +14,12 @@ from fencepost.client.cluster.config_names import (
     _READER,
     _SASL,
     _TLS,
-    client_settings,
     parse_jaas,
-    producer_settings,
-    reader_settings,
+    producer_fields,
+    reader_fields,
 )
 from fencepost.client.cluster.security import OPEN, Sasl, Security, Tls
-from fencepost.client.cluster.settings import DEFAULT_SERVERS, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.unit
 
 def security(**config: object) -> Security:
     named = {name.replace("_", "."): value for name, value in config.items()}
-    return client_settings(named, default_servers=DEFAULT_SERVERS).security
+    return ClientSettings.from_config(named).security
 
 
 def token(_config: str) -> tuple[str, float]:
@@ -154,7 +153,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 def test_a_producer_by_javas_names() -> None:
-    settings, options = producer_settings(
+    settings, options = producer_fields(
         {
             "bootstrap.servers": "a:1",
             "acks": "-1",
@@ -171,7 +170,7 @@ def test_a_producer_by_javas_names() -> None:
             "request.timeout.ms": "2500",
         }
     )
-    assert (str(settings.servers[0]), settings.request_timeout) == ("a:1", 2.5)
+    assert (str(settings["servers"][0]), settings["request_timeout"]) == ("a:1", 2.5)
     assert ProducerOptions(**options) == ProducerOptions(
         acks="all",
         linger=0.005,
@@ -189,7 +188,7 @@ def test_a_producer_by_javas_names() -> None:
 
 
 def test_a_producer_by_librdkafkas_names() -> None:
-    _, options = producer_settings(
+    _, options = producer_fields(
         {
             "metadata.broker.list": "a:1",
             "request.required.acks": 1,
@@ -247,7 +246,7 @@ def test_arguments_go_before_the_configuration() -> None:
 
 
 def test_a_reader_with_a_group_goes_on_where_the_group_left_off() -> None:
-    settings, options = reader_settings(
+    settings, options = reader_fields(
         {
             "bootstrap.servers": "a:1",
             "group.id": "g",
@@ -260,7 +259,7 @@ def test_a_reader_with_a_group_goes_on_where_the_group_left_off() -> None:
             "check.crcs": "true",
         }
     )
-    assert str(settings.servers[0]) == "a:1"
+    assert str(settings["servers"][0]) == "a:1"
     assert options == {
         "group": "g",
         "start": "committed",
@@ -272,7 +271,7 @@ def test_a_reader_with_a_group_goes_on_where_the_group_left_off() -> None:
 
 
 def test_a_reader_without_a_group_starts_where_it_is_told() -> None:
-    assert reader_settings({"auto.offset.reset": "latest"})[1] == {"start": "latest"}
+    assert reader_fields({"auto.offset.reset": "latest"})[1] == {"start": "latest"}
 
 
 @pytest.mark.parametrize(

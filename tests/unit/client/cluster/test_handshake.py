@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.connection import BrokerConnection, ConnectionState
 from fencepost.client.cluster.handshake import INTRODUCTION, Question, Welcome, follow, introduce, renew
 from fencepost.client.cluster.sasl import Plain
 from fencepost.client.cluster.security import Sasl, Security, Tls
-from fencepost.client.cluster.settings import Address
 from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.cluster.settings import Address, ClientSettings, parse_address, parse_servers
+from fencepost.client.cluster.addresses import Address, parse_address, parse_servers
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
 
 pytestmark = pytest.mark.unit

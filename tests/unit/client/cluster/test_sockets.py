@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.cluster.settings import Address
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.sockets import SocketNetwork
 from fencepost.errors import FencepostError
 

@@ -6,8 +6,9 @@ import ssl
 
 import pytest
 
+from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.handshake import keeps_us_out, tls_failed
-from fencepost.client.cluster.settings import Address, ClientSettings
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, TlsRefused, Unreachable
 from fencepost.testing.clock import HandWoundClock

@@ -12,7 +12,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import Links, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import StepFailed
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable
@@ -71,7 +71,7 @@ def test_a_reader_that_reaches_nobody_asks_again(refusing: Make) -> None:
 def write(routes: Routes) -> None:
     builder = BatchBuilder()
     builder.append(None, b"value", 0, ())
-    links = Links(routes)
+    links = LeaderChannels(routes)
     transaction = SharedTransaction("name", Identity(Pid(7), Epoch(0)))
     writer = PartitionWriter(links, transaction, TopicPartition("t", 0), fresh=True, patience=PATIENCE)
     try:
