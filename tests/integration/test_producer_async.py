@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost.client.produce.transaction import Transaction
+from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, DelayedAnswer
@@ -169,9 +169,9 @@ def test_a_task_that_is_cancelled_while_it_opens_something_leaves_nothing_open(
             await task
 
     go_on, entered = threading.Event(), threading.Event()
-    enter = Transaction.__enter__
+    enter = ProducerTransaction.__enter__
 
-    def slowly(transaction: Transaction) -> Transaction:
+    def slowly(transaction: ProducerTransaction) -> ProducerTransaction:
         entered.set()
         assert go_on.wait(30)
         return enter(transaction)
@@ -179,7 +179,7 @@ def test_a_task_that_is_cancelled_while_it_opens_something_leaves_nothing_open(
     async def main() -> None:
         async with fencepost.AsyncProducer(server.address, name=topic) as producer:
             with monkeypatch.context() as patch:
-                patch.setattr(Transaction, "__enter__", slowly)
+                patch.setattr(ProducerTransaction, "__enter__", slowly)
                 await cancelled(producer.transaction(), entered)
             async with producer.transaction():
                 producer.send(topic, b"in one that is committed")

@@ -273,15 +273,15 @@ def test_what_a_garbage_producer_loses_is_said_also_if_nobody_waits_for_it_any_m
     """Ctrl-C while the program ends."""
     script = f"""
 import fencepost, gc, os, signal, threading
-from fencepost.client.produce.unclosed import Remains
+from fencepost.client.produce.send_thread import SendThread
 producer = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=60.0)
 producer.send("orders", b"value")
 del producer
 gc.collect()
-at_exit = Remains.at_exit
+at_exit = SendThread.at_exit
 def interrupted(remains, begun):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     at_exit(remains, begun)
-Remains.at_exit = interrupted
+SendThread.at_exit = interrupted
 """
     assert run(script).stderr.count("1 record not delivered") == 1

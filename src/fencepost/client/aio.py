@@ -20,7 +20,7 @@ from fencepost.client.own.claim import Claim, OnLost, OwnKeywords
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.produce.ticket import Ticket
-from fencepost.client.produce.transaction import Transaction
+from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
 from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
@@ -202,7 +202,7 @@ class AsyncProducer:
         await asyncio.to_thread(self._its.init_transactions)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(self) -> AsyncIterator[ProducerTransaction]:
         """As `Producer.transaction`: `async with producer.transaction(): …`."""
         transaction = self._its.transaction()
         await _or_undo(asyncio.to_thread(transaction.__enter__), lambda _: transaction.abort())

@@ -26,11 +26,11 @@ from fencepost.client.produce.options import (
     Serializer,
     WhenFull,
 )
+from fencepost.client.produce.send_thread import SendThread
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.produce.ticket import Ticket
-from fencepost.client.produce.transaction import Transaction, wait_for_identity
-from fencepost.client.produce.unclosed import Remains
+from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Transactional
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.claim_request import Resources, check_claim
@@ -121,15 +121,14 @@ class Producer:
         self._steps: Transactional | None = None
         if self._options.name is not None:
             self._steps = Transactional(self._routes, self._options.name)
-        self._transaction: Transaction | None = None
+        self._transaction: ProducerTransaction | None = None
         self._owns_by: OwnBackend | None = None
         self._kafka_owner: KafkaOwner | None = None
         self._loss = Loss()
         self._held: dict[tuple[str, str], None] = {}
         """Group and name of what is owned."""
         self._cluster_id: str | None = None
-        self._thread: threading.Thread | None = None
-        self._remains: Remains | None = None
+        self._thread: SendThread | None = None
         self._sender = self._new_sender()
         tell_after_fork(self)
         if ids is not None:
@@ -149,7 +148,8 @@ class Producer:
         self._clock = clock
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
         # An intake of its own: the send thread must not hold the producer, which could then never become garbage.
-        intake = self._intake = sender.queues.new_intake(self._send_slowly)
+        self._queues = sender.queues
+        intake = self._intake = self._queues.new_intake(self._send_slowly)
         if type(self).send is Producer.send:
             self.send = intake.send  # type: ignore[method-assign]  # the native call itself, without a frame around it
         return sender
@@ -194,8 +194,7 @@ class Producer:
             self._begin()
         from fencepost.client.produce.table import send_table
 
-        queues, options = self._sender.queues, self._options
-        return send_table(queues, options, topic, table, self._clock.now_ms())
+        return send_table(self._queues, self._options, topic, table, self._clock.now_ms())
 
     def _send_slowly(
         self,
@@ -209,7 +208,7 @@ class Producer:
         """What the native call leaves to Python: a batch to open or close, an unknown topic, full memory, headers."""
         if self._thread is None:
             self._begin()
-        return self._sender.queues.send(topic, value, key, headers, partition, timestamp)
+        return self._queues.send(topic, value, key, headers, partition, timestamp)
 
     # --- saved ids ---
 
@@ -220,10 +219,10 @@ class Producer:
             raise ConfigError("ids need a name, since a bare pid cannot be fenced: Producer(…, name='…')")
         if self._thread is None:
             self._begin()
-        wait_for_identity(self._sender, self._options.delivery_timeout)
+        self._sender.wait_for_identity(self._options.delivery_timeout)
         if self._cluster_id is None:
             self._cluster_id = self._routes.view().cluster_id
-        return self._sender.errands.call(lambda: self._sender.ids(self._cluster_id))
+        return self._sender.call(lambda: self._sender.ids(self._cluster_id))
 
     def _go_on_from(self, ids: ProducerIds) -> None:
         try:
@@ -231,7 +230,7 @@ class Producer:
             if self._cluster_id != ids.cluster_id:
                 raise ConfigError(f"the saved ids are of cluster {ids.cluster_id}, and this is {self._cluster_id}")
             self._begin()
-            wait_for_identity(self._sender, self._options.delivery_timeout)
+            self._sender.wait_for_identity(self._options.delivery_timeout)
         except BaseException:
             self.close(0)
             raise
@@ -248,9 +247,9 @@ class Producer:
             raise ConfigError("init_transactions needs a name: Producer(…, name='…')")
         if self._thread is None:
             self._begin()
-        wait_for_identity(self._sender, self._options.delivery_timeout)
+        self._sender.wait_for_identity(self._options.delivery_timeout)
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> ProducerTransaction:
         """What is sent in its block appears whole when the block ends, or not at all if it ends with an exception.
 
         The first one fences whoever had the producer's name before.
@@ -265,7 +264,7 @@ class Producer:
             raise FencepostError("there is an open transaction already: they do not nest")
         if self._thread is None:
             self._begin()
-        self._transaction = Transaction(self._sender, self._steps, self._options.delivery_timeout)
+        self._transaction = ProducerTransaction(self._sender, self._steps, self._options.delivery_timeout)
         return self._transaction
 
     def send_offsets(
@@ -310,18 +309,16 @@ class Producer:
         from fencepost.client.own.owned_partitions import PlacingBackend  # nobody else needs it
 
         backend = self._backend()
-        self._sender.queues.on_fenced = self._loss.happened
-        claim = claim_by(PlacingBackend(backend, self._sender.queues, self._held), request, self._loss, on_lost)
+        self._queues.on_fenced = self._loss.happened
+        claim = claim_by(PlacingBackend(backend, self._queues, self._held), request, self._loss, on_lost)
         if self._kafka_owner is not None:
             self._steps = self._kafka_owner.writing  # transactions are those of the write id
         return claim
 
     def check_owned(self) -> None:
         """Raises Fenced if what this producer owned is lost, also when nothing is sent."""
-        if (fenced := self._sender.tenure.fenced) is not None:
+        if (fenced := self._sender.fenced) is not None:
             raise fenced
-        if isinstance(broken := self._sender.queues.broken, Fenced):
-            raise broken
 
     def interrupt(self) -> None:
         """From another thread: an `own` that waits is given up, and raises Closed there."""
@@ -354,10 +351,10 @@ class Producer:
     def stats(self) -> ProducerStats:
         """Return what the queues hold, since when, and how the brokers answer. Cheap: only what holds something is
         listed. The send thread looks, between two turns."""
-        if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
+        if self._thread is None or not self._thread.takes_calls:
             return self._sender.stats()
         try:
-            return self._sender.errands.call(self._sender.stats)
+            return self._sender.call(self._sender.stats)
         except Closed:  # it has just ended
             return self._sender.stats()
 
@@ -369,7 +366,7 @@ class Producer:
         Raises Undelivered if records failed since the last flush and nobody looked at their tickets, and Fenced if that
         is why.
         """
-        if not self._sender.queues.wait_until_settled(timeout):
+        if not self._queues.wait_until_settled(timeout):
             why = self._sender.trouble()
             raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be{why}")
         self._raise_undelivered()
@@ -381,11 +378,11 @@ class Producer:
         if self._transaction is not None and self._transaction.is_open:
             self._transaction.abort()
         self._closed = True
-        if self._remains is not None:
-            self._remains.close()
-        self._sender.queues.refuse_from_now(Closed("the producer is closed"))
+        if self._thread is not None:
+            self._thread.close()
+        self._queues.refuse_from_now(Closed("the producer is closed"))
         try:
-            if self._sender.queues.wait_until_settled(timeout) and self._owns_by is not None:
+            if self._queues.wait_until_settled(timeout) and self._owns_by is not None:
                 self._owns_by.close()
         finally:
             self._end()
@@ -396,21 +393,21 @@ class Producer:
         try:
             if self._thread is not None:
                 self._sender.stop()
-                self._thread.join()  # which fails what is left
+                self._thread.join()  # it fails what is left
             else:
                 self._sender.close()
                 self._sender.abandon()
         finally:
             if self._owns_by is not None:
                 self._owns_by.forget()
-            _let_go(self._steps, self._routes)()
+            _closing(self._steps, self._routes)()
 
     def _raise_undelivered(self) -> None:
-        count, causes = self._sender.settling.failures.take()
+        count, causes = self._sender.take_failures()
         if not count:
             return
         undelivered = Undelivered(count, causes)
-        fenced = self._sender.queues.broken
+        fenced = self._queues.broken
         if isinstance(fenced, Fenced):  # one word for it, wherever the caller hears of it: sending, flushing, closing
             persisted: Persisted = (
                 "no" if {getattr(cause, "persisted", "") for cause in causes} == {"no"} else "unknown"
@@ -439,34 +436,33 @@ class Producer:
         with self._start:
             if self._thread is None:
                 if self._closed:
-                    raise self._sender.queues.broken or Closed("the producer is closed")
+                    raise self._queues.broken or Closed("the producer is closed")
                 patience = min(self._options.exit_timeout, self._options.delivery_timeout)
-                remains = Remains(self._sender, self._settings.addresses, patience, _let_go(self._steps, self._routes))
-                remains.begin(self)
-                self._remains, self._thread = remains, remains.thread
+                close = _closing(self._steps, self._routes)
+                thread = SendThread(self._sender, self._settings.addresses, patience, close)
+                thread.begin(self)
+                self._thread = thread
 
     def after_fork(self) -> None:
         """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
         self._start = threading.Lock()
         if self._closed:
             return
-        before, self._thread, self._remains = self._sender, None, None
+        before, self._thread = self._sender, None
         self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
         before.forget_sockets()
-        owner, named = bool(before.tenure.held) or before.standing.lanes is not None, self._options.name is not None
+        owner, named = before.is_owner, self._options.name is not None
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True
-            self._sender.queues.refuse_from_now(
-                Closed(f"a producer {what} belongs to its process, and this one was forked")
-            )
+            self._queues.refuse_from_now(Closed(f"a producer {what} belongs to its process, and this one was forked"))
 
 
 wait_for_imports()
 
 
-def _let_go(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
+def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
     """Return what gives back a producer's own connections to the coordinators. It does not hold the producer."""
 
     def let_go() -> None:

@@ -32,7 +32,6 @@ from fencepost.client.own.kafka_topic import WRITE_ID_PREFIX, GroupOwners
 from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
-from fencepost.client.produce.transaction import wait_for_identity
 from fencepost.client.read.ranges import Range, fetch_records
 from fencepost.client.transactions.coordinator import Transactional, abort_open
 from fencepost.core.own.claim_request import ClaimRequest
@@ -267,10 +266,10 @@ class KafkaProducerBackend:
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         sender, owner = self._sender, self.owner
-        self._settle()
+        sender.flush()
         self._catch_up()
         rows = owner.claim(request)
-        if sender.standing.lanes is None:
+        if not sender.writes_in_lanes:
             try:
                 self._write_under()
             except BaseException:
@@ -280,35 +279,33 @@ class KafkaProducerBackend:
         return rows
 
     def _current(self) -> Identity | None:
-        standing = self._sender.standing
-        return self._sender.errands.call(lambda: None if standing.lanes is None else standing.who)
+        sender = self._sender
+        return sender.call(lambda: sender.identity if sender.writes_in_lanes else None)
 
     def _lost(self) -> None:
-        self._sender.errands.call(lambda: self._sender.settling.fence(ErrorCode.PRODUCER_FENCED))
+        self._sender.call(lambda: self._sender.fence(ErrorCode.PRODUCER_FENCED))
 
     def _write_under(self) -> None:
         sender, owner = self._sender, self.owner
         identity = owner.identity
         assert identity is not None
         deadline = time.monotonic() + self._patience
-        while not sender.errands.call(
-            lambda: sender.write_under(owner.writing, identity, owner.lanes, owner.is_committed)
-        ):
+        while not sender.call(lambda: sender.write_under(owner.writing, identity, owner.lanes, owner.is_committed)):
             if time.monotonic() > deadline:
                 raise TimedOut("other threads send all the time: own first, then send")
-            self._settle()
+            sender.flush()
 
     def _catch_up(self, *, while_closing: bool = False) -> None:
         """Once it writes under the write id, the send thread knows its epoch; the next one may be on its way."""
-        if self._sender.standing.lanes is not None:
-            self.owner.identity = wait_for_identity(self._sender, self._patience, while_closing=while_closing)
+        if self._sender.writes_in_lanes:
+            self.owner.identity = self._sender.wait_for_identity(self._patience, while_closing=while_closing)
 
     def release(self, group: str, names: Sequence[str]) -> None:
-        standing = self._sender.standing
-        if self._sender.errands.call(lambda: standing.transaction is not None):
+        sender = self._sender
+        if sender.call(lambda: sender.open_transaction is not None):
             # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
             raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
-        self._settle()
+        sender.flush()
         self._catch_up()
         self._leave_nothing_in_doubt(self._patience)
         self.owner.release(group, names)
@@ -316,11 +313,10 @@ class KafkaProducerBackend:
     def _leave_nothing_in_doubt(self, patience: float) -> None:
         """A record that has expired is settled, but its commit may still be on its way. Whoever claims what nobody owns
         has no write id to fence: the record would begin to count under the next owner."""
-        lanes = self._sender.standing.lanes
-        if lanes is None:
+        if not self._sender.writes_in_lanes:
             return
         deadline = time.monotonic() + patience
-        while self._sender.errands.call(lambda: lanes.are_in_doubt):
+        while self._sender.call(lambda: self._sender.has_commit_in_doubt):
             if time.monotonic() > deadline:
                 raise TimedOut(
                     f"no answer to a commit within {patience:g} s, so what is owned is not given back: its next "
@@ -340,12 +336,6 @@ class KafkaProducerBackend:
 
     def forget(self) -> None:
         self.owner.close()
-
-    def _settle(self) -> None:
-        queues = self._sender.queues
-        queues.wait_until_settled(None)
-        if queues.broken is not None:
-            raise queues.broken
 
 
 class KafkaReaderBackend:

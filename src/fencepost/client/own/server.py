@@ -12,7 +12,6 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.tenure import PendingClaim
 from fencepost.client.own.shared_channel import SharedRoutes
 from fencepost.client.produce.sender import Sender
-from fencepost.client.produce.transaction import wait_for_identity
 from fencepost.client.read.fetcher import Fetcher
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.own.claim_request import ClaimRequest
@@ -30,30 +29,30 @@ class ServerProducerBackend:
         self._patience = patience
         self._steps = steps
         self._routes = routes
-        self._shared = SharedRoutes(settings, sender.errands, sender.tenure)
+        self._shared = SharedRoutes(settings, sender)
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         sender = self._sender
-        self._settle()
+        sender.flush()  # order between records and claims is simple: everything before is answered before
         if self._steps is not None:
-            wait_for_identity(sender, self._patience)
-        rows = self._outcome(sender.errands.call(lambda: sender.tenure.claim(request)))
+            sender.wait_for_identity(self._patience)
+        rows = self._outcome(sender.call(lambda: sender.claim(request)))
         if self._steps is not None and self._steps.routes is not self._shared:
             # The name goes over to the owner's connection: what is begun there ends when that does.
             self._steps.go_by(self._shared)
-            sender.errands.call(sender.standing.renew)
-            wait_for_identity(sender, self._patience)
+            sender.call(sender.renew_identity)
+            sender.wait_for_identity(self._patience)
         return rows
 
     def release(self, group: str, names: Sequence[str]) -> None:
         sender = self._sender
-        self._settle()
-        self._outcome(sender.errands.call(lambda: sender.tenure.release(group, names)))
-        if self._steps is not None and not sender.tenure.held:
+        sender.flush()
+        self._outcome(sender.call(lambda: sender.release(group, names)))
+        if self._steps is not None and not sender.is_owner:
             self._steps.go_by(self._routes)
 
     def interrupt(self) -> None:
-        self._sender.errands.call(self._sender.tenure.give_up_waiting)
+        self._sender.call(self._sender.give_up_waiting_claims)
 
     def close(self) -> None:
         """What is owned ends with the connection."""
@@ -61,26 +60,17 @@ class ServerProducerBackend:
     def forget(self) -> None:
         """Nothing is left but the connection."""
 
-    def _settle(self) -> None:
-        """Order between records and claims is simple: everything before is answered before."""
-        queues = self._sender.queues
-        queues.wait_until_settled(None)
-        if queues.broken is not None:
-            raise queues.broken
-
     def _outcome(self, pending: PendingClaim) -> list[OwnedResource]:
         sender = self._sender
         try:
             return pending.outcome.result(self._patience + pending.wait)
         except TimeoutError:
-            sender.errands.call(lambda: sender.tenure.give_up(pending))
-            last = sender.brokers.last_error
-            because = f": {last}" if last is not None else ""
-            raise TimedOut(f"no answer to the claim within {self._patience:g} s{because}") from None
+            sender.call(lambda: sender.give_up_claim(pending))
+            raise TimedOut(f"no answer to the claim within {self._patience:g} s{sender.trouble()}") from None
         except FencepostError:
             raise
         except BaseException:  # Ctrl-C, while it waits
-            sender.errands.call(lambda: sender.tenure.give_up(pending))
+            sender.call(lambda: sender.give_up_claim(pending))
             raise
 
 

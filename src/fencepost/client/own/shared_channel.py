@@ -13,20 +13,18 @@ from typing import Any, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
-from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.cluster.tenure import Tenure
+from fencepost.client.produce.sender import Sender
 from fencepost.errors import FencepostError, Unreachable
 
 T = TypeVar("T")
 
 
 class SharedChannel(Channel):
-    def __init__(self, address: Address, errands: Errands, tenure: Tenure) -> None:
+    def __init__(self, address: Address, sender: Sender) -> None:
         super().__init__(address)
-        self._errands = errands
-        self._tenure = tenure
+        self._sender = sender
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
@@ -34,7 +32,7 @@ class SharedChannel(Channel):
         outcome: Future[Reply] = Future()
 
         def ask() -> None:
-            connection = self._tenure.ready()
+            connection = self._sender.owner_connection()
             version = connection.version(key, at_most)
 
             def answered(answer: Any) -> None:
@@ -45,11 +43,11 @@ class SharedChannel(Channel):
 
             connection.ask(key, fields, answered, lost, at_most=at_most)
 
-        self._errands.call(ask)
+        self._sender.call(ask)
         return outcome.result()
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        return self._errands.call(lambda: dict(self._tenure.ready().versions))
+        return self._sender.call(lambda: dict(self._sender.owner_connection().versions))
 
     def close(self) -> None:
         """The connection is the owner's."""
@@ -58,9 +56,9 @@ class SharedChannel(Channel):
 class SharedRoutes(Routes):
     """Whoever is asked for, it is the one server at the other end of the owner's connection."""
 
-    def __init__(self, settings: ClientSettings, errands: Errands, tenure: Tenure) -> None:
+    def __init__(self, settings: ClientSettings, sender: Sender) -> None:
         super().__init__(settings)
-        self._shared = SharedChannel(settings.servers[0], errands, tenure)
+        self._shared = SharedChannel(settings.servers[0], sender)
 
     def channel(self, address: Address) -> Channel:
         return self._shared

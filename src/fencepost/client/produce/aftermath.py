@@ -1,10 +1,10 @@
-"""What became of the batches that were under way when an owner lost its connection: the log is asked (OWN-9).
+"""The outcome of the batches that were in flight when an owner lost its connection, read from the log (OWN-9).
 
-A batch whose answer was lost is perhaps in the log. It is known to be there as soon as it is seen there; that it is
-*not* there is known only when nothing of the lost connection can be appended any more. So the server is first asked who
-owns what: once it does not name the lost tokens, it has let go of the connection, and its answer says too that all that
-was accepted before is readable. Then the log is read back, by pid and sequence, over a connection that carries nothing
-else. What cannot be found out in time stays unknown.
+A batch whose answer was lost may be in the log. A scan that finds it proves that it is. A scan that does not find it
+proves nothing while the server can still append from the lost connection. So the producer first asks who owns what.
+Once the server no longer names the lost tokens, it has dropped the connection, and everything it accepted before is
+readable. Then the log is scanned by pid and sequence, over a separate connection. What is not found out in time stays
+unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.lookback import LookBack
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.inflight import Sent, Stamp
 from fencepost.errors import FencepostError, Persisted
@@ -25,18 +25,18 @@ from fencepost.wire.apis import Key
 
 log = logging.getLogger("fencepost.producer")
 
-Found = Callable[[Sent[Batch], Offset], None]
-Missing = Callable[[Sent[Batch], Persisted], None]
+Found = Callable[[Sent[ProducerBatch], Offset], None]
+Missing = Callable[[Sent[ProducerBatch], Persisted], None]
 
 
 class Aftermath:
-    """Driven by the send thread, turn by turn, until everything is settled or the time is over."""
+    """Runs on the send thread, turn by turn, until everything is settled or the time is over."""
 
     def __init__(
         self,
         brokers: Brokers,
         lost: Mapping[tuple[str, str], OwnedResource],
-        doubtful: Mapping[PartitionQueue, Sequence[Sent[Batch]]],
+        doubtful: Mapping[PartitionQueue, Sequence[Sent[ProducerBatch]]],
         now: float,
         *,
         patience: float,
@@ -44,7 +44,7 @@ class Aftermath:
         found: Found,
         missing: Missing,
     ) -> None:
-        self._brokers = brokers  # of its own: those of the owner dial nobody any more
+        self._brokers = brokers  # separate ones: the owner's connections are not dialled again
         groups = {group for group, _ in lost}
         self._group = groups.pop() if len(groups) == 1 else None
         self._tokens = {held.token for held in lost.values()}
@@ -53,7 +53,7 @@ class Aftermath:
         self._backoff = backoff
         self._found = found
         self._missing = missing
-        self._let_go = False
+        self._is_released = False
         self._asking = False
         self._not_before = now
         self._looking: set[PartitionQueue] = set()
@@ -63,7 +63,7 @@ class Aftermath:
         return not self._doubtful
 
     def turn(self, now: float) -> float:
-        """The next steps; says when to look again."""
+        """Take the next steps, and return when to look again."""
         if now >= self._deadline:
             self.give_up()
         self._expire(now)
@@ -73,7 +73,7 @@ class Aftermath:
         self._brokers.check_deadlines(now)
         connection = self._brokers.any() if now >= self._not_before else None
         if connection is not None and not self._asking:
-            if not self._let_go:
+            if not self._is_released:
                 self._ask_who_owns(connection, now)
             else:
                 for queue in [queue for queue in self._doubtful if queue not in self._looking]:
@@ -83,7 +83,7 @@ class Aftermath:
         return min(self._deadline, deadline, waiting, self._brokers.next_moment(now))
 
     def _expire(self, now: float) -> None:
-        """`delivery_timeout` counts here, too: what it ends stays unknown."""
+        """Fail batches whose `delivery_timeout` is over as unknown."""
         for queue, batches in list(self._doubtful.items()):
             for sent in [sent for sent in batches if sent.batch.deadline <= now]:
                 batches.remove(sent)
@@ -92,9 +92,9 @@ class Aftermath:
                 del self._doubtful[queue]
 
     def give_up(self) -> None:
-        """What is not known by now stays unknown."""
+        """Fail the remaining batches as unknown."""
         for queue in list(self._doubtful):
-            log.warning("%s: whether the last batches are in the log could not be found out in time", queue.name)
+            log.warning("%s: could not find out in time whether the last batches are in the log", queue.name)
             for sent in self._doubtful.pop(queue):
                 self._missing(sent, "unknown")
 
@@ -102,7 +102,7 @@ class Aftermath:
         def answered(answer: Any) -> None:
             self._asking = False
             if self._tokens.isdisjoint(row.token for row in answer.owners):
-                self._let_go = True
+                self._is_released = True
             else:
                 self._not_before = now + self._backoff
 
@@ -121,7 +121,7 @@ class Aftermath:
 
         def finished(there: dict[Stamp, Offset]) -> None:
             self._looking.discard(queue)
-            for sent in self._doubtful.pop(queue, ()):  # nothing is left where it came too late
+            for sent in self._doubtful.pop(queue, ()):  # empty if the scan ended too late
                 offset = there.get(sent.stamp)
                 if offset is not None:
                     self._found(sent, offset)
@@ -129,7 +129,7 @@ class Aftermath:
                     self._missing(sent, "no")
 
         def failed(error: FencepostError) -> None:
-            log.info("%s could not be read back: %s", queue.name, error)
+            log.info("%s: could not read the log: %s", queue.name, error)
             self._looking.discard(queue)
             self._not_before = now + self._backoff
 

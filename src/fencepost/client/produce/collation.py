@@ -1,8 +1,8 @@
-"""What is sent next: one batch of each partition into one request per leader (PROD-9), round after round while there is
-room in flight.
+"""Collation: one batch of each partition into one request per leader (PROD-9), round after round while there is room in
+flight.
 
-`core/producers/inflight.py` decides which batch of a partition is sent next, for the first time or again. This module
-asks it for every queue that holds something, and lets the topics take turns (PROD-6).
+`core/producers/inflight.py` decides which batch of a partition is sent next, new or again. This module asks it for
+every active queue, and lets the topics take turns (PROD-6).
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from itertools import chain, zip_longest
 from typing import Final, TypeAlias
 
 from fencepost.client.cluster.connection import BrokerConnection
-from fencepost.client.produce.common import Common
 from fencepost.client.produce.enlisting import Enlisting
-from fencepost.client.produce.expiry import Expiry
-from fencepost.client.produce.failures import where
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
-from fencepost.client.produce.partition_queue import UNDESIGNATED, Batch, PartitionQueue, TopicQueues
-from fencepost.client.produce.request import Aboard, Produce
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
+from fencepost.client.produce.request import Aboard, ProduceRequests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
 from fencepost.core.producers.inflight import Flight, Sent, Step
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.window import LITTLE
@@ -30,12 +28,12 @@ from fencepost.kernel import read_header, stamp_producer
 log = logging.getLogger("fencepost.producer")
 
 GATHER: Final = 0.005
-"""Seconds that records are gathered, at most, while an earlier batch of their partition is under way."""
+"""Seconds that a batch waits for more records, at most, while an earlier one of its partition is in flight."""
 
-_LATE: Final = "no answer came, and the server may still get to it: sent again, it might be there twice"
+_LATE: Final = "no answer came, and the server may still append it: a retry could duplicate it"
 
 REQUESTS_IN_FLIGHT: Final = 16
-"""Per broker. What a broker has not read yet lies in its socket, in front of every other topic's next request."""
+"""Per broker. Requests that a broker has not read yet delay the next request of every other topic."""
 
 
 class Collated:
@@ -49,30 +47,25 @@ class Collated:
 
 
 Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], Collated]
-"""By leader and transactional id: a request has one."""
+"""By leader and transactional id: a request has one of each."""
 
 
 class Collation:
     def __init__(
         self,
-        common: Common,
+        state: SendState,
         settling: Settling,
-        expiry: Expiry,
         enlisting: Enlisting,
-        produce: Produce,
+        requests: ProduceRequests,
         resumption: Resumption | None,
     ) -> None:
-        self._leader_of = common.leader_of
-        self._options = common.options
-        self._queues = common.queues
-        self._metadata = common.metadata
-        self._brokers = common.brokers
-        self._agenda = common.agenda
-        self._standing = common.standing
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._metadata = state.metadata
         self._settling = settling
-        self._expiry = expiry
         self._enlisting = enlisting
-        self._produce = produce
+        self._requests = requests
         self._resumption = resumption
         self._turn = 0
 
@@ -87,24 +80,24 @@ class Collation:
         candidates = self._in_turn(self._queues.active())
         little = [queue for queue in candidates if _has_little(queue)]
         if len(little) < len(candidates):
-            self._round(little, now)  # ahead of the others, and not in their requests: the broker is soon done with it
+            self._round(little, now)  # first and apart, so that large batches do not delay small ones
         while candidates:
             candidates = self._round(candidates, now)
-        if self._standing.transaction is not None:
-            self._enlisting.enlist(self._standing.transaction)
+        if self._state.transaction is not None:
+            self._enlisting.enlist(self._state.transaction)
         if self._resumption is not None:
             self._resumption.go_on(now)
 
     def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
-        """A batch of each; those that had one that could go may have another."""
+        """Send one batch of each queue. Return the queues that had one to send: they may have another."""
         requests: Requests = {}
         boarded = [queue for queue in candidates if self._board(queue, now, requests)]
         for (connection, _), collated in requests.items():
-            self._produce.send(connection, collated.aboard)
+            self._requests.send(connection, collated.aboard)
         return boarded
 
     def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
-        """The topics take turns, whatever their number of partitions, and each turn another one is first (PROD-6)."""
+        """Interleave the topics, however many partitions each has; each turn starts with another topic (PROD-6)."""
         by_topic: dict[TopicQueues, list[PartitionQueue]] = {}
         for queue in queues:
             if queue.index != UNDESIGNATED:
@@ -117,9 +110,9 @@ class Collation:
         return [queue for queue in chain.from_iterable(rows) if queue is not None]
 
     def _designate(self, queue: PartitionQueue, now: float) -> None:
-        """Gives whole batches of the undesignated queue to partitions that could send them now."""
+        """Assign whole batches of the undesignated queue to partitions that could send them now."""
         topic = queue.topic
-        if not self._expiry.of_queued(queue, now):
+        if not self._settling.expire_queued(queue, now):
             self._queues.rest(queue)
             return
         led = [partition for partition in self._metadata.led(topic.name) if topic.may_choose(partition)]
@@ -134,12 +127,12 @@ class Collation:
             if batch is None:
                 return
             batch.roams = True
-            self._standing.is_repeatable = False
+            self._state.is_repeatable = False
             topic.roaming += 1
             self._queues.designate(batch, partition)
 
     def _could_send(self, topic: TopicQueues, partition: int, now: float) -> bool:
-        if self._brokers.of_node(self._metadata.leader(topic.name, partition)) is None:
+        if self._state.brokers.of_node(self._metadata.leader(topic.name, partition)) is None:
             return False
         queue = topic.partitions.get(partition)
         if queue is None or queue.flight is None:
@@ -157,24 +150,24 @@ class Collation:
             ready_at += GATHER
         if now >= ready_at:
             return True
-        self._agenda.due(ready_at, now)
+        self._state.due(ready_at, now)
         return False
 
     def _board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
-        """Takes the queue's next batch into this round's request to its leader, if it has one that may go."""
-        if self._standing.lanes is not None:
-            self._settle_flight(queue, self._standing.lanes)
+        """Put the queue's next batch into this round's request to its leader. Return False if none may be sent now."""
+        if self._state.lanes is not None:
+            self._choose_flight(queue, self._state.lanes)
         flight = queue.flight
         if flight is None:
-            if not self._expiry.of_queued(queue, now):
+            if not self._settling.expire_queued(queue, now):
                 self._queues.rest(queue)
                 return False
-            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._standing.limit)
+            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._state.max_in_flight)
             if self._resumption is not None:
                 flight.last_acknowledged = self._resumption.last_offset(queue.name)
         step = self._next_step(queue, flight, now)
         if step is Step.WAIT:
-            self._agenda.due(flight.not_before, now)
+            self._state.due(flight.not_before, now)
             return False
         if step is Step.SEND and not queue.sealed:
             if queue.open is None:
@@ -182,15 +175,15 @@ class Collation:
                 return False
             if not self._open_is_ready(queue, len(flight) > 0, now):
                 return False
-        connection = self._leader_of(queue)
+        connection = self._state.leader_of(queue)
         if connection is None:
             return False
         if now < connection.throttled_until:
-            self._agenda.due(connection.throttled_until, now)
+            self._state.due(connection.throttled_until, now)
             return False
         if not self._enlisting.may_write(queue, step is Step.SEND, now):
             return False
-        by = connection, self._standing.name_for(queue)
+        by = connection, self._state.transactional_id(queue)
         collated = requests.get(by)
         if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
@@ -203,9 +196,9 @@ class Collation:
             sent = new
         else:
             return False
-        size = len(self._produce.encoded(sent))
+        size = len(self._requests.encoded(sent))
         if collated is not None and collated.size + size > self._largest_request(connection):
-            self._produce.send(connection, collated.aboard)
+            self._requests.send(connection, collated.aboard)
             collated = None
         if collated is None:
             collated = requests[by] = Collated()
@@ -213,70 +206,72 @@ class Collation:
         collated.size += size
         return True
 
-    def _settle_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:
-        """An owner's partition is numbered apart in its lane and in the caller's transactions, each under its epoch."""
-        in_callers = self._standing.transaction is not None
+    def _choose_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:
+        """Choose the flight of an owner's partition: its lane and the caller's transactions number batches
+        separately."""
+        in_callers = self._state.transaction is not None
         lane = lanes.of(queue, self._metadata.leader(queue.topic.name, queue.index))
         lanes.change_flight(queue, in_callers=in_callers)
-        flight, who = queue.flight, self._standing.who if in_callers else lane.identity
+        flight, who = queue.flight, self._state.ready_identity if in_callers else lane.identity
         if flight is not None and not len(flight) and who is not None and flight.identity not in (None, who):
             flight.begin(who)
 
     def _largest_request(self, connection: BrokerConnection) -> int:
-        """Half of the window, so that the broker finds the next one when it is done with one."""
+        """Return half of the window, so that the broker always has the next request at hand."""
         return min(self._options.max_request_size, connection.window.size(self._options.batch_size) // 2)
 
-    def _next_step(self, queue: PartitionQueue, flight: Flight[Batch], now: float) -> Step:
-        """Carries out what needs no request of its own; what is left is SEND, RESEND or WAIT."""
+    def _next_step(self, queue: PartitionQueue, flight: Flight[ProducerBatch], now: float) -> Step:
+        """Carry out the steps that need no Produce request. Return SEND, RESEND or WAIT."""
         while True:
-            self._expiry.of_sent(queue, flight, now)
-            self._expiry.of_queued(queue, now)
+            self._settling.expire_sent(queue, flight, now)
+            self._settling.expire_queued(queue, now)
             step = flight.next_step(now)
-            lane = self._standing.lane(queue)
+            lane = self._state.lane(queue)
             if lane is not None and step in (Step.LOOK_BACK, Step.BUMP):
                 return self._go_on_in_lane(queue, flight, lane, step)
             if step is Step.LOOK_BACK:
-                self._produce.look_back(queue, flight)
+                self._requests.look_back(queue, flight)
                 return Step.WAIT
             if step is not Step.BUMP:
                 return step
-            if self._standing.transaction is not None:
+            if self._state.transaction is not None:
                 self._settling.fail_partition(queue, flight)
                 return Step.WAIT
             for late in flight.take_late():
-                self._settling.fail(late.batch, SendFailed(_LATE, persisted=late.persisted, **where(late.batch)))
+                self._settling.fail(late.batch, SendFailed(_LATE, persisted=late.persisted, **late.batch.where))
             assert flight.identity is not None
-            successor = self._standing.successor(flight.identity)
+            successor = self._state.next_identity(flight.identity)
             if successor is None:
                 return Step.WAIT
-            log.info("%s goes on with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
+            log.info("%s continues with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
             self._renumber(flight, successor, transactional=False)
 
-    def _go_on_in_lane(self, queue: PartitionQueue, flight: Flight[Batch], lane: WriteLane, step: Step) -> Step:
-        """An owner asks no log what is there: what is not committed is aborted, and goes again under the next epoch."""
+    def _go_on_in_lane(self, queue: PartitionQueue, flight: Flight[ProducerBatch], lane: WriteLane, step: Step) -> Step:
+        """Start a lane over. An owner does not read the log: it aborts what is not committed and sends it again under
+        the next epoch."""
         assert flight.identity is not None
         successor = lane.successor(flight.identity)
         if successor is None or step is Step.LOOK_BACK:
             if lane.is_ready:
-                lane.fail(SendFailed(f"{queue.name}: the numbering has a hole", persisted="no"))
+                lane.fail(SendFailed(f"{queue.name}: the sequence has a gap", persisted="no"))
             return Step.WAIT
         self._renumber(flight, successor, transactional=True)
         return Step.RESEND if len(flight) else Step.SEND
 
-    def _renumber(self, flight: Flight[Batch], successor: Identity, *, transactional: bool) -> None:
+    def _renumber(self, flight: Flight[ProducerBatch], successor: Identity, *, transactional: bool) -> None:
         flight.renumber(successor)
         for sent in flight:
             if sent.batch.encoded is not None:
                 header = read_header(sent.batch.encoded)
                 stamp_producer(sent.batch.encoded, header, *sent.stamp, transactional=transactional)
 
-    def _take_new(self, queue: PartitionQueue, flight: Flight[Batch]) -> Sent[Batch] | None:
+    def _take_new(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> Sent[ProducerBatch] | None:
         if self._options.idempotent and flight.identity is None:
-            lane = self._standing.lane(queue)
-            who = self._standing.who if lane is None else lane.identity
+            lane = self._state.lane(queue)
+            who = self._state.ready_identity if lane is None else lane.identity
             if who is None:
                 return None
-            flight.limit = self._standing.limit
+            flight.limit = self._state.max_in_flight
             flight.begin(who)
         while (batch := self._queues.drain(queue, also_open=True)) is not None:
             rest = batch if self._resumption is None else self._resumption.without_known(flight, batch)
@@ -286,7 +281,7 @@ class Collation:
 
 
 def _has_little(queue: PartitionQueue) -> bool:
-    """Nothing of the partition is under way, and what it has to send is no burden to anybody."""
+    """Return whether nothing of the partition is in flight and what it has to send is small."""
     if (queue.flight is not None and queue.flight.in_flight) or len(queue.sealed) > 1:
         return False
     if queue.sealed:

@@ -1,78 +1,87 @@
-"""Transactions as the send thread sees them: begun and ended by the caller, or in the lanes of an owner, with every
-partition added before it is written to."""
+"""Transactions on the send thread: the caller's, and those in an owner's lanes. Every partition is added to its
+transaction before it is written to."""
 
 from __future__ import annotations
 
-from fencepost.client.produce.common import Common
-from fencepost.client.produce.lanes import WriteLane
+from collections.abc import Callable, Iterable
+
+from fencepost.client.produce.lanes import WriteId, WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState
+from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState, ProducerIdentity
 from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
-from fencepost.types import TopicPartition
+from fencepost.types import Offset, TopicPartition
 
 
 class Enlisting:
-    def __init__(self, common: Common, settling: Settling, resumption: Resumption | None) -> None:
-        self._queues = common.queues
-        self._errands = common.errands
-        self._agenda = common.agenda
-        self._standing = common.standing
+    def __init__(self, state: SendState, settling: Settling, resumption: Resumption | None) -> None:
+        self._state = state
+        self._queues = state.queues
         self._settling = settling
         self._resumption = resumption
 
+    # --- the caller's transaction ---
+
     def begin(self) -> Identity | None:
-        """Everything before is settled; what is sent from now on is part of it, under this identity. None: others have
-        sent meanwhile, or the next epoch is being asked for."""
-        standing = self._standing
+        """Begin a transaction and return the identity it is written under. All earlier records must be settled. Return
+        None if other threads have sent meanwhile or the next epoch is being requested: try again."""
+        state = self._state
         if self._resumption is not None:
             raise ConfigError(
-                "a producer that goes on from saved ids takes partitions over as they come, which would end a "
-                "transaction: make one by the name alone, Producer(…, name='…')"
+                "a producer that resumes from saved ids has no transactions, because resuming bumps the epoch, which "
+                "would abort them: use the name alone, Producer(…, name='…')"
             )
-        if standing.transaction is not None:
-            raise FencepostError("there is an open transaction already: they do not nest")
-        if standing.who is None or (standing.lanes is not None and not self._queues.is_empty):
+        if state.transaction is not None:
+            raise FencepostError("a transaction is open already: transactions do not nest")
+        identity = state.ready_identity
+        if identity is None or (state.lanes is not None and not self._queues.is_empty):
             return None
-        standing.transaction = Enlisted()
-        standing.is_repeatable = False
-        return standing.who
+        state.transaction = Enlisted()
+        state.is_repeatable = False
+        return identity
 
     def end(self, *, repeated: bool = False) -> None:
-        """It is committed, or there is nothing to commit. `repeated`: what was asked for it may still be on its way."""
-        self._settling.transaction_ended(repeated=repeated)
+        """Leave a transaction that is committed, or empty. `repeated`: a request for it may still be delayed."""
+        self._state.transaction = None
+        if repeated:  # bump the epoch, so that a delayed request cannot affect the next transaction
+            self._state.renew_identity()
         self._queues.resume()
 
     def drop(self) -> None:
-        """What is queued or under way fails; what the server has of it is aborted, and the next epoch asked for."""
-        transaction = self._standing.transaction
+        """Fail the transaction's records. If the coordinator knows the transaction, abort it and bump the epoch."""
+        transaction = self._state.transaction
         cause = SendFailed("the transaction was aborted", persisted="no")
         if transaction is not None:
             transaction.fail(cause)
         self._settling.fail_all(cause)
         self._settling.failures.take()
-        self._standing.transaction = None
-        if transaction is not None and transaction.is_begun and self._standing.identity.state is PidState.READY:
-            self._standing.renew()
+        self._state.transaction = None
+        if transaction is not None and transaction.is_begun:
+            self._state.renew_identity()
         self._queues.resume()
 
     def may_write(self, queue: PartitionQueue, is_new: bool, now: float) -> bool:
-        """A named producer needs its epoch; in a transaction, a partition is added before it is written to."""
-        if self._standing.steps is None:
+        """Return whether a batch may be sent to this partition now. A named producer needs its epoch first, and a
+        transaction needs the partition to be added, which this requests."""
+        state = self._state
+        if state.steps is None:
             return True
-        lane = self._standing.lane(queue)
+        lane = state.lane(queue)
         if lane is not None:
             return lane.admits(queue.name, is_new=is_new, now=now)
-        if self._standing.identity.state is not PidState.READY or self._settling.is_to_sweep:
+        if state.identity.state is not PidState.READY or self._settling.is_to_sweep:
             return False
         if self._resumption is not None and not self._resumption.admits(queue.name):
             return False
-        return self._standing.transaction is None or self._standing.transaction.admits(queue.name)
+        return state.transaction is None or state.transaction.admits(queue.name)
 
     def enlist(self, transaction: Enlisted) -> None:
-        steps, who = self._standing.steps, self._standing.identity.current
+        """Tell the coordinator which partitions to add to the caller's transaction."""
+        steps, who = self._state.steps, self._state.identity.current
         assert steps is not None
         if who is None or not (partitions := transaction.to_add()):
             return
@@ -82,8 +91,8 @@ class Enlisting:
             return partitions
 
         def answered(outcome: list[TopicPartition] | FencepostError) -> None:
-            if self._standing.transaction is not transaction:
-                return  # aborted meanwhile: by now our own next epoch refuses it, and that one says who has the name
+            if self._state.transaction is not transaction:
+                return  # aborted meanwhile: our own next epoch has fenced it, which says nothing about other producers
             if isinstance(outcome, list):
                 transaction.added(outcome)
             elif outcome.code in NAME_TAKEN:
@@ -91,18 +100,38 @@ class Enlisting:
             else:
                 self._settling.doom(transaction, outcome)
 
-        self._errands.send_out(add, answered)
+        self._state.errands.send_out(add, answered)
+
+    # --- an owner's lanes ---
+
+    def write_in_lanes(
+        self,
+        steps: Transactional,
+        lanes: Iterable[WriteId],
+        is_committed: Callable[[TopicPartition, Offset], bool],
+    ) -> None:
+        """From now on send everything in transactions: the caller's under the id of `steps`, the rest in these lanes.
+        The identity is to be given next."""
+        state = self._state
+        state.steps, state.name = steps, steps.name
+        state.is_repeatable = False
+        state.identity = ProducerIdentity(named=True)
+        state.identity.asked()
+        timeout_ms = round(state.options.transaction_timeout * 1000)
+        state.lanes = WriteLanes(
+            [WriteLane(each, timeout_ms, state.errands, self._settling, is_committed) for each in lanes]
+        )
 
     def end_in_lanes(self, now: float) -> None:
-        """After a turn's batches were sent: a lane's open transaction ends, if nothing more is to come of it."""
-        lanes = self._standing.lanes
+        """After a turn's batches were sent: end each lane's open transaction that expects no more batches."""
+        lanes = self._state.lanes
         if lanes is None:
             return
         busy = {lanes.of(queue) for queue in self._queues.active() if queue.flight}
         for lane in lanes.lanes:
             if lane.open is not None:
                 self._enlist_in_lane(lane, lane.open)
-            self._agenda.due(lane.go_on(now, all_answered=lane not in busy), now)
+            self._state.due(lane.go_on(now, all_answered=lane not in busy), now)
 
     def _enlist_in_lane(self, lane: WriteLane, transaction: Enlisted) -> None:
         who = lane.identity
@@ -115,7 +144,7 @@ class Enlisting:
 
         def answered(outcome: list[TopicPartition] | FencepostError) -> None:
             if lane.open is not transaction:
-                return  # aborted meanwhile: by now the next epoch refuses it
+                return  # aborted meanwhile: our own next epoch has fenced it
             if isinstance(outcome, list):
                 transaction.added(outcome)
             elif outcome.code in NAME_TAKEN:
@@ -127,4 +156,4 @@ class Enlisting:
                 for queue in [queue for queue in lane.queues if queue.name in refused]:
                     self._settling.fail_queue(queue, outcome)
 
-        self._errands.send_out(add, answered)
+        self._state.errands.send_out(add, answered)

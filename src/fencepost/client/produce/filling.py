@@ -1,27 +1,32 @@
-"""Batches are filled here: which queue a record belongs to, and how it comes into that queue's open batch.
+"""Filling of batches: choose the queue of a record, and append the record to that queue's open batch.
 
-Everything here is done with the lock held: by the caller's threads, which send, and by the send thread, which moves
-what had to wait for its topic's partitions (`waiting_room.py`).
+All functions are called with the lock of the queues held: by the caller's threads in `send`, and by the send thread,
+which moves the records that waited for their topic's partitions (`waiting_room.py`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue, TopicQueues
-from fencepost.client.produce.record_size import RECORD_OVERHEAD, as_bytes
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.ticket import Settlement, Ticket
 from fencepost.clock import Clock
 from fencepost.errors import FencepostError, SendFailed
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, Headers, Payload, partition_for_key
 from fencepost.types import Milliseconds
 
+RECORD_OVERHEAD: Final = 36
+"""An upper bound for the bytes of an encoded record beside key, value and headers."""
+_HEADER_OVERHEAD: Final = 10
+
+NAME_THE_PARTITION: Final = "a producer with saved ids needs a key or a partition for every record: pass partition="
+
 
 class Filling:
-    """What whoever fills batches has in common: the lock, and lists of what is not settled and of who has to send."""
+    """The lock of the queues, and the lists of unsettled batches and active queues that it guards."""
 
     def __init__(self, options: ProducerOptions, clock: Clock, wake: Callable[[], None]) -> None:
         self.options = options
@@ -33,12 +38,12 @@ class Filling:
         self.all_settled = threading.Condition(self.lock)
         """Something is settled, or moved."""
         self.settling = threading.Lock()
-        """Guards tickets, for moments."""
+        """Guards tickets; held only for moments."""
         self.unsettled: dict[Settlement, None] = {}
         self.active: dict[PartitionQueue, None] = {}
-        """Queues that hold something, or had something when the send thread last looked."""
+        """Queues that hold something, or did when the send thread last looked."""
         self.needs_partitions = False
-        """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
+        """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
 
     def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count
@@ -51,14 +56,12 @@ class Filling:
             elif count == 1:
                 partition = 0
             elif self.needs_partitions:
-                raise FencepostError("a record without a key needs its partition named, to be the same once more")
+                raise FencepostError(NAME_THE_PARTITION)
             else:
                 topic.pick(0, count)
                 return topic.undesignated
         if not 0 <= partition < count:
-            raise SendFailed(
-                f"there is no partition {partition}, the topic has {count}", persisted="no", topic=topic.name
-            )
+            raise no_partition(partition, count, topic.name)
         if not is_named:
             topic.check_choice(partition)
         return topic.queue(partition)
@@ -86,10 +89,11 @@ class Filling:
             raise
         return Ticket(batch, index, timestamp)
 
-    def enqueue(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> Batch:
+    def enqueue(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
+        """Add a complete batch behind what the queue holds."""
         if queue.open is not None:
             self.seal(queue)
-        batch = Batch(self.settling, queue, self.clock.monotonic(), deadline)
+        batch = ProducerBatch(self.settling, queue, self.clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
         queue.topic.charge(builder.size, queue)
         queue.sealed.append(batch)
@@ -98,9 +102,9 @@ class Filling:
         self.wake()
         return batch
 
-    def _open(self, queue: PartitionQueue) -> Batch:
+    def _open(self, queue: PartitionQueue) -> ProducerBatch:
         now = self.clock.monotonic()
-        batch = Batch(self.settling, queue, now, now + self.options.delivery_timeout)
+        batch = ProducerBatch(self.settling, queue, now, now + self.options.delivery_timeout)
         queue.begin(batch, BatchBuilder(queue.last_size))
         queue.topic.charge(HEADER_SIZE, queue)
         self.unsettled[batch] = None
@@ -111,7 +115,7 @@ class Filling:
         return batch
 
     def _unopen(self, queue: PartitionQueue) -> None:
-        """The first record could not be encoded: there is no batch after all."""
+        """Remove the open batch again if its first record could not be encoded."""
         if queue.builder is not None and not queue.builder.count:
             assert queue.open is not None
             del self.unsettled[queue.open]
@@ -128,3 +132,36 @@ class Filling:
         batch.charged = builder.size
         queue.last_size = min(builder.size, self.options.batch_size) + RECORD_OVERHEAD
         queue.sealed.append(batch)
+
+
+def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:
+    return SendFailed(f"there is no partition {partition}, the topic has {count}", persisted="no", topic=topic)
+
+
+def size_of(key: Any, value: Any, headers: Headers | None) -> int:
+    """Return an upper bound of a record's encoded size, without encoding it."""
+    size = RECORD_OVERHEAD
+    if key is not None:
+        size += _length(key, "key")
+    if value is not None:
+        size += _length(value, "value")
+    if headers:
+        for name, content in headers:
+            size += _HEADER_OVERHEAD + _length(name, "header name")
+            size += _length(content, "header value") if content is not None else 0
+    return size
+
+
+def _length(data: Any, what: str) -> int:
+    if isinstance(data, bytes | bytearray):
+        return len(data)
+    if isinstance(data, str):
+        return 3 * len(data)  # UTF-8 is at most that
+    if isinstance(data, memoryview):
+        return data.nbytes
+    raise TypeError(f"the {what} must be bytes, str or None, not {type(data).__name__}")
+
+
+def as_bytes(key: Payload) -> bytes | bytearray | memoryview:
+    assert key is not None
+    return key.encode() if isinstance(key, str) else key

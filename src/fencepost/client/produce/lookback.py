@@ -1,9 +1,9 @@
-"""Reads the log back to learn what is in it of a pid: how doubt ends (PROD-8, IDEM-4).
+"""A scan of the log for the batches of one pid, which settles batches in doubt (PROD-8, IDEM-4).
 
-Only headers are looked at: every batch says its pid, epoch and first sequence. The read goes from an offset known to
-lie before what is looked for up to the end of the leader's log. What lies behind the high watermark cannot be read yet:
-it may come to stay or go, and as long as there is any, the reading fails and is to be done again later. Records that
-are not committed yet count: they are in the log.
+Only batch headers are read: they have the pid, epoch and base sequence. The scan goes from an offset before the wanted
+batches to the end of the leader's log. Records above the high watermark cannot be read yet and may still be truncated:
+while there are any, the scan fails and must be repeated later. Records of open transactions count, as they are in the
+log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencepost.wire.apis import Key
 
 _CONSUMER: Final = -1
 _DEBUGGER: Final = -2
-"""As whom offsets are asked for. A consumer is told the high watermark as the end, this one the end of the log."""
+"""`replica_id` in ListOffsets. A consumer gets the high watermark as the end of the log, a debugger the true end."""
 
 NEWEST_FETCH_BY_NAME: Final = 12
 """Later versions name topics by id."""
@@ -31,7 +31,7 @@ _MAX_WAIT_MS: Final = 100
 
 
 class LookBack:
-    """One reading; `finished` is called with what was found, or `failed`, once."""
+    """One scan. It calls `finished` with the batches found, or `failed`, once."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LookBack:
         self._find(LATEST, _DEBUGGER, ends_at)
 
     def _find(self, time: int, asker: int, found: Callable[[Offset], None]) -> None:
-        """The leader's epoch goes along: a follower would answer too, from a log that may be behind."""
+        """Request an offset. With the leader epoch, only the leader answers: a follower's log may be behind."""
         partition = {
             "partition_index": self._partition,
             "current_leader_epoch": self._leader_epoch,
@@ -104,7 +104,7 @@ class LookBack:
         fetched = response.topics[0].partitions[0]
         code = ErrorCode.of(fetched.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._read_from_the_first(offset)
+            self._read_from_start(offset)
             return
         if code is not ErrorCode.NONE:
             self._failed(ServerError(code))
@@ -123,9 +123,9 @@ class LookBack:
         else:
             self._read_from(position)
 
-    def _read_from_the_first(self, wanted: Offset) -> None:
-        """Retention took what was to be read: it is not in doubt. Where the log starts is asked for, because Kafka's
-        answer to a Fetch out of range does not say it."""
+    def _read_from_start(self, wanted: Offset) -> None:
+        """Read from the start of the log, because retention deleted the wanted offset. Request where it starts: Kafka's
+        OFFSET_OUT_OF_RANGE does not say."""
 
         def starts_at(first: Offset) -> None:
             if first > wanted:
@@ -140,7 +140,7 @@ class LookBack:
         while len(buffer) - at >= HEADER_SIZE:
             header = read_header(buffer, at)
             if header.size > len(buffer) - at:
-                break  # the last one may be cut off
+                break  # the last batch may be incomplete
             self._meet(header, buffer[at : at + header.size])
             position = max(position, header.next_offset)
             at += header.size

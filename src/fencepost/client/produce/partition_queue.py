@@ -1,6 +1,6 @@
-"""What the producer's queues are made of: batches, a queue per partition, the queues of a topic.
+"""The parts of the producer's queues: batches, one queue per partition, the queues of a topic.
 
-Data that the caller's threads and the send thread share; `queue.py` has the lock and says who may do what to it when.
+The caller's threads and the send thread share them. `queues.py` has the lock and says who may do what.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fencepost.types import Milliseconds, TopicPartition
 UNDESIGNATED: Final = -1
 """The index of a topic's queue of records that may go to any partition."""
 _FIRST_CAPACITY: Final = 256
-"""Bytes a queue's first batch starts with: it grows with what is queued (PROD-11)."""
+"""Bytes allocated for a queue's first batch, which grows as needed (PROD-11)."""
 
 
-class Batch(Settlement):
+class ProducerBatch(Settlement):
     """Records of one partition (or of none yet) that are sent, stored and settled together."""
 
     __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
@@ -31,19 +31,19 @@ class Batch(Settlement):
         super().__init__(lock)
         self.queue = queue  # changes once, when an undesignated batch gets its partition
         self.builder: BatchBuilder | None = None
-        """Once it is sealed and until it is encoded; an open batch's builder is its queue's."""
+        """Set from sealing to encoding. The queue has the builder of its open batch."""
         self.encoded: memoryview | None = None
-        """The batch as it goes over the wire, made when it is first sent; the builder is gone then."""
+        """The bytes on the wire, encoded when the batch is first sent; the builder is then dropped."""
         self.count = 0
         self.charged = 0
         self.opened = opened
         self.deadline = deadline
         self.roams = False
         """It came from the undesignated queue."""
-        self.parts: list[Batch] | None = None
-        """What it was split into, being too large for the server, or in the log in part; they answer its tickets."""
-        self.whole: Batch | None = None
-        """What it is a part of."""
+        self.parts: list[ProducerBatch] | None = None
+        """What it was split into, because it was too large or partly in the log. Its tickets ask them."""
+        self.whole: ProducerBatch | None = None
+        """The batch that this one is a part of."""
 
     @property
     def topic_name(self) -> str:  # type: ignore[override]
@@ -52,6 +52,13 @@ class Batch(Settlement):
     @property
     def partition(self) -> int:  # type: ignore[override]
         return self.queue.index
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The fields of an error that concerns this batch."""
+        partition = self.queue.index
+        known = None if partition == UNDESIGNATED else partition
+        return {"topic": self.queue.topic.name, "partition": known, "count": self.count}
 
     def trouble(self) -> str:
         return self.queue.topic.trouble()
@@ -78,7 +85,7 @@ class Batch(Settlement):
         raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
-def _deadline(batch: Batch) -> float:
+def _deadline(batch: ProducerBatch) -> float:
     return batch.deadline
 
 
@@ -91,24 +98,24 @@ class PartitionQueue(Slot):
         super().__init__()
         self.topic = topic
         self.index = index
-        self.sealed: list[Batch] = []  # a deque takes 700 bytes when empty, and most queues are (PROD-11)
-        self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: what the next one will probably need
-        self.flight: Flight[Batch] | None = None
-        """What was sent of it; the send thread's alone."""
+        self.sealed: list[ProducerBatch] = []  # an empty deque takes 700 bytes, and most queues are empty (PROD-11)
+        self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: the next one is probably as large
+        self.flight: Flight[ProducerBatch] | None = None
+        """Its sent batches. Only the send thread uses it."""
 
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic.name, self.index)
 
     @property
-    def open(self) -> Batch | None:
-        batch: Batch | None = self.batch
+    def open(self) -> ProducerBatch | None:
+        batch: ProducerBatch | None = self.batch
         return batch
 
-    def first_to_expire(self) -> Batch | None:
-        """For the send thread. The oldest, mostly; a batch that came from the undesignated queue may be older than what
-        it stands behind."""
-        sealed = tuple(self.sealed)  # at once: callers append to it
+    def first_to_expire(self) -> ProducerBatch | None:
+        """Return the batch with the earliest deadline; called by the send thread. It is the oldest in the queue, unless
+        a batch from the undesignated queue was put behind younger ones."""
+        sealed = tuple(self.sealed)  # a copy: callers append to it
         if not sealed:
             return self.open
         if not self.topic.roaming:
@@ -119,7 +126,7 @@ class PartitionQueue(Slot):
         return self.open is not None or bool(self.sealed)
 
 
-class Waiting(NamedTuple):
+class WaitingRecord(NamedTuple):
     """A record that has no partition yet."""
 
     key: Any
@@ -137,7 +144,7 @@ class Waiting(NamedTuple):
 
 
 class WaitingRows:
-    """Rows of a table that have no partitions yet. They are encoded when these are known."""
+    """Rows of a table that have no partitions yet. They are encoded when the partitions are known."""
 
     __slots__ = ("_encode", "charged", "deadline", "encoded", "error", "records", "ticket", "tickets")
 
@@ -156,10 +163,10 @@ class WaitingRows:
         self._encode = encode
 
     def encode(self, partition_count: int) -> None:
-        """Without the lock of the queues: it takes its time."""
+        """Encode the rows, which takes time: the caller must not hold the lock of the queues."""
         try:
             self.encoded = self._encode(partition_count)
-        except Exception as error:  # noqa: BLE001 - a partition that does not exist, or the partitioner's: for the ticket
+        except Exception as error:  # noqa: BLE001 - an unknown partition, or the partitioner's error: for the ticket
             self.error, self.encoded = error, []
 
 
@@ -169,6 +176,8 @@ class EncodedRows(NamedTuple):
 
 
 class TopicQueues(Lane):
+    """The queues of one topic, and its records that have no partition yet."""
+
     __slots__ = (
         "name",
         "owned",
@@ -182,38 +191,38 @@ class TopicQueues(Lane):
     )
 
     undesignated: PartitionQueue
-    """Where records without a key and a partition go: `roaming_queue`, or the one partition that is owned."""
+    """Takes records without key and partition: `roaming_queue`, or the queue of the only owned partition."""
 
     def __init__(self, name: str, budget: Budget, trouble: Callable[[], str] = str) -> None:
         super().__init__(budget)
         self.name = name
         self.trouble = trouble
-        """Says which connection failed last, if one did, for the message of whoever waited too long."""
+        """Returns the last connection error, for messages about a timeout."""
         self.partition_count = 0
         """0: not known yet."""
         self.partitions: dict[int, PartitionQueue] = {}
         self.owned: frozenset[int] | None = None
         """The partitions that records without a partition may go to; None: to any."""
         self.undesignated = self.roaming_queue = PartitionQueue(self, UNDESIGNATED)
-        self.waiting: deque[Waiting | WaitingRows] = deque()
+        self.waiting: deque[WaitingRecord | WaitingRows] = deque()
         self.unplaced: Unplaced | None = None
         self.roaming = 0
-        """Batches of the undesignated queue that are under way; the send thread's alone."""
+        """Unsettled batches that came from the undesignated queue. Only the send thread uses it."""
 
     def know(self, partition_count: int) -> None:
-        """The topic has so many partitions."""
+        """Note the number of partitions."""
         self.partition_count = partition_count
         mine = self._mine(partition_count)
         self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
 
     def admit(self) -> None:
-        """From now on `send` may find the partitions' open batches by itself; not before all that waited is in them."""
+        """Let the native `send` find the partitions' open batches. All waiting records must be in them already."""
         self.set_slots(
             [self.partitions.get(index) if self.may_choose(index) else None for index in range(self.partition_count)]
         )
 
     def restrict(self, owned: frozenset[int] | None) -> None:
-        """While these are owned, records go to no others unless the caller names the partition."""
+        """Send records that name no partition only to these partitions, while they are owned."""
         if owned != self.owned:
             self.owned = owned
             if self.partition_count:
@@ -221,17 +230,17 @@ class TopicQueues(Lane):
                 self.admit()
 
     def may_choose(self, partition: int) -> bool:
-        """Whether a record that names no partition may go there."""
+        """Return whether a record that names no partition may go there."""
         return self.owned is None or partition in self.owned
 
     def check_choice(self, partition: int) -> None:
-        """Raise NotOwned if a record that names no partition must not go to the one that its key belongs to."""
+        """Raise NotOwned if a record's key chose a partition that is not owned."""
         if self.owned is not None and partition not in self.owned:
             raise NotOwned(self.name, partition, self.owned, self.partition_count)
 
     def pick(self, turn: int, count: int) -> int:
-        """One of `count` partitions for records without a key, each turn another one. NotOwned if what is owned does
-        not exist."""
+        """Return one of `count` partitions for records without a key, a different one each turn. Raise NotOwned if the
+        owned partitions do not exist."""
         if self.owned is None:
             return turn % count
         if not (mine := self._mine(count)):
@@ -239,7 +248,7 @@ class TopicQueues(Lane):
         return mine[turn % len(mine)]
 
     def _mine(self, count: int) -> list[int]:
-        """What is owned, as far as the topic has it."""
+        """Return the owned partitions that exist."""
         return sorted(self.owned.intersection(range(count))) if self.owned is not None else []
 
     def queue(self, partition: int) -> PartitionQueue:
@@ -251,7 +260,7 @@ class TopicQueues(Lane):
         return queue
 
 
-class Lone(Settlement):
+class EarlyFailure(Settlement):
     """A record, or rows of a table, that failed before they had a batch."""
 
     __slots__ = ("count", "topic_name")

@@ -1,31 +1,31 @@
-"""Records find their partitions: metadata is asked for when due, without waiting for the answer (PROD-7), and what was
-sent to a topic whose partitions were not known yet goes to its queues, in order."""
+"""Placing of records whose topic's partitions were unknown, and the metadata requests that make them known (PROD-7).
+
+The send thread requests metadata when it is due, without waiting for the answer. Records then move to their partitions'
+queues in the order they were sent."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from fencepost.client.cluster.metadata import question
-from fencepost.client.produce.common import Common
-from fencepost.client.produce.expiry import Expiry
 from fencepost.client.produce.partition_queue import TopicQueues
 from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
 from fencepost.wire.apis import Key
 
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
-"""Answers about a topic that asking again does not change."""
+"""Errors about a topic that a retry does not change."""
 
 
 class Placing:
-    def __init__(self, common: Common, settling: Settling, expiry: Expiry) -> None:
-        self._options = common.options
-        self._queues = common.queues
-        self._metadata = common.metadata
-        self._brokers = common.brokers
-        self._agenda = common.agenda
+    def __init__(self, state: SendState, settling: Settling) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._metadata = state.metadata
+        self._brokers = state.brokers
         self._settling = settling
-        self._expiry = expiry
 
     def place(self, now: float) -> None:
         for topic in self._queues.topics_to_place():
@@ -46,16 +46,16 @@ class Placing:
             error = SendFailed(f"the server answers {code.name}", persisted="no", code=code, topic=topic.name)
         elif code is not ErrorCode.NONE and now >= since + self._options.unknown_topic_timeout:
             message = (
-                f"the server answers {code.name} for {self._options.unknown_topic_timeout:g} s: "
+                f"the server has answered {code.name} for {self._options.unknown_topic_timeout:g} s: "
                 "create the topic, or let the server create topics on first use"
             )
             error = SendFailed(message, persisted="no", code=code, topic=topic.name)
         else:
             if code is not ErrorCode.NONE:
-                self._agenda.due(since + self._options.unknown_topic_timeout, now)
-            self._expiry.of_waiting(topic, now)
+                self._state.due(since + self._options.unknown_topic_timeout, now)
+            self._settling.expire_waiting(topic, now)
             return
-        self._metadata.forget(topic.name)  # the next send asks anew
+        self._metadata.forget(topic.name)  # the next send asks again
         self._queues.waiting_room.fail_waiting(topic, error)
         self._settling.note_early_failures()
 
@@ -72,11 +72,11 @@ class Placing:
             self._brokers.last_error = error
 
     def _metadata_answered(self, answer: Any) -> None:
-        self._metadata.answered(answer, self._agenda.now())
+        self._metadata.answered(answer, self._state.now())
         for topic in answer.topics:
             count = self._metadata.partition_count(topic.name)
             if count:
                 self._queues.grow(topic.name, count)
 
     def _metadata_lost(self, error: FencepostError, left: bool) -> None:
-        self._metadata.failed(self._agenda.now())
+        self._metadata.failed(self._state.now())

@@ -1,20 +1,17 @@
-"""Between the caller's threads and the send thread: a queue per partition, one undesignated per topic (PROD-5).
+"""The queues between the caller's threads and the send thread: one per partition, one undesignated per topic (PROD-5).
 
-A record goes the shortest way that keeps the order:
+The way of a record:
 
     partitions known, key or partition given   → encoded into that partition's open batch
     partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its
-                                                 partition as a whole when it is drained; if there is only one
-                                                 partition, into that one's
-    partitions not known, or serializers set   → kept as it is, in order, until the send thread moves it
-                                                 (`waiting_room.py`)
+                                                 partition as a whole when it is drained; or into the only partition's
+    partitions unknown, or serializers set     → kept in order until the send thread moves it (`waiting_room.py`)
 
-Memory (PROD-6): a record is charged when it is accepted and released when its batch is settled. A topic may hold at
-most as much as is still free, so a flooding topic leaves half of the memory to the others, however many they are; and
-so does a partition inside its topic's share (`core/producers/sharing.py`). Records whose partition is not known yet,
-because their topic's are not or they are still to be serialized, count for their topic alone.
+Memory (PROD-6): a record is charged when it is accepted, and released when its batch is settled. A topic may hold at
+most as much as is still free, so a flooding topic leaves half of the memory to the others. The same rule holds for the
+partitions within a topic's share (`core/producers/sharing.py`). A record without a partition counts for its topic only.
 
-One lock guards all of it. It is held for the time of one append; neither side does I/O under it.
+One lock guards everything. It is held for one append at a time, and never during I/O.
 """
 
 from __future__ import annotations
@@ -24,16 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fencepost.client.cluster.checks import check_topic, header_pairs, whole_number
-from fencepost.client.produce.filling import Filling
+from fencepost.client.produce.filling import RECORD_OVERHEAD, Filling, size_of
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
-    Batch,
     EncodedRows,
     PartitionQueue,
+    ProducerBatch,
     TopicQueues,
     WaitingRows,
 )
-from fencepost.client.produce.record_size import RECORD_OVERHEAD, size_of
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
@@ -52,13 +48,13 @@ from fencepost.types import Milliseconds
 
 
 def give_way() -> None:
-    """Lets the send thread have the interpreter. Who calls `send` in a tight loop never lets go of it, and a thread
-    that wants it waits for five milliseconds each time: two or three batches could be packed and sent meanwhile."""
+    """Let the send thread run. A caller that sends in a tight loop keeps the GIL, and each switch takes five
+    milliseconds: long enough to send two or three batches."""
     time.sleep(0)
 
 
-def _nobody_to_tell(cause: Fenced) -> None:
-    """Nothing is owned."""
+def _ignore(cause: Fenced) -> None:
+    """Do nothing: nothing is owned."""
 
 
 class Queues:
@@ -67,14 +63,14 @@ class Queues:
     def __init__(
         self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], trouble: Callable[[], str] = str
     ) -> None:
-        """`trouble` says which connection failed last, for messages; an empty text if none did."""
+        """`trouble` returns the last connection error, for messages; empty if there is none."""
         self._options = options
         self._trouble = trouble
         self._clock = clock
         self._wake = wake
         self._filling = filling = Filling(options, clock, wake)
         self.waiting_room = WaitingRoom(filling, trouble)
-        """For the send thread."""
+        """Used by the send thread; callers add to it under the lock."""
         self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
@@ -87,23 +83,23 @@ class Queues:
         self._bulks = 0
         self._owned: Mapping[str, frozenset[int]] = {}
         self.flushing = 0
-        """Callers inside `flush`: batches do not wait to become full."""
+        """Callers inside `flush`: batches are sent before they are full."""
         self._broken: FencepostError | None = None
-        self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
+        self.on_fenced: Callable[[Fenced], None] = _ignore
         self._paused: FencepostError | None = None
 
     def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
-        """A way in whose slow part is the caller's. The queues do not know it: whoever has it may become garbage while
-        the send thread still empties them."""
+        """Return an intake that calls `slowly` for what the native code leaves to Python. The queues do not keep it, so
+        that its producer can be garbage-collected while the send thread still runs."""
         return Intake(self._topics, Ticket, slowly, self._options.batch_size, self._gate)
 
     @property
     def needs_partitions(self) -> bool:
-        """Where a record goes must not be left to chance: it may have to be sent again by a later life (IDEM-4)."""
+        """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
         return self._filling.needs_partitions
 
     def name_partitions(self) -> None:
-        """From now on records without a key need their partition named."""
+        """From now on reject records that have neither a key nor a partition."""
         self._filling.needs_partitions = True
 
     # --- the caller's threads ---
@@ -136,7 +132,7 @@ class Queues:
             queue = self._destination(topic, key, partition)
             while not topic.has_room_for(size, queue):
                 self._wait_for_room(topic, queue, size)
-                if queue is None:  # it may have been found meanwhile
+                if queue is None:  # its partition may be known by now
                     queue = self._destination(topic, key, partition)
             if queue is None or options.serializes:
                 return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
@@ -148,7 +144,7 @@ class Queues:
         return ticket
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
-        """The queue that has to have room; None where that is not known before the record is placed."""
+        """Return the queue that must have room; None if it is not known before the record is placed."""
         if not topic.partition_count:
             return None
         if self._options.serializes:
@@ -156,7 +152,7 @@ class Queues:
         return self._filling.queue_for(topic, key, partition)
 
     def _wait_for_room(self, topic: TopicQueues, queue: PartitionQueue | None, size: int) -> None:
-        """PROD-1: the only place where `send` blocks."""
+        """Block until there is room (PROD-1): the only place where `send` blocks."""
         options = self._options
         if size > options.buffer_memory // 2:
             raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
@@ -191,8 +187,8 @@ class Queues:
         timestamp: Milliseconds,
         encode: Callable[[int], list[EncodedRows]],
     ) -> WaitingRows | None:
-        """Rows of a table for a topic whose partitions are not known: they wait in order with `send`'s records. None:
-        the partitions are known by now, and nothing was kept."""
+        """Keep rows of a table for a topic whose partitions are unknown, in order with `send`'s records. Return None,
+        and keep nothing, if the partitions are known by now."""
         with self._lock:
             topic = self._topic(topic_name)
             while not topic.partition_count and not topic.has_room_for(size):
@@ -212,29 +208,29 @@ class Queues:
         return topic
 
     def partition_count(self, topic_name: str) -> int:
-        """0: not known."""
+        """Return the number of partitions; 0: unknown."""
         topic = self._topics.get(topic_name)
         return topic.partition_count if topic is not None else 0
 
     def next_partition(self, topic_name: str, count: int) -> int:
-        """For rows without a key that are sent together: each time another one."""
+        """Return a partition for rows without a key that are sent together, a different one each time."""
         with self._lock:
             self._bulks += 1
             return self._topics[topic_name].pick(self._bulks, count)
 
     def write_only_to(self, owned: Mapping[str, frozenset[int]]) -> None:
-        """While partitions of a topic are owned, records that name no partition go to those or are refused."""
+        """Send records that name no partition only to owned partitions, in topics where any is owned."""
         with self._lock:
             self._owned = owned
             for topic in self._topics.values():
                 topic.restrict(owned.get(topic.name))
 
     def owned(self, topic_name: str) -> frozenset[int] | None:
-        """The partitions of the topic that are owned; None: none, and records may go to any."""
+        """Return the owned partitions of the topic; None: none, and records may go to any."""
         return self._owned.get(topic_name)
 
-    def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> Batch:
-        """A batch that is complete already, behind what the partition's queue holds."""
+    def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> ProducerBatch:
+        """Add a complete batch behind what the partition's queue holds."""
         with self._lock:
             topic = self._topics[topic_name]
             if (refusal := self.refusal) is not None:
@@ -245,7 +241,7 @@ class Queues:
             return self._filling.enqueue(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
 
     def wait_until_settled(self, timeout: float | None) -> bool:
-        """Everything accepted before this call is settled; False if the time was over first."""
+        """Wait until everything accepted before is settled. Return False if the time was over first."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._lock:
             targets = set(self._unsettled)
@@ -262,7 +258,7 @@ class Queues:
         return True
 
     def _still_unsettled(self, targets: Iterable[Settlement]) -> set[Settlement]:
-        """Those that are not settled yet; what was moved counts as what it was moved into, which may be settled too."""
+        """Return those that are not settled. Records that were moved count as the batches they are in now."""
         left: set[Settlement] = set()
         to_see = list(targets)
         while to_see:
@@ -274,7 +270,7 @@ class Queues:
         return left
 
     def refuse_from_now(self, error: FencepostError) -> None:
-        """`send` raises this from now on; blocked callers are woken to hear it."""
+        """Have `send` raise this from now on, in blocked callers too."""
         with self._lock:
             if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
                 self._broken = error
@@ -284,7 +280,7 @@ class Queues:
             self.on_fenced(error)
 
     def pause(self, error: FencepostError) -> None:
-        """`send` raises this until `resume`."""
+        """Have `send` raise this until `resume`."""
         with self._lock:
             self._paused = error
             self._gate.is_open = False
@@ -297,7 +293,7 @@ class Queues:
 
     @property
     def broken(self) -> FencepostError | None:
-        """Why nothing is accepted any more, ever."""
+        """Why no records are accepted any more, ever."""
         return self._broken
 
     @property
@@ -307,7 +303,7 @@ class Queues:
     # --- the send thread ---
 
     def active(self) -> list[PartitionQueue]:
-        """Queues that hold something, or had something when last looked at."""
+        """Return the queues that hold something, or did at the last look."""
         with self._lock:
             return list(self._active)
 
@@ -320,7 +316,7 @@ class Queues:
             return list(self._topics)
 
     def rest(self, queue: PartitionQueue) -> bool:
-        """Takes an empty queue from the active ones; False if it is not empty."""
+        """Remove an empty queue from the active ones. Return False if it is not empty."""
         with self._lock:
             if queue or queue.flight:
                 return False
@@ -328,12 +324,12 @@ class Queues:
             return True
 
     def wake_up(self, queue: PartitionQueue) -> None:
-        """It has something to send again."""
+        """Make the queue active: it has something to send again."""
         with self._lock:
             self._active[queue] = None
 
-    def drain(self, queue: PartitionQueue, *, also_open: bool) -> Batch | None:
-        """The oldest batch of the queue; the open one only if the caller says that it has waited long enough."""
+    def drain(self, queue: PartitionQueue, *, also_open: bool) -> ProducerBatch | None:
+        """Take the oldest batch of the queue; the open one only with `also_open`."""
         with self._lock:
             if not queue.sealed:
                 if queue.open is None or not also_open:
@@ -341,8 +337,8 @@ class Queues:
                 self._filling.seal(queue)
             return queue.sealed.pop(0)
 
-    def withdraw(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Takes this batch out of its queue, wherever it stands; False if it is not there."""
+    def withdraw(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Take this batch out of its queue. Return False if it is not there."""
         with self._lock:
             if queue.open is batch:
                 self._filling.seal(queue)
@@ -351,8 +347,8 @@ class Queues:
             queue.sealed.remove(batch)
             return True
 
-    def designate(self, batch: Batch, partition: int) -> PartitionQueue:
-        """An undesignated batch gets its partition and stands at the end of its queue."""
+    def designate(self, batch: ProducerBatch, partition: int) -> PartitionQueue:
+        """Put an undesignated batch at the end of a partition's queue."""
         with self._lock:
             topic = batch.queue.topic
             queue = topic.queue(partition)
@@ -362,8 +358,8 @@ class Queues:
             self._active[queue] = None
             return queue
 
-    def settled(self, batch: Batch) -> None:
-        """The batch's tickets have their answer: its memory is free again."""
+    def settled(self, batch: ProducerBatch) -> None:
+        """Release the memory of a settled batch."""
         batch.encoded = None
         batch.builder = None
         whole = batch.whole
@@ -381,18 +377,18 @@ class Queues:
             if self.flushing:
                 self._all_settled.notify_all()
 
-    def split(self, batch: Batch) -> list[Batch]:
-        """Two halves of a batch that the server finds too large. They are settled in its stead, and it with them."""
+    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Split a batch that is too large for the server into two halves. It is settled when both are."""
         assert batch.encoded is not None
         records = decode_batch(batch.encoded)
         middle = len(records) // 2
         return self.divide(batch, [records[:middle], records[middle:]])
 
-    def divide(self, batch: Batch, shares: Iterable[Sequence[Record]]) -> list[Batch]:
-        """Batches that are settled in the stead of this one, and it with them."""
+    def divide(self, batch: ProducerBatch, shares: Iterable[Sequence[Record]]) -> list[ProducerBatch]:
+        """Split a batch into one batch per share. It is settled when all of them are."""
         parts = []
         for share in shares:
-            part = Batch(self._filling.settling, batch.queue, batch.opened, batch.deadline)
+            part = ProducerBatch(self._filling.settling, batch.queue, batch.opened, batch.deadline)
             part.builder = BatchBuilder()
             for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
@@ -404,7 +400,7 @@ class Queues:
         return parts
 
     def grow(self, topic_name: str, partition_count: int) -> None:
-        """The topic has more partitions than before (or was made anew with fewer)."""
+        """Note a new number of partitions: the topic has grown, or was recreated."""
         with self._lock:
             topic = self._topics.get(topic_name)
             if topic is not None and topic.partition_count not in (0, partition_count):
@@ -413,7 +409,7 @@ class Queues:
 
     @property
     def in_a_hurry(self) -> bool:
-        """Somebody waits for what is queued: batches do not wait to become full."""
+        """Whether a caller waits for queued records: batches are then sent before they are full."""
         return bool(self.flushing or self._callers_blocked)
 
     def everything(self) -> Iterator[PartitionQueue]:
@@ -432,18 +428,18 @@ class Queues:
             return list(self._unsettled)
 
     def hurry(self) -> None:
-        """From now on batches do not wait to become full."""
+        """From now on send batches before they are full."""
         with self._lock:
             self.flushing += 1
 
     def unsettled_records(self) -> dict[str, int]:
-        """Per topic."""
+        """Return the number of unsettled records per topic."""
         found: dict[str, int] = {}
         with self._lock:
             for topic in self._topics.values():
                 found[topic.name] = sum(waiting.records for waiting in topic.waiting)
             for batch in self._unsettled:
-                if isinstance(batch, Batch):
+                if isinstance(batch, ProducerBatch):
                     found[batch.topic_name] += batch.records_left
         return {name: count for name, count in found.items() if count}
 

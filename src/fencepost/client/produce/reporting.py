@@ -1,4 +1,4 @@
-"""A look at a producer's queues and at its brokers: how much waits where, since when, and who answers how fast."""
+"""Collection of a producer's stats: how much each queue holds, since when, and how fast each broker answers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import logging
 from collections.abc import Iterable
 
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
-from fencepost.client.produce.common import Common
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, TopicQueues
+from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
 
 log = logging.getLogger("fencepost.producer")
 
 
 class Reporting:
-    def __init__(self, common: Common) -> None:
-        self._options = common.options
-        self._queues = common.queues
-        self._metadata = common.metadata
-        self._brokers = common.brokers
-        self._agenda = common.agenda
-        self._next = self._agenda.now() + self._options.stats_interval
+    def __init__(self, state: SendState) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._next = state.now() + self._options.stats_interval
 
     def report(self, now: float) -> None:
-        """Calls `on_stats` when it is time."""
+        """Call `on_stats` when it is due."""
         hook = self._options.on_stats
         if hook is None:
             return
@@ -34,12 +32,12 @@ class Reporting:
                 hook(self.look())
             except Exception:
                 log.exception("on_stats raised")
-        self._agenda.due(self._next, now)
+        self._state.due(self._next, now)
 
     def look(self) -> ProducerStats:
-        """Costs as much as there is to see: partitions that hold nothing are left out (PROD-11)."""
-        now = self._agenda.now()
-        partitions = [_of_queue(queue, self._metadata, now) for queue in self._queues.active()]
+        """Return the stats of what holds something. Idle partitions are left out, and cost nothing (PROD-11)."""
+        now = self._state.now()
+        partitions = [_of_queue(queue, self._state.metadata, now) for queue in self._queues.active()]
         waiting = [topic for topic in self._queues.topics_to_place() if topic.waiting]
         partitions += [_of_waiting(topic, self._options, now) for topic in waiting]
         shown = sorted((each for each in partitions if each.records), key=lambda each: (each.topic, each.partition))
@@ -52,8 +50,8 @@ class Reporting:
         )
 
     def _of_brokers(self) -> Iterable[BrokerStats]:
-        nodes = {address: node for node, address in self._metadata.brokers.items()}
-        for connection in self._brokers:
+        nodes = {address: node for node, address in self._state.metadata.brokers.items()}
+        for connection in self._state.brokers:
             yield BrokerStats(
                 address=str(connection.address),
                 node=nodes.get(connection.address),
@@ -85,7 +83,7 @@ def _of_queue(queue: PartitionQueue, metadata: Metadata, now: float) -> Partitio
 
 
 def _of_waiting(topic: TopicQueues, options: ProducerOptions, now: float) -> PartitionStats:
-    """Records that wait for their topic's partitions, or to be serialized."""
+    """Return the stats of records that wait for their topic's partitions, or to be serialized."""
     waiting = tuple(topic.waiting)
     accepted = min((each.deadline for each in waiting), default=now) - options.delivery_timeout
     return PartitionStats(

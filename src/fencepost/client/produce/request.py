@@ -1,6 +1,6 @@
-"""A Produce request and what its answer means; where no answer comes, the log is asked.
+"""Produce requests: batches are encoded and sent, answers settle them, and the log is read where no answer comes.
 
-What becomes of a batch that was refused or lost is decided in `core/producers/inflight.py`. This module carries it out.
+`core/producers/inflight.py` decides what happens to a rejected or lost batch. This module carries it out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
-from fencepost.client.produce.common import Common
 from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.core.producers.inflight import Flight, Sent, Verdict
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
@@ -28,7 +28,7 @@ NEWEST_PRODUCE_BY_NAME: Final = 12
 """Later versions name topics by id."""
 
 NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
-"""Later versions add partitions to the transaction by themselves, and count on a new epoch for every one (KIP-890)."""
+"""Later versions add partitions implicitly, and expect a new epoch for every transaction (KIP-890)."""
 
 _ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 
@@ -39,22 +39,20 @@ class Aboard(NamedTuple):
     """A batch in a request."""
 
     queue: PartitionQueue
-    sent: Sent[Batch]
+    sent: Sent[ProducerBatch]
 
 
-class Produce:
-    def __init__(self, common: Common, settling: Settling) -> None:
-        self._leader_of = common.leader_of
-        self._options = common.options
-        self._queues = common.queues
-        self._metadata = common.metadata
-        self._agenda = common.agenda
-        self._standing = common.standing
+class ProduceRequests:
+    def __init__(self, state: SendState, settling: Settling) -> None:
+        self._state = state
+        self._options = state.options
+        self._metadata = state.metadata
+        self._now = state.now
         self._settling = settling
         self._looking_back: set[PartitionQueue] = set()
 
-    def encoded(self, sent: Sent[Batch]) -> memoryview:
-        """The batch as it goes over the wire: compressed and stamped when it is first asked for."""
+    def encoded(self, sent: Sent[ProducerBatch]) -> memoryview:
+        """Return the batch's bytes on the wire; compress and stamp it the first time."""
         batch, options = sent.batch, self._options
         if batch.encoded is None:
             assert batch.builder is not None
@@ -65,7 +63,7 @@ class Produce:
                 pid=pid,
                 epoch=epoch,
                 base_sequence=base_sequence,
-                transactional=self._standing.transaction is not None or self._standing.lanes is not None,
+                transactional=self._state.is_transactional,
             )
             batch.builder = None
         return batch.encoded
@@ -77,11 +75,11 @@ class Produce:
             by_topic.setdefault(queue.topic.name, []).append(partition)
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = ACKS[self._options.acks]
-        name = self._standing.name_for(aboard[0].queue)  # the same for all that are aboard
+        name = self._state.transactional_id(aboard[0].queue)  # the same for all batches aboard
         request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
 
         def answered(version: int, body: memoryview) -> None:
-            now = self._agenda.now()
+            now = self._now()
             connection.window.answered(size, now)
             connection.window.last_answer = now - sent_at
             self._answered(connection, aboard, hot.decode_produce_response(version, body))
@@ -100,7 +98,7 @@ class Produce:
             return
         body = hot.encode_produce_request(version, request)
         size = sum(len(self.encoded(sent)) for _, sent in aboard)
-        sent_at = self._agenda.now()
+        sent_at = self._now()
         connection.window.sent(size, sent_at)
         if acks:
             connection.request(Key.PRODUCE, version, body, answered, lost)
@@ -108,8 +106,8 @@ class Produce:
             connection.tell(Key.PRODUCE, version, body, lambda: self._gone(connection, size, aboard), lost)
 
     def _gone(self, connection: BrokerConnection, size: int, aboard: list[Aboard]) -> None:
-        """Sent, and nobody will say what became of it: that is what acks="none" asks for."""
-        now = self._agenda.now()
+        """Settle batches that were written to the socket with acks="none": no answer will come."""
+        now = self._now()
         connection.window.answered(size, now)
         for queue, sent in aboard:
             if sent in _unsettled(queue):
@@ -118,7 +116,7 @@ class Produce:
                 self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
 
     def _answered(self, connection: BrokerConnection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
-        now = self._agenda.now()
+        now = self._now()
         if response.throttle_ms:
             connection.throttled_until = now + response.throttle_ms / 1000
         waiting = {(queue.topic.name, queue.index): (queue, sent) for queue, sent in aboard}
@@ -135,55 +133,50 @@ class Produce:
                     self._acknowledged(queue, sent, part)
                 else:
                     self._refused(queue, sent, code, part.error_message, now)
-        if waiting:  # an answer that leaves partitions out
+        if waiting:  # the answer left out some partitions
             self._lost([Aboard(queue, sent) for queue, sent in waiting.values()], left=True)
 
-    def _acknowledged(self, queue: PartitionQueue, sent: Sent[Batch], part: hot.ProducedPartition) -> None:
+    def _acknowledged(self, queue: PartitionQueue, sent: Sent[ProducerBatch], part: hot.ProducedPartition) -> None:
         assert queue.flight is not None
         offset = Offset(part.base_offset) if part.base_offset >= 0 else None
-        queue.flight.acknowledged(sent, offset, self._agenda.now())
+        queue.flight.acknowledged(sent, offset, self._now())
         self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
 
     def _refused(
-        self, queue: PartitionQueue, sent: Sent[Batch], code: ErrorCode, message: str | None, now: float
+        self, queue: PartitionQueue, sent: Sent[ProducerBatch], code: ErrorCode, message: str | None, now: float
     ) -> None:
         flight = queue.flight
         assert flight is not None
         if code in _ASK_FOR_METADATA:
             self._metadata.distrust()
-        if (
-            code is ErrorCode.INVALID_TXN_STATE
-            and self._standing.steps is not None
-            and self._standing.transaction is None
-            and self._standing.lanes is None
-        ):
-            # The marker of the transaction before is still on its way to this partition.
+        if code is ErrorCode.INVALID_TXN_STATE and self._state.steps is not None and not self._state.is_transactional:
+            # The marker that ends the previous transaction has not reached this partition yet.
             code = ErrorCode.CONCURRENT_TRANSACTIONS
         verdict = flight.refused(sent, code, now, self._backoff(sent))
-        lane = self._standing.lane(queue)
+        lane = self._state.lane(queue)
         if code in _TRANSACTION_OVER and lane is not None:
-            # Fenced, or open for too long: the coordinator says which when it is asked to end it.
+            # Fenced, or open for too long: the coordinator tells which when the transaction is ended.
             lane.fail(ServerError(code, "the transaction has ended on the server"))
             return
         if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
-            lane.fail(ServerError(code, "a batch that is in doubt cannot be split"))  # sent again, it is not in doubt
+            lane.fail(ServerError(code, "a batch in doubt cannot be split"))  # the retry is not in doubt
             return
         if verdict is Verdict.RETRY:
-            log.debug("%s: %s, to be sent again", queue.name, code.name)
+            log.debug("%s: %s, will be sent again", queue.name, code.name)
         elif verdict is Verdict.PERSISTED:
             flight.acknowledged(sent, None, now)
             self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
         elif verdict is Verdict.FENCED:
             self._settling.fence(code)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
-            parts = self._queues.split(sent.batch)
+            parts = self._state.queues.split(sent.batch)
             flight.split(sent, [(part, part.count) for part in parts])
         else:
             said = f": {message}" if message else ""
             self._settling.give_up(queue, sent, f"the server answers {code.name}{said}", code)
 
     def _lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
-        now = self._agenda.now()
+        now = self._now()
         self._metadata.distrust()
         for queue, sent in aboard:
             if sent not in _unsettled(queue):
@@ -194,14 +187,14 @@ class Produce:
             else:
                 queue.flight.never_left(sent)
 
-    def _backoff(self, sent: Sent[Batch]) -> float:
+    def _backoff(self, sent: Sent[ProducerBatch]) -> float:
         return float(min(1.0, self._options.retry_backoff * 2 ** min(sent.attempts - 1, 10)))
 
-    def look_back(self, queue: PartitionQueue, flight: Flight[Batch]) -> None:
-        """Has the log read, to learn which of the batches in doubt are there."""
+    def look_back(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> None:
+        """Read the log to learn which of the batches in doubt are in it."""
         if queue in self._looking_back:
             return
-        connection = self._leader_of(queue)
+        connection = self._state.leader_of(queue)
         if connection is None:
             return
         assert flight.identity is not None
@@ -217,9 +210,9 @@ class Produce:
             self._looking_back.discard(queue)
             if isinstance(error, ServerError) and error.code in _ASK_FOR_METADATA:
                 self._metadata.distrust()
-            flight.look_back_failed(asked, self._agenda.now(), self._options.retry_backoff)
+            flight.look_back_failed(asked, self._now(), self._options.retry_backoff)
 
-        log.info("%s: reading the log back from %s to learn what is there", queue.name, start)
+        log.info("%s: reading the log from offset %s to find the batches in doubt", queue.name, start)
         try:
             epoch = self._metadata.leader_epoch(*queue.name)
             LookBack(connection, *queue.name, flight.identity.pid, start, finished, failed, leader_epoch=epoch)
@@ -227,6 +220,6 @@ class Produce:
             failed(error)
 
 
-def _unsettled(queue: PartitionQueue) -> Iterator[Sent[Batch]]:
+def _unsettled(queue: PartitionQueue) -> Iterator[Sent[ProducerBatch]]:
     assert queue.flight is not None
     return iter(queue.flight)

@@ -1,17 +1,17 @@
-"""Going on from saved ids: which partitions were taken over, and what their logs hold already (IDEM-4, IDEM-5).
+"""Resuming from saved ids: fence each partition, and find what its log already holds (IDEM-4, IDEM-5).
 
-Per partition, when the first record for it comes:
+For each partition, when its first record comes:
 
-    ask      The server's H(P) of this producer. Before the fence, because a new epoch takes its place.
-    fence    A write of an older epoch must not come after the look into the log. A bare InitProducerId does not
-             prevent that on Kafka, where a partition learns of an epoch by being written to. So the partition is added
-             to a transaction that is aborted at once: its marker carries this life's epoch into the partition's log.
-    read     From behind the saved offset to the end: batches of the saved pid, and of the pid that the name has now,
-             are what this producer's earlier lives have sent since the save, in order.
-    skip     The first records that are sent are those again. They are compared, answered for, and not sent.
+    ask      Request the server's H(P) of this producer, before the fence, because a new epoch resets it.
+    fence    No write of an older epoch may be appended after the log was read. A bare InitProducerId does not prevent
+             that on Kafka, where a partition learns of an epoch only by a write. So the partition is added to a
+             transaction that is aborted at once: the abort marker carries the new epoch into the partition's log.
+    read     From the saved offset to the end of the log. Batches of the saved pid, and of the name's present pid, are
+             what earlier runs of this producer have sent since the save, in order.
+    skip     The caller sends those records again first. They are compared, acknowledged, and not sent.
 
-`core/producers/recollection.py` combines the two: H(P) stands for what retention, DeleteRecords or compaction took
-from the log, and the log for what the server has forgotten.
+`core/producers/recollection.py` combines both sources: H(P) counts records that retention, DeleteRecords or compaction
+removed from the log, and the log has what the server has forgotten.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fencepost.client.cluster.connection import BrokerConnection, Unoffered
-from fencepost.client.produce.common import Common
+from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lookback import LookBack
-from fencepost.client.produce.naming import Naming
-from fencepost.client.produce.partition_queue import Batch
+from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Stamp
@@ -46,30 +46,32 @@ def content_of(record: Record) -> int:
 
 
 class Resumption:
-    """One producer's; touched by the send thread alone."""
+    """The partitions of one resumed producer. Only the send thread uses it."""
 
-    def __init__(self, ids: ProducerIds, steps: Steps, common: Common, settling: Settling, naming: Naming) -> None:
+    def __init__(
+        self, ids: ProducerIds, steps: Steps, state: SendState, settling: Settling, identity: IdentityRequests
+    ) -> None:
         self.ids = ids
         self._steps = steps
-        self._common = common
+        self._state = state
         self._settling = settling
-        self._naming = naming
+        self._identity = identity
         self._to_ask: dict[TopicPartition, float] = {}
-        """When to ask for H(P). Infinity: it is being done."""
+        """When to ask for H(P). Infinity: the request is in flight."""
         self._remembered: dict[TopicPartition, dict[Life, Sequence]] = {}
-        """What the server said before the fence."""
+        """H(P) before the fence."""
         self._fencing = Enlisted()
         self._to_read: dict[TopicPartition, float] = {}
-        """Fenced; when to read them. Infinity: it is being done."""
+        """Fenced partitions, and when to read them. Infinity: being read."""
         self._known: dict[TopicPartition, deque[Known] | None] = {}
-        """Fenced and read: what was written and was not sent again so far. None: nobody knows."""
+        """Fenced and read: the records in the log that were not sent again yet. None: they cannot be known."""
 
     def last_offset(self, partition: TopicPartition) -> Offset | None:
         saved = self.ids.partitions.get(partition)
         return None if saved is None else saved.last_offset
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Whether the partition is taken over; if not, it will be."""
+        """Return whether the partition is fenced and read; if not, start with it."""
         if partition in self._known:
             return True
         if partition not in self._to_read:
@@ -80,22 +82,22 @@ class Resumption:
         return False
 
     def go_on(self, now: float) -> None:
-        """In every turn."""
+        """Take the next steps, in every turn."""
         for partition, at in list(self._to_ask.items()):
             if at <= now:
                 self._ask(partition)
             else:
-                self._common.agenda.due(at, now)
+                self._state.due(at, now)
         self._fence()
         for partition, at in list(self._to_read.items()):
             if at <= now:
                 self._read_back(partition)
             else:
-                self._common.agenda.due(at, now)
+                self._state.due(at, now)
 
     def _ask(self, partition: TopicPartition) -> None:
-        """Ask the leader for H(P). A server that does not tell, or not us, leaves the log to be read."""
-        brokers, metadata = self._common.brokers, self._common.metadata
+        """Ask the leader for H(P). If the server cannot tell, only the log is used."""
+        brokers, metadata = self._state.brokers, self._state.metadata
         connection = brokers.of_node(metadata.leader(*partition))
         if connection is None:
             return
@@ -117,7 +119,7 @@ class Resumption:
 
         def failed(error: FencepostError) -> None:
             metadata.distrust()
-            self._to_ask[partition] = self._common.agenda.now() + self._common.options.retry_backoff
+            self._to_ask[partition] = self._state.now() + self._state.options.retry_backoff
 
         def lost(error: FencepostError, left: bool) -> None:
             failed(error)
@@ -133,36 +135,36 @@ class Resumption:
 
     def _pids_of(self, partition: TopicPartition) -> set[Pid]:
         saved = self.ids.partitions.get(partition)
-        who = self._common.standing.identity.current
+        who = self._state.identity.current
         return (
             {self.ids.pid} | ({saved.pid} if saved is not None else set()) | ({who.pid} if who is not None else set())
         )
 
     def _fence(self) -> None:
-        identity = self._common.standing.identity
+        identity = self._state.identity
         who = identity.current
         if who is None or identity.state is not PidState.READY or not (partitions := self._fencing.to_add()):
             return
 
         def fence() -> Identity:
             self._steps.add_partitions(who, partitions)
-            return self._naming.next_epoch(self._steps, who)  # ends what was just begun
+            return self._identity.next_epoch(self._steps, who)  # aborts the transaction that was just begun
 
         def answered(outcome: Identity | FencepostError) -> None:
-            self._naming.name_answered(outcome)
+            self._identity.answered(outcome)
             if isinstance(outcome, Identity):
                 self._fencing.added(partitions)
                 self._to_read.update(dict.fromkeys(partitions, float("-inf")))
             else:
                 self._fencing = Enlisted()
 
-        self._common.standing.renew()
+        self._state.renew_identity()
         identity.asked()
-        self._common.errands.send_out(fence, answered)
+        self._state.errands.send_out(fence, answered)
 
     def _read_back(self, partition: TopicPartition) -> None:
-        brokers, metadata = self._common.brokers, self._common.metadata
-        who = self._common.standing.identity.current
+        brokers, metadata = self._state.brokers, self._state.metadata
+        who = self._state.identity.current
         connection = brokers.of_node(metadata.leader(*partition))
         if connection is None or who is None:
             return
@@ -174,7 +176,7 @@ class Resumption:
 
         def failed(error: FencepostError) -> None:
             metadata.distrust()
-            self._to_read[partition] = self._common.agenda.now() + self._common.options.retry_backoff
+            self._to_read[partition] = self._state.now() + self._state.options.retry_backoff
 
         self._to_read[partition] = float("inf")
         try:
@@ -183,11 +185,11 @@ class Resumption:
         except FencepostError as error:
             failed(error)
 
-    def without_known(self, flight: Flight[Batch], batch: Batch) -> Batch | None:
-        """What of a batch is not in the log yet; the rest of it is delivered."""
+    def without_known(self, flight: Flight[ProducerBatch], batch: ProducerBatch) -> ProducerBatch | None:
+        """Deliver the records of a batch that are in the log already; return a batch of the others, or None."""
         known = self._known[batch.queue.name]
         if known is None:
-            self._settling.fail(batch, _nobody_knows(batch))
+            self._settling.fail(batch, _unknowable(batch))
             return None
         if not known:
             return batch
@@ -198,7 +200,7 @@ class Resumption:
             if known:
                 there = known.popleft()
                 if there.content is not None and there.content != content_of(record):
-                    self._settling.fail(batch, _no_repetition(batch, there.offset))
+                    self._settling.fail(batch, _different(batch, there.offset))
                     return None
                 if there.offset != NOWHERE:
                     flight.last_acknowledged = there.offset
@@ -211,14 +213,14 @@ class Resumption:
         if len(shares) == 1:
             self._settling.deliver(batch, offsets[0], -1)
             return None
-        parts = self._common.queues.divide(batch, shares)
+        parts = self._state.queues.divide(batch, shares)
         for part, offset in zip(parts, offsets, strict=False):
             self._settling.deliver(part, offset, -1)
         return parts[-1] if len(parts) > len(offsets) else None
 
 
 class ReadBack(LookBack):
-    """As `LookBack`, but keeps what the records say."""
+    """A `LookBack` that also keeps a hash of every record."""
 
     def __init__(
         self,
@@ -260,18 +262,18 @@ def _remembered(producers: Iterable[Any], pids: set[Pid]) -> dict[Life, Sequence
 
 
 def _goes_on(first: Offset, count: int, offset: Offset) -> bool:
-    """Does a record at `offset` follow `count` records that begin at `first`?"""
+    """Return whether a record at `offset` follows `count` records that begin at `first`."""
     return offset == NOWHERE if first == NOWHERE else offset == first + count
 
 
-def _nobody_knows(batch: Batch) -> SendFailed:
+def _unknowable(batch: ProducerBatch) -> SendFailed:
     message = (
-        "records behind the saved offset are deleted, and the server no longer knows how many this producer wrote. "
-        "What was sent after the ids were saved may have been among them: find out, then use name= instead of ids="
+        "records after the saved offset were deleted, and the server no longer knows how many this producer wrote. "
+        "Records sent after the save may be among them: find out, then use name= instead of ids="
     )
-    return SendFailed(message, persisted="no", topic=batch.topic_name, partition=batch.partition, count=batch.count)
+    return SendFailed(message, persisted="no", **batch.where)
 
 
-def _no_repetition(batch: Batch, offset: Offset) -> SendFailed:
-    message = f"the log has another record at offset {offset}: send again what was sent after the ids were saved"
-    return SendFailed(message, persisted="no", topic=batch.topic_name, partition=batch.partition, count=batch.count)
+def _different(batch: ProducerBatch, offset: Offset) -> SendFailed:
+    message = f"the log has another record at offset {offset}: first send again what was sent after the save"
+    return SendFailed(message, persisted="no", **batch.where)

@@ -1,64 +1,64 @@
 """The send thread: one loop whose turn, `run_once`, can be stepped in a test (PROD-10).
 
-A turn, in the order of the source document's event loop, and who does it (in `client/produce/`):
+A turn, in the order of the source document's event loop, and the part of `client/produce/` that does it:
 
-    place        records whose topic's partitions became known go to their queues          `placing.py`
-    metadata     asked for when due, without waiting for the answer (PROD-7)               `placing.py`
-    pid          asked for once                                                            `naming.py`
-    collate      per queue: expire, look back, bump, send again, send new; one batch of    `collation.py`
-                 each partition into one request per leader (PROD-9), round after round
+    place        move records whose topic's partitions became known to their queues        `placing.py`
+    metadata     request it when due, without waiting for the answer (PROD-7)              `placing.py`
+    pid          request it once                                                           `identity.py`
+    collate      per queue: expire, look back, bump, resend, send; one batch of each       `collation.py`
+                 partition into one request per leader (PROD-9), round after round
                  while there is room in flight
-    poll         new connections, readable and writable sockets, unfinished writes;        `produce.py`
-                 answers settle their batches                                              `settling.py`
-    deadlines    answers and connections that are overdue
+    poll         open connections, read and write sockets; answers settle their batches    `request.py`, `settling.py`
+    deadlines    close connections whose answers are overdue
 
-`core/producers/inflight.py` decides what a partition's batches go through. Apart from `Queues`, nothing here is shared
-with other threads: what they want of it they have it do, by `errands`.
+`core/producers/inflight.py` decides what is sent of each partition. Other threads share only `queues` with this one.
+They have the send thread do everything else, by `Sender.call`.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.cluster.tenure import Tenure
+from fencepost.client.cluster.tenure import PendingClaim, Tenure
 from fencepost.client.produce.aftermath import Aftermath
-from fencepost.client.produce.agenda import Agenda
 from fencepost.client.produce.collation import Collation
-from fencepost.client.produce.common import Common
 from fencepost.client.produce.enlisting import Enlisting
-from fencepost.client.produce.expiry import Expiry
-from fencepost.client.produce.failures import said_of, where
+from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds, SavedPartition
-from fencepost.client.produce.lanes import WriteId, WriteLane, WriteLanes
-from fencepost.client.produce.naming import Naming
+from fencepost.client.produce.lanes import WriteId
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue
 from fencepost.client.produce.placing import Placing
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.reporting import Reporting
-from fencepost.client.produce.request import Produce
+from fencepost.client.produce.request import ProduceRequests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
-from fencepost.client.produce.standing import Standing
+from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
+from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.core.producers.inflight import Sent
-from fencepost.core.producers.pid import Identity, ProducerIdentity
-from fencepost.errors import Closed, Fenced, FencepostError, Persisted, SendFailed
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.pid import Identity
+from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
 log = logging.getLogger("fencepost.producer")
+
+T = TypeVar("T")
 
 
 class Sender:
@@ -76,27 +76,25 @@ class Sender:
         self._network = network
         self._clock = clock
         self.queues = Queues(options, clock, network.wake, self.trouble)
+        """The callers' side: any thread may use it."""
         if ids is not None:
             self.queues.name_partitions()
-        self.metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
-        self.brokers = Brokers(settings, network, clock, self.metadata, on_kept_out=self._kept_out)
-        self.tenure = Tenure(self.brokers, self.metadata, clock, options.request_timeout, self._lost_what_it_owned)
-        self.brokers.on_lost = self.tenure.lost
-        self.errands = Errands(network.wake)
-        self.standing = Standing(options.name, steps)
-        self._agenda = Agenda(clock)
-        common = Common(options, self.queues, self.metadata, self.brokers, self.errands, self._agenda, self.standing)
-        self.settling = Settling(common)
-        self._naming = Naming(common, self.settling)
+        self._metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
+        self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
+        self._tenure = Tenure(self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost)
+        self.brokers.on_lost = self._tenure.lost
+        self._errands = Errands(network.wake)
+        self._state = state = SendState(options, clock, self.queues, self._metadata, self.brokers, self._errands, steps)
+        self._settling = settling = Settling(state)
+        self._identity = IdentityRequests(state, settling)
         self._resumption: Resumption | None = None
         if ids is not None and steps is not None:
-            self._resumption = Resumption(ids, steps, common, self.settling, self._naming)
-        self._expiry = expiry = Expiry(common, self.settling)
-        self._placing = Placing(common, self.settling, expiry)
-        self.enlisting = Enlisting(common, self.settling, self._resumption)
-        produce = Produce(common, self.settling)
-        self._collation = Collation(common, self.settling, expiry, self.enlisting, produce, self._resumption)
-        self._reporting = Reporting(common)
+            self._resumption = Resumption(ids, steps, state, settling, self._identity)
+        self._placing = Placing(state, settling)
+        self._enlisting = Enlisting(state, settling, self._resumption)
+        requests = ProduceRequests(state, settling)
+        self._collation = Collation(state, settling, self._enlisting, requests, self._resumption)
+        self._reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
         self._stopping = False
         self._finish_by: float | None = None
@@ -107,10 +105,10 @@ class Sender:
     # --- the thread ---
 
     def run(self) -> None:
-        with ExitStack() as at_the_end:  # each of these, whatever the others raise; the last one first
+        with ExitStack() as at_the_end:  # runs all of these, last one first, whatever the others raise
             at_the_end.callback(self.abandon)
-            at_the_end.callback(self.errands.close)
-            at_the_end.callback(self.tenure.close)
+            at_the_end.callback(self._errands.close)
+            at_the_end.callback(self._tenure.close)
             at_the_end.callback(self.close)
             try:
                 while not self._stopping and not self._has_finished():
@@ -121,38 +119,59 @@ class Sender:
                 broken.__cause__ = error
                 at_the_end.callback(self._break, broken)
 
-    def _break(self, broken: SendFailed) -> None:
-        """A bug, then: nobody shall wait for ever for what the send thread no longer does."""
-        self.settling.fail_everything(broken)
-        if self.standing.lanes is not None:
-            self.settling.fail_uncommitted(self.standing.lanes.drop(for_good=True), broken, "unknown")
-        if self._aftermath is not None:
-            self._aftermath.give_up()
-        self.settling.fail_the_rest(broken)
-        self.standing.is_settled.set()
+    def run_once(self, timeout: float | None = None) -> None:
+        """Take one turn. Wait for the network until something is due, at most `timeout` seconds."""
+        state = self._state
+        self._network.before_work()
+        now = state.now()
+        state.next_due = float("inf")
+        self._errands.run_due()
+        self._settling.sweep()
+        state.due(self._tenure.turn(now), now)
+        self._settle_doubtful(now)
+        self._placing.place(now)
+        self._placing.refresh_metadata(now)
+        if self._options.idempotent:
+            self._identity.ask_if_due(now)
+        self._settling.expire_uncommitted(now)
+        self._collation.collate(now)
+        self._enlisting.end_in_lanes(now)
+        self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
+        self._reporting.report(now)
+        self._network.poll(self._patience(now, timeout))
+        self.brokers.check_deadlines(state.now())
 
-    def close(self) -> None:
-        """Gives back sockets; done by the thread itself where there was one."""
-        self.brokers.close()
-        self._network.close()
+    def _patience(self, now: float, timeout: float | None) -> float | None:
+        if self._stopping or self._settling.is_to_sweep:
+            return 0.0
+        state = self._state
+        state.due(self._finish_by, now)
+        state.due(self._metadata.ask_at(), now)
+        state.due(state.identity.ask_at, now)
+        moment = min(state.next_due, self.brokers.next_moment(now))
+        patience = None if moment == float("inf") else max(0.0, moment - state.now())
+        if timeout is None:
+            return patience
+        return timeout if patience is None else min(timeout, patience)
 
-    def forget_sockets(self) -> None:
-        """In a forked child: what is open is the parent's, and ends when the parent says so."""
-        self._network.forget_sockets()
+    def _kept_out(self, address: Address | None, error: FencepostError) -> None:
+        self._settling.kept_out(address, error)
+
+    # --- its end ---
 
     def stop(self) -> None:
-        """From any thread: the loop ends after this turn."""
+        """From any thread: end the loop after this turn."""
         self._stopping = True
         self._network.wake()
 
     def finish_within(self, seconds: float) -> None:
-        """From any thread, and without a lock: nobody sends any more, and the loop ends when all is settled, or after
-        so many seconds."""
+        """From any thread, without taking a lock: end the loop when all is settled, or after so many seconds. Nobody
+        may send any more."""
         self._finish_by = self._clock.monotonic() + seconds
         self._network.wake()
 
     def finish_soon(self) -> None:
-        """From any thread: batches do not wait to become full from now on."""
+        """From any thread: send batches at once from now on, full or not."""
         self.queues.hurry()
         self._network.wake()
 
@@ -162,132 +181,143 @@ class Sender:
         if not self._is_finishing:
             self._is_finishing = True
             self.queues.hurry()
-        if not self.queues.is_empty and self._agenda.now() < self._finish_by:
+        if not self.queues.is_empty and self._state.now() < self._finish_by:
             return False
         self.left_over = self.undelivered()
         return True
 
-    def stats(self) -> ProducerStats:
-        return self._reporting.look()
+    def _break(self, broken: SendFailed) -> None:
+        """Fail everything after a bug, so that nobody waits for ever."""
+        self._settling.fail_everything(broken)
+        if self._state.lanes is not None:
+            self._settling.fail_uncommitted(self._state.lanes.drop(for_good=True), broken, "unknown")
+        if self._aftermath is not None:
+            self._aftermath.give_up()
+        self._settling.fail_the_rest(broken)
+        self._state.identity_settled.set()
+
+    def abandon(self) -> None:
+        """Fail what is left when the producer is closed and its time is over."""
+        if self._aftermath is not None:
+            self._aftermath.give_up()
+        why = self.trouble()
+        if self._state.lanes is not None:
+            closed = Closed(f"the producer was closed before the records were committed{why}")
+            self._settling.fail_uncommitted(self._state.lanes.drop(for_good=True), closed, "unknown")
+        self._settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))
+
+    def close(self) -> None:
+        """Close the sockets; called by the send thread if there is one."""
+        self.brokers.close()
+        self._network.close()
+
+    def forget_sockets(self) -> None:
+        """In a forked child: close the copies of the parent's sockets."""
+        self._network.forget_sockets()
+
+    # --- for any thread ---
+
+    def call(self, what: Callable[[], T]) -> T:
+        """From any other thread: have the send thread call `what`, and return its result."""
+        return self._errands.call(what)
+
+    def wait_until_settled(self, timeout: float | None = None) -> bool:
+        """Wait for everything accepted before. Return False if the time was over first."""
+        return self.queues.wait_until_settled(timeout)
+
+    def flush(self) -> None:
+        """Wait for everything accepted before, and raise the error if the producer accepts nothing any more."""
+        self.queues.wait_until_settled(None)
+        if self.broken is not None:
+            raise self.broken
+
+    @property
+    def broken(self) -> FencepostError | None:
+        """Why it accepts no records any more, ever."""
+        return self.queues.broken
+
+    def pause(self, error: FencepostError) -> None:
+        """Have `send` raise this until the transaction ends."""
+        self.queues.pause(error)
+
+    def wait_for_epoch(self, patience: float) -> bool:
+        """Wait until no request for the name's epoch is in flight. Return False if the time was over first."""
+        return self._state.identity_settled.wait(patience)
+
+    def wait_for_identity(self, patience: float, *, while_closing: bool = False) -> Identity:
+        """Return the name's pid and epoch; any other producer of that name is fenced then."""
+        deadline = time.monotonic() + patience
+        while True:
+            if not self.wait_for_epoch(max(0.0, deadline - time.monotonic())):
+                raise TimedOut(f"no pid for the producer's name within {patience:g} s{self.trouble()}")
+            if (broken := self.broken) is not None and not (while_closing and isinstance(broken, Closed)):
+                raise broken
+            # By `call`: this thread could see it half changed, or while the next epoch is being requested.
+            if (identity := self.call(lambda: self.identity)) is not None:
+                return identity
+
+    def trouble(self) -> str:
+        """Return the last connection error as the end of a message; empty if a connection has worked since."""
+        return self._state.trouble()
 
     def undelivered(self) -> Mapping[str, int]:
-        """Records per topic that are not settled, or failed and nobody has looked."""
-        lost = Counter(self.settling.failures.take_by_topic())
+        """Return the records per topic that are unsettled, or failed without anybody asking for the outcome."""
+        lost = Counter(self._settling.failures.take_by_topic())
         lost.update(self.queues.unsettled_records())
         return lost
 
-    def run_once(self, timeout: float | None = None) -> None:
-        """One turn. Waits for the network until something is due, at most `timeout` seconds."""
-        self._network.before_work()
-        now = self._agenda.now()
-        self._agenda.clear()
-        self.errands.run_due()
-        self.settling.sweep()
-        self._agenda.due(self.tenure.turn(now), now)
-        self._find_out(now)
-        self._placing.place(now)
-        self._placing.refresh_metadata(now)
-        if self._options.idempotent:
-            self._naming.ask_for_pid(now)
-        self._expiry.of_uncommitted(now)
-        self._collation.collate(now)
-        self.enlisting.end_in_lanes(now)
-        self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
-        self._reporting.report(now)
-        self._network.poll(self._patience(now, timeout))
-        self.brokers.check_deadlines(self._agenda.now())
+    def take_failures(self) -> tuple[int, tuple[FencepostError, ...]]:
+        """Return the number of failed records that nobody asked for, and their first causes; forget them."""
+        return self._settling.failures.take()
 
-    def _patience(self, now: float, timeout: float | None) -> float | None:
-        if self._stopping or self.settling.is_to_sweep:
-            return 0.0
-        self._agenda.due(self._finish_by, now)
-        self._agenda.due(self.metadata.ask_at(), now)
-        self._agenda.due(self.standing.identity.ask_at, now)
-        moment = min(self._agenda.next, self.brokers.next_moment(now))
-        patience = None if moment == float("inf") else max(0.0, moment - self._agenda.now())
-        if timeout is None:
-            return patience
-        return timeout if patience is None else min(timeout, patience)
+    @property
+    def fenced(self) -> Fenced | None:
+        """Why this producer must not write any more, if another one has taken over."""
+        return self._tenure.fenced or (self.broken if isinstance(self.broken, Fenced) else None)
 
-    def trouble(self) -> str:
-        """From any thread: which connection failed last, as the end of a message; empty if one works since."""
-        last = self.brokers.last_error
-        return f": {last}" if last is not None else ""
+    @property
+    def open_transaction(self) -> Enlisted | None:
+        return self._state.transaction
 
-    def _kept_out(self, address: Address | None, error: FencepostError) -> None:
-        self.settling.kept_out(address, error)
+    @property
+    def is_owner(self) -> bool:
+        return bool(self._tenure.held) or self.writes_in_lanes
 
-    # --- owning ---
+    @property
+    def writes_in_lanes(self) -> bool:
+        """Whether it is an owner on Apache Kafka, which sends everything in transactions."""
+        return self._state.lanes is not None
 
-    def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
-        """The connection has ended, and with it this producer (OWN-9): what never left is not there, what was in a
-        transaction will never be committed, and for the rest the log is asked."""
-        self.standing.identity.finished(cause.code)
-        self.settling.first_failure = cause  # the first, for a named producer, and no more to be swept
-        doubtful: dict[PartitionQueue, list[Sent[Batch]]] = {}
-        for queue in self.queues.everything():
-            for sent in queue.flight.give_up_all() if queue.flight is not None else ():
-                known: Persisted = "no" if self.standing.transaction is not None else sent.persisted
-                if known == "unknown" and self._options.idempotent:
-                    doubtful.setdefault(queue, []).append(sent)
-                else:
-                    self.settling.fail(sent.batch, said_of(cause, known, **where(sent.batch)))
-        self.settling.fail_everything(cause)
-        self.standing.is_settled.set()
-        self._aftermath = Aftermath(
-            Brokers(self._settings, self._network, self._clock, self.metadata),
-            lost,
-            doubtful,
-            self._agenda.now(),
-            patience=self._options.request_timeout,
-            backoff=self._options.retry_backoff,
-            found=lambda sent, offset: self.settling.deliver(sent.batch, offset, -1),
-            missing=lambda sent, known: self.settling.fail(sent.batch, said_of(cause, known, **where(sent.batch))),
-        )
-        self._find_out(self._agenda.now())
+    # --- on the send thread; other threads `call` these ---
 
-    def _find_out(self, now: float) -> None:
-        if self._aftermath is not None:
-            self._agenda.due(self._aftermath.turn(now), now)
-            if self._aftermath.is_over:
-                self._aftermath = None
+    def stats(self) -> ProducerStats:
+        return self._reporting.look()
 
-    def write_under(
-        self,
-        steps: Transactional,
-        who: Identity,
-        lanes: Sequence[WriteId],
-        is_committed: Callable[[TopicPartition, Offset], bool],
-    ) -> bool:
-        """From now on all is sent in transactions: the caller's under this id, the rest in these lanes. False, and
-        nothing is changed, while anything that was sent before is under way."""
-        if any(queue.flight for queue in self.queues.everything()):
-            return False
-        self.standing.steps, self.standing.name = steps, steps.name
-        self.standing.is_repeatable = False
-        self.standing.identity = ProducerIdentity(named=True)
-        self.standing.identity.asked()
-        timeout_ms = round(self._options.transaction_timeout * 1000)
-        self.standing.lanes = WriteLanes(
-            [WriteLane(each, timeout_ms, self.errands, self.settling, is_committed) for each in lanes]
-        )
-        self._naming.name_answered(who)
-        return True
+    @property
+    def identity(self) -> Identity | None:
+        """The pid and epoch to write under; None while they are being requested or when the producer is finished."""
+        return self._state.ready_identity
 
-    # --- its end ---
+    def renew_identity(self) -> None:
+        """Request the name's next epoch."""
+        self._state.renew_identity()
+
+    def fence(self, code: ErrorCode) -> None:
+        """End the producer because another one took over."""
+        self._settling.fence(code)
 
     def ids(self, cluster_id: str | None) -> ProducerIds:
-        who, name = self.standing.identity.current, self._options.name
+        who, name = self._state.identity.current, self._options.name
         assert who is not None
         assert name is not None
         if not self.queues.is_empty:
             raise FencepostError("records are not settled yet: flush first, then read the ids")
-        if (broken := self.queues.broken) is not None and not isinstance(broken, Closed):
+        if (broken := self.broken) is not None and not isinstance(broken, Closed):
             raise broken
-        if not self.standing.is_repeatable:
+        if not self._state.is_repeatable:
             raise FencepostError(
-                "the ids are of no use here: records without a key need their partition named, "
-                "and transactions take their offsets with them"
+                "this producer's ids cannot be resumed from: records without a key must name their partition, and "
+                "transactions must not be used, because they store their own offsets"
             )
         partitions = dict(self._resumption.ids.partitions) if self._resumption is not None else {}
         for queue in self.queues.everything():
@@ -297,12 +327,73 @@ class Sender:
                 partitions[queue.name] = saved
         return ProducerIds(cluster_id, name, *who, partitions)
 
-    def abandon(self) -> None:
-        """The producer is closed and its time is over: what is left fails."""
+    def begin_transaction(self) -> Identity | None:
+        return self._enlisting.begin()
+
+    def end_transaction(self, *, repeated: bool = False) -> None:
+        self._enlisting.end(repeated=repeated)
+
+    def drop_transaction(self) -> None:
+        self._enlisting.drop()
+
+    # --- owning ---
+
+    def claim(self, request: ClaimRequest) -> PendingClaim:
+        """Claim over the connection that carries the data, on fencepost's server."""
+        return self._tenure.claim(request)
+
+    def release(self, group: str, names: Sequence[str]) -> PendingClaim:
+        return self._tenure.release(group, names)
+
+    def give_up_claim(self, pending: PendingClaim) -> None:
+        self._tenure.give_up(pending)
+
+    def give_up_waiting_claims(self) -> None:
+        self._tenure.give_up_waiting()
+
+    def owner_connection(self) -> BrokerConnection:
+        """Return the connection that owns what is claimed. Raise Fenced or Unreachable if there is none."""
+        return self._tenure.ready()
+
+    def write_under(
+        self,
+        steps: Transactional,
+        who: Identity,
+        lanes: Sequence[WriteId],
+        is_committed: Callable[[TopicPartition, Offset], bool],
+    ) -> bool:
+        """From now on send everything in transactions: the caller's under the id of `steps`, the rest in these lanes.
+        Return False, and change nothing, while an earlier batch is in flight."""
+        if any(queue.flight for queue in self.queues.everything()):
+            return False
+        self._enlisting.write_in_lanes(steps, lanes, is_committed)
+        self._identity.answered(who)
+        return True
+
+    @property
+    def has_commit_in_doubt(self) -> bool:
+        """Whether a lane's last transaction may still be committed or aborted."""
+        return self._state.lanes is not None and self._state.lanes.are_in_doubt
+
+    def _ownership_lost(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
+        """End this producer: the connection that owned something has ended (OWN-9). Read the log for what is in
+        doubt."""
+        settling = self._settling
+        doubtful = settling.lose_ownership(cause)
+        self._aftermath = Aftermath(
+            Brokers(self._settings, self._network, self._clock, self._metadata),
+            lost,
+            doubtful,
+            self._state.now(),
+            patience=self._options.request_timeout,
+            backoff=self._options.retry_backoff,
+            found=lambda sent, offset: settling.deliver(sent.batch, offset, -1),
+            missing=lambda sent, known: settling.fail_with(sent.batch, cause, known),
+        )
+        self._settle_doubtful(self._state.now())
+
+    def _settle_doubtful(self, now: float) -> None:
         if self._aftermath is not None:
-            self._aftermath.give_up()
-        if self.standing.lanes is not None:
-            closed = Closed(f"the producer was closed before the records were committed{self.trouble()}")
-            self.settling.fail_uncommitted(self.standing.lanes.drop(for_good=True), closed, "unknown")
-        why = self.trouble()
-        self.settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))
+            self._state.due(self._aftermath.turn(now), now)
+            if self._aftermath.is_over:
+                self._aftermath = None

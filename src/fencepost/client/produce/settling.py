@@ -1,45 +1,50 @@
-"""Settling: the only place where batches are delivered or fail, and what a failure brings with it.
+"""Settling: the only place where batches are delivered or fail, and what follows from a failure.
 
-A failure is rarely alone. In a transaction it dooms the rest, a named producer's log has to stay the beginning of what
-was sent (IDEM-4), and a fence is the end of everything that is queued or under way.
+In a transaction, one failure fails the rest. The log of a named producer must stay a prefix of what was sent (IDEM-4),
+so its first failure fails everything behind it. A fence ends the producer.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any, Final
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.produce.common import Common
-from fencepost.client.produce.failures import Failures, said_of, where
 from fencepost.client.produce.lanes import Acknowledged
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue
-from fencepost.client.produce.ticket import Settlement
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch, TopicQueues
+from fencepost.client.produce.state import SendState
+from fencepost.client.produce.ticket import Failures, Settlement
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Sent
 from fencepost.core.producers.pid import NAME_TAKEN, PidState
-from fencepost.errors import ErrorCode, Fenced, FencepostError, Persisted, SendFailed
+from fencepost.errors import ErrorCode, Expired, Fenced, FencepostError, Persisted, SendFailed
 
 log = logging.getLogger("fencepost.producer")
 
+LOOK_BACK_SHARE: Final = 0.25
+LONGEST_LOOK_BACK: Final = 5.0
+"""The last part of `delivery_timeout`, and its maximum in seconds, in which a batch in doubt is looked for in the log.
+`delivery_timeout` itself is a promise: a batch whose outcome is unknown by then fails with persisted="unknown"."""
+
 
 class Settling:
-    def __init__(self, common: Common) -> None:
-        self._options = common.options
-        self._queues = common.queues
-        self._metadata = common.metadata
-        self._standing = common.standing
+    def __init__(self, state: SendState) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._metadata = state.metadata
         self.failures = Failures()
-        self.first_failure: FencepostError | None = None
-        """Of a named producer outside of transactions: nothing that comes behind it may succeed."""
+        self._first_failure: FencepostError | None = None
+        """Of a named producer outside of transactions: nothing behind it may succeed."""
         self.is_to_sweep = False
-        """What a failure takes with it fails in the next turn: batches may be aboard a request right now."""
+        """A failure takes others with it. They fail in the next turn, because they may be in a request right now."""
 
     # --- one batch ---
 
-    def deliver(self, batch: Batch, base_offset: int, append_time: int) -> None:
+    def deliver(self, batch: ProducerBatch, base_offset: int, append_time: int) -> None:
         acknowledged = Acknowledged(batch, base_offset, append_time)
-        lane = self._standing.lane(batch.queue)
+        lane = self._state.lane(batch.queue)
         if lane is not None:
             lane.hold(acknowledged)  # it counts when the transaction does
         else:
@@ -50,22 +55,28 @@ class Settling:
         batch.deliver(base_offset, append_time)
         self._settled(batch)
 
-    def give_up(self, queue: PartitionQueue, sent: Sent[Batch], message: str, code: ErrorCode) -> None:
+    def give_up(self, queue: PartitionQueue, sent: Sent[ProducerBatch], message: str, code: ErrorCode) -> None:
         assert queue.flight is not None
         persisted = queue.flight.give_up(sent)
-        self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **where(sent.batch)))
+        self.fail(sent.batch, SendFailed(message, persisted=persisted, code=code, **sent.batch.where))
 
-    def fail(self, batch: Batch, error: FencepostError, *, with_its_lane: bool = True) -> None:
-        """`with_its_lane`: it fails alone, and what is in the same transaction of an owner's is sent again."""
-        lane = self._standing.lane(batch.queue) if with_its_lane else None
-        if lane is not None and batch.encoded is not None:  # it was sent, in a transaction that nobody commits now
+    def fail(self, batch: ProducerBatch, error: FencepostError, *, restart_lane: bool = True) -> None:
+        """Fail one batch. `restart_lane`: abort the transaction of its lane and send the other batches again."""
+        lane = self._state.lane(batch.queue) if restart_lane else None
+        if lane is not None and batch.encoded is not None:  # sent in a transaction that will not be committed
             lane.fail(error)
-            error = said_of(error, "no", **where(batch))
+            error = _same_failure(error, "no", **batch.where)
         batch.fail(error)
-        self.failed(batch)
+        self._failed(batch)
         self._settled(batch)
 
-    def _settled(self, batch: Batch) -> None:
+    def fail_with(
+        self, batch: ProducerBatch, cause: FencepostError, persisted: Persisted, *, restart_lane: bool = True
+    ) -> None:
+        """Fail one of several batches that share a cause."""
+        self.fail(batch, _same_failure(cause, persisted, **batch.where), restart_lane=restart_lane)
+
+    def _settled(self, batch: ProducerBatch) -> None:
         self._queues.settled(batch)
         while batch.whole is not None:  # a part may have been split once more
             batch = batch.whole
@@ -73,15 +84,16 @@ class Settling:
             batch.queue.topic.roaming -= 1
             batch.roams = False
 
-    def failed(self, settlement: Settlement) -> None:
-        """It has failed: what follows from that, and who is told."""
+    def _failed(self, settlement: Settlement) -> None:
+        """Carry out what follows from a failure, and report it."""
         error = settlement.error
         assert error is not None
-        if self._standing.transaction is not None:
-            self.doom(self._standing.transaction, error)
-        elif self._standing.steps is not None and self._standing.lanes is None and self.first_failure is None:
-            # What is in the log is always the beginning of what was sent: only so can it be gone on from (IDEM-4).
-            self.first_failure = error
+        state = self._state
+        if state.transaction is not None:
+            self.doom(state.transaction, error)
+        elif state.steps is not None and state.lanes is None and self._first_failure is None:
+            # Only a log that is a prefix of what was sent can be resumed from (IDEM-4).
+            self._first_failure = error
             self.is_to_sweep = True
         hook = self._options.on_error
         if hook is None:
@@ -93,46 +105,100 @@ class Settling:
                 log.exception("on_error raised")
 
     def note_early_failures(self) -> None:
-        """Of records that never had a batch; at once after they may have failed, for somebody may wait for them."""
+        """Handle records that failed before they had a batch. Call it right after they may have failed, because a
+        caller may wait for them to be settled."""
         while self._queues.waiting_room.failures:
-            lone = self._queues.waiting_room.failures.popleft()
-            self.failed(lone)
-            self._queues.waiting_room.noted(lone)
+            early = self._queues.waiting_room.failures.popleft()
+            self._failed(early)
+            self._queues.waiting_room.noted(early)
+
+    # --- deadlines (PROD-8) ---
+
+    def expire_waiting(self, topic: TopicQueues, now: float) -> None:
+        """Fail the records that have waited too long for their topic's partitions."""
+        if topic.waiting:
+            first = topic.waiting[0].deadline
+            self._state.due(first, now)
+            if first <= now:
+                error = Expired(self._timed_out("no answer about the topic"), persisted="no", topic=topic.name)
+                self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
+                self.note_early_failures()
+
+    def expire_queued(self, queue: PartitionQueue, now: float) -> bool:
+        """Fail the batches that have waited too long to be sent. Return False if the queue is empty then."""
+        while (batch := queue.first_to_expire()) is not None:
+            if now < batch.deadline:
+                self._state.due(batch.deadline, now)
+                return True
+            if self._queues.withdraw(queue, batch):
+                self.fail(batch, Expired(self._timed_out("not sent"), persisted="no", **batch.where))
+        return False
+
+    def expire_sent(self, queue: PartitionQueue, flight: Flight[ProducerBatch], now: float) -> None:
+        """Fail the sent batches whose time is over, answered or not. Shortly before that, have the log read for those
+        in doubt."""
+        for sent in list(flight):
+            deadline = sent.batch.deadline
+            if now >= deadline:
+                if sent.in_flight:
+                    self._metadata.distrust()  # the leader does not answer: perhaps another broker leads by now
+                persisted = flight.give_up(sent)
+                error = Expired(self._timed_out("not acknowledged"), persisted=persisted, **sent.batch.where)
+                self.fail(sent.batch, error)
+                continue
+            self._state.due(deadline, now)
+            if sent.in_doubt and self._state.transaction is None:  # in a transaction it fails with the transaction
+                look_at = deadline - min(self._options.delivery_timeout * LOOK_BACK_SHARE, LONGEST_LOOK_BACK)
+                if now >= look_at:
+                    flight.wants_look_back(sent)
+                self._state.due(look_at, now)
+            if not queue.topic.roaming:
+                return  # later batches have later deadlines
+
+    def expire_uncommitted(self, now: float) -> None:
+        """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""
+        for lane in self._state.lanes.lanes if self._state.lanes is not None else ():
+            for batch, persisted in lane.take_overdue(now):
+                error = Expired(self._timed_out("not committed"), persisted=persisted, **batch.where)
+                self.fail(batch, error, restart_lane=persisted == "no")
+            self._state.due(lane.expires_at, now)
+
+    def _timed_out(self, what: str) -> str:
+        return f"{what} within {self._options.delivery_timeout:g} s{self._state.trouble()}"
 
     # --- a queue ---
 
     def fail_queue(self, queue: PartitionQueue, cause: FencepostError) -> None:
         if queue.flight is not None:
             for sent in list(queue.flight):
-                self.fail(sent.batch, said_of(cause, queue.flight.give_up(sent), **where(sent.batch)))
+                self.fail_with(sent.batch, cause, queue.flight.give_up(sent))
         self._fail_unsent(queue, cause)
 
-    def fail_partition(self, queue: PartitionQueue, flight: Flight[Batch]) -> None:
-        """In a transaction nothing gets new numbers, for the next epoch would abort it: it fails instead."""
+    def fail_partition(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> None:
+        """Fail what a transaction has for this partition. Renumbering needs the next epoch, which would abort the
+        transaction."""
         cause = SendFailed("the server lost track of the sequence", persisted="no")
         for sent in flight.give_up_all():
-            self.fail(sent.batch, said_of(cause, sent.persisted, **where(sent.batch)))
+            self.fail_with(sent.batch, cause, sent.persisted)
         self._fail_unsent(queue, cause)
 
     def _fail_unsent(self, queue: PartitionQueue, cause: FencepostError) -> None:
         while (batch := self._queues.drain(queue, also_open=True)) is not None:
-            self.fail(batch, said_of(cause, "no", **where(batch)))
+            self.fail_with(batch, cause, "no")
 
     def _fail_unplaced(self, cause: FencepostError) -> None:
         for topic in self._queues.topics_to_place():
-            self._queues.waiting_room.fail_waiting(topic, said_of(cause, "no", topic=topic.name))
+            self._queues.waiting_room.fail_waiting(topic, _same_failure(cause, "no", topic=topic.name))
         self.note_early_failures()
 
     def kept_out(self, address: Address | None, error: FencepostError) -> None:
-        """Wrong credentials, or TLS without trust: what would wait for that broker fails now. The next record is
-        tried anew; but whoever could not even take its name has nothing to go on with."""
+        """Fail what waits for a broker that rejects the credentials or whose certificate is not trusted; for any broker
+        if `address` is None. The next record tries again, but a producer that could not claim its name is finished."""
         cause = SendFailed(str(error), persisted="no", code=error.code)
         cause.__cause__ = error
         if address is None:
-            if self._standing.steps is not None and self._standing.identity.state is not PidState.READY:
-                self._standing.identity.finished(error.code)
-                self.fail_everything(cause)
-                self._standing.is_settled.set()
+            if self._state.steps is not None and self._state.identity.state is not PidState.READY:
+                self.finish(cause)
                 return
             self._fail_unplaced(cause)
         for queue in self._queues.everything():
@@ -145,96 +211,120 @@ class Settling:
     # --- a transaction, or everything ---
 
     def doom(self, transaction: Enlisted, error: FencepostError) -> None:
-        """A part of it failed: nothing more is accepted into it, and it cannot be committed."""
+        """Fail the open transaction: it accepts no more records and cannot be committed."""
         if transaction.error is None:
             transaction.fail(error)
             self._queues.pause(SendFailed(f"the transaction has failed: {error}", persisted="no", code=error.code))
             self.is_to_sweep = True
 
     def sweep(self) -> None:
-        """At the beginning of a turn: what the failures of the last one take with them."""
+        """At the beginning of a turn: fail what the failures of the last turn take with them."""
         if not self.is_to_sweep:
             return
         self.is_to_sweep = False
-        if self._standing.transaction is not None:
-            if self._standing.transaction.error is not None:
-                self.fail_all(self._standing.transaction.error)
-        elif self.first_failure is not None:
-            self.fail_everything(self.first_failure)
+        if self._state.transaction is not None:
+            if self._state.transaction.error is not None:
+                self.fail_all(self._state.transaction.error)
+        elif self._first_failure is not None:
+            self.fail_everything(self._first_failure)
 
     def fail_everything(self, cause: FencepostError) -> None:
-        """Refuses what comes, and fails what is there, each with what is known of it."""
+        """Accept no more records, and fail all that are there."""
         self._queues.refuse_from_now(cause)
         self.fail_all(cause)
 
     def fail_all(self, cause: FencepostError) -> None:
-        """Fails what is there; what comes is taken."""
+        """Fail all records that are there, each with what is known of it. New ones are still accepted."""
         self._fail_unplaced(cause)
-        is_in_lanes = self._standing.is_in_lanes  # then nothing of it is committed, and nobody will
-        if self._standing.lanes is not None:
-            self.fail_uncommitted(self._standing.lanes.drop(), cause, "no")
+        is_in_lanes = self._state.is_in_lanes  # then none of it is committed, and none will be
+        if self._state.lanes is not None:
+            self.fail_uncommitted(self._state.lanes.drop(), cause, "no")
         for queue in self._queues.everything():
             if queue.flight is not None:
                 for sent in queue.flight.give_up_all():
-                    persisted: Persisted = "no" if is_in_lanes else sent.persisted
-                    self.fail(sent.batch, said_of(cause, persisted, **where(sent.batch)), with_its_lane=False)
+                    self.fail_with(sent.batch, cause, "no" if is_in_lanes else sent.persisted, restart_lane=False)
             self._fail_unsent(queue, cause)
 
     def fail_the_rest(self, cause: FencepostError) -> None:
-        """After a bug: what was on its way from one place to the next, and is in none."""
+        """After a bug: fail the batches that are in no queue and no flight."""
         to_fail = self._queues.unsettled()
         while to_fail:
             settlement = to_fail.pop(0)
-            if not isinstance(settlement, Batch):
+            if not isinstance(settlement, ProducerBatch):
                 self._queues.waiting_room.noted(settlement)
             elif settlement.parts is not None:
                 to_fail += [part for part in settlement.parts if not part.settled]
             else:
-                self.fail(settlement, said_of(cause, "unknown", **where(settlement)), with_its_lane=False)
+                self.fail_with(settlement, cause, "unknown", restart_lane=False)
+
+    # --- the end of the producer ---
+
+    def finish(self, cause: FencepostError) -> None:
+        """End the producer: it has no identity any more, and everything fails."""
+        self._state.identity.finished(cause.code)
+        self.fail_everything(cause)
+        self._state.identity_settled.set()
 
     def fence(self, code: ErrorCode) -> None:
-        """Another one took over, and this one is at its end."""
-        self._standing.identity.finished(code)
-        self.fail_everything(self._fenced(code))
-        if self._standing.lanes is not None:
-            self._standing.lanes.forget()
-        self._standing.is_settled.set()
+        """End the producer because another one took over."""
+        self.finish(self._fenced(code))
+        if self._state.lanes is not None:
+            self._state.lanes.forget()
 
     def _fenced(self, code: ErrorCode) -> Fenced:
         message = f"the server answers {code.name}: another producer has taken over this one's id"
-        if self._standing.lanes is not None:
+        if self._state.lanes is not None:
             message = (
-                f"the server answers {code.name}: somebody else owns what this producer owned, or a write took longer "
+                f"the server answers {code.name}: another owner has taken over, or a write took longer "
                 f"than transaction_timeout={self._options.transaction_timeout:g} s"
             )
         elif self._options.name is not None:
-            message = f"the server answers {code.name}: another producer has the name {self._options.name!r} by now"
-            if self._standing.transaction is not None:
+            message = f"the server answers {code.name}: another producer has taken over the name {self._options.name!r}"
+            if self._state.transaction is not None:
                 timeout = f"{self._options.transaction_timeout:g} s"
                 message += f", or the transaction was open for longer than transaction_timeout={timeout}"
         return Fenced(message, persisted="unknown", code=code)
 
-    # --- the end of a transaction; of one in a lane as `client/produce/lanes.py:Settles` ---
+    def lose_ownership(self, cause: Fenced) -> dict[PartitionQueue, list[Sent[ProducerBatch]]]:
+        """End an owner whose connection has ended (OWN-9). Records that were never sent are not persisted, nor are
+        those in a transaction. Return the others, which are in doubt and not failed."""
+        self._first_failure = cause  # so that no other failure of a named producer is swept
+        doubtful: dict[PartitionQueue, list[Sent[ProducerBatch]]] = {}
+        for queue in self._queues.everything():
+            for sent in queue.flight.give_up_all() if queue.flight is not None else ():
+                known: Persisted = "no" if self._state.transaction is not None else sent.persisted
+                if known == "unknown" and self._options.idempotent:
+                    doubtful.setdefault(queue, []).append(sent)
+                else:
+                    self.fail_with(sent.batch, cause, known)
+        self.finish(cause)
+        return doubtful
 
-    def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
+    # --- the end of a lane's transaction: `client/produce/lanes.py:LaneOutcomes` ---
+
+    def fail_uncommitted(self, batches: list[ProducerBatch], cause: FencepostError, persisted: Persisted) -> None:
         if cause.code in NAME_TAKEN:
             cause = self._fenced(cause.code)
         for batch in batches:
-            self.fail(batch, said_of(cause, persisted, **where(batch)), with_its_lane=False)
+            self.fail_with(batch, cause, persisted, restart_lane=False)
 
-    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[Batch]) -> None:
-        before: dict[PartitionQueue, list[tuple[Batch, int]]] = {}
+    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[ProducerBatch]) -> None:
+        before: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
         for batch in acknowledged:
             before.setdefault(batch.queue, []).append((batch, batch.count))
         for queue in queues:
             flight = queue.flight
             if flight is not None and (flight or queue in before):
                 for batch in flight.start_over(before.get(queue, [])):
-                    if batch.encoded is not None:  # the next stamp must not change what a socket has still to send
+                    if batch.encoded is not None:  # a copy: a socket may still be sending the old bytes
                         batch.encoded = memoryview(bytearray(batch.encoded))
                 self._queues.wake_up(queue)
 
-    def transaction_ended(self, *, repeated: bool) -> None:
-        self._standing.transaction = None
-        if repeated and self._standing.identity.state is PidState.READY:
-            self._standing.renew()  # under the next epoch what is late touches nothing that it was not meant for
+
+def _same_failure(cause: FencepostError, persisted: Persisted, **where: Any) -> SendFailed:
+    """Return an error of the same kind and message that concerns one batch."""
+    kind = type(cause) if isinstance(cause, SendFailed) else SendFailed
+    message = cause.message if isinstance(cause, SendFailed) else str(cause)
+    error = kind(message, persisted=persisted, code=cause.code, **where)
+    error.__cause__ = cause
+    return error

@@ -1,12 +1,11 @@
 """`send_arrow`: a whole table into the queues, partitioned and encoded by native calls without the GIL.
 
-Per chunk: a partition for every row, rows grouped by partition, and then batch after batch encoded straight from the
-columns. Whole batches enter a partition's queue behind its open one, so order is kept with whatever is sent before and
-after. Everything that can be wrong with a table is found before its first row is accepted.
+Each chunk's rows are grouped by partition, and encoded batch by batch straight from the columns. Whole batches go
+behind the partition's open one, which keeps the order with earlier and later records. A table is checked before its
+first row is accepted.
 
-A topic's partitions need not be known (PROD-1, PROD-5): the rows then wait as they are, in order with what `send` was
-given, and the send thread encodes them when the partitions are there. A partition that does not exist is said by the
-ticket then.
+If the topic's partitions are unknown (PROD-1, PROD-5), the rows wait in order with `send`'s records, and the send
+thread encodes them later. The ticket then reports a partition that does not exist.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from collections.abc import Generator, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fencepost.client.produce.filling import NAME_THE_PARTITION, RECORD_OVERHEAD, no_partition
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import Batch, EncodedRows, WaitingRows
+from fencepost.client.produce.partition_queue import EncodedRows, ProducerBatch, WaitingRows
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket
-from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge, SendFailed
+from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
 from fencepost.types import Milliseconds
@@ -28,34 +28,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
-_RECORD_OVERHEAD = 36
 _SMALLEST_PIECE = 4096
-"""Bytes of the rows of a table that wait together for their topic's partitions, at least."""
-_NAME_IT = "a record without a key needs its partition named, to be the same once more"
+"""Minimum bytes of the rows that wait together for their topic's partitions."""
 
 
 class DeliveredRun(NamedTuple):
-    """Records that stand one behind the other."""
+    """Consecutive records of one partition."""
 
     topic: str
     partition: int
     offset: int
-    """Of the first; −1 where the server knows that it has them but no longer where."""
+    """Of the first record; −1: the server has them but no longer knows their offset."""
     records: int
 
 
 class BulkTicket:
-    """What `send_arrow` hands back: settled when all of the table's records are."""
+    """The result of `send_arrow`. It is settled when all of the table's records are."""
 
     def __init__(self, parts: Sequence[Ticket | WaitingRows]) -> None:
         self._parts = parts
-        """The first record of every batch, or rows that had no batch yet when they were accepted."""
+        """A ticket of each batch's first record, or rows that had no batch when they were accepted."""
 
     def done(self) -> bool:
         return all(ticket.done() for ticket in self._all())
 
     def result(self, timeout: float | None = None) -> tuple[DeliveredRun, ...]:
-        """Waits for the answers: where the records are; or the first failure, whose `count` says how many share it."""
+        """Wait for the answers. Return the records' places, or raise the first failure; its `count` records share
+        it."""
         failure = self.exception(timeout)
         if failure is not None:
             raise failure
@@ -75,15 +74,15 @@ class BulkTicket:
             try:
                 yield from ticket.__await__()
             except FencepostError:
-                continue  # the others are waited for all the same; `result` says it
+                continue  # wait for the others too; `result` raises it
         return self.result(0)
 
     def __len__(self) -> int:
-        """The number of records."""
+        """Return the number of records."""
         return sum(part.records if isinstance(part, WaitingRows) else part.settlement.count for part in self._parts)
 
     def _all(self) -> Iterator[Ticket]:
-        """One ticket of every batch. Who has waited for the first of rows that waited finds all the others."""
+        """Yield one ticket per batch. Rows that waited have all their tickets once the first is settled."""
         for part in self._parts:
             if isinstance(part, WaitingRows):
                 yield part.ticket
@@ -92,8 +91,8 @@ class BulkTicket:
                 yield part
 
 
-class _Sending(NamedTuple):
-    """What every chunk of a table is sent with."""
+class _TableSend(NamedTuple):
+    """The settings that all chunks of a table share."""
 
     queues: Queues
     options: ProducerOptions
@@ -101,8 +100,8 @@ class _Sending(NamedTuple):
     now_ms: Milliseconds
 
     def keep(self, chunk: pa.RecordBatch) -> WaitingRows | None:
-        """Has the rows wait for the topic's partitions; None if these are known by now."""
-        size = HEADER_SIZE + chunk.nbytes + _RECORD_OVERHEAD * chunk.num_rows
+        """Let the rows wait for the topic's partitions. Return None if these are known by now."""
+        size = HEADER_SIZE + chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows
 
         def encode(count: int) -> list[EncodedRows]:
             source = column_source(chunk)
@@ -113,7 +112,7 @@ class _Sending(NamedTuple):
         return self.queues.keep_rows(self.topic, chunk.num_rows, size, self.now_ms, encode)
 
     def encoded(self, source: ColumnSource, partitions: Any, count: int) -> Iterator[EncodedRows]:
-        """Batch after batch, each with its partition."""
+        """Yield encoded batches with their partitions."""
         limit = self.options.batch_size
         for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
@@ -128,14 +127,14 @@ def send_table(
     import pyarrow as pa
 
     if options.serializes:
-        raise ConfigError("send_arrow takes columns of bytes or text, and a producer with serializers takes objects")
+        raise ConfigError("send_arrow needs a producer without serializers: its columns are bytes or text already")
     _check_columns(table.schema.names)
     chunks = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
     chunks = [chunk for chunk in chunks if chunk.num_rows]
     sources = [column_source(chunk) for chunk in chunks]
     for chunk in chunks:
         _check_sizes(chunk, options.max_request_size)
-    sending, parts = _Sending(queues, options, topic, now_ms), list[Ticket | WaitingRows]()
+    sending, parts = _TableSend(queues, options, topic, now_ms), list[Ticket | WaitingRows]()
     try:
         if not queues.partition_count(topic):
             chunks = _keep_all(sending, chunks, parts)
@@ -154,12 +153,12 @@ def send_table(
 
 
 def _keep_all(
-    sending: _Sending, chunks: list[pa.RecordBatch], parts: list[Ticket | WaitingRows]
+    sending: _TableSend, chunks: list[pa.RecordBatch], parts: list[Ticket | WaitingRows]
 ) -> list[pa.RecordBatch]:
-    """Has the rows wait in pieces that find room one by one. Returns what is left when the partitions become known."""
+    """Let the rows wait, in pieces that need room one by one. Return the rest if the partitions become known."""
     largest = max(_SMALLEST_PIECE, min(sending.options.max_request_size, sending.options.buffer_memory // 16))
     for number, chunk in enumerate(chunks):
-        rows = max(1, chunk.num_rows * largest // (chunk.nbytes + _RECORD_OVERHEAD * chunk.num_rows))
+        rows = max(1, chunk.num_rows * largest // (chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows))
         for at in range(0, chunk.num_rows, rows):
             kept = sending.keep(chunk.slice(at, rows))
             if kept is None:
@@ -169,7 +168,7 @@ def _keep_all(
 
 
 def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple[int, Any, int, int]]:
-    """(partition, row numbers, start, stop) for each partition that gets any; no row numbers: the rows as they are."""
+    """Yield (partition, row numbers, start, stop) for each partition that gets rows; no row numbers: rows in order."""
     if isinstance(partitions, int):
         yield partitions, None, 0, source.rows
         return
@@ -180,12 +179,12 @@ def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple
 
 
 def _check_columns(names: list[str]) -> None:
-    """What is not sent is refused: a `topic` that is passed over would send its rows to the wrong one."""
+    """Reject unknown columns: rows of an ignored `topic` column would go to the wrong topic."""
     strange = [repr(name) for name in names if name not in _COLUMNS]
     if strange:
         kept = [name for name in _COLUMNS if name in names]
         raise ValueError(
-            f"send_arrow knows {', '.join(_COLUMNS)}, not {', '.join(strange)}: leave out the rest, .select({kept})"
+            f"send_arrow takes the columns {', '.join(_COLUMNS)}, not {', '.join(strange)}: use .select({kept})"
         )
 
 
@@ -200,7 +199,7 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
     if not lengths:
         return
     both = lengths[0] if len(lengths) == 1 else pc.add(lengths[0].cast("int64"), lengths[1].cast("int64"))
-    largest = pc.max(both).as_py() + _RECORD_OVERHEAD
+    largest = pc.max(both).as_py() + RECORD_OVERHEAD
     if largest + HEADER_SIZE > max_request_size:
         raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
 
@@ -208,14 +207,14 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
 def _choose(
     queues: Queues, options: ProducerOptions, topic: str, chunk: pa.RecordBatch, source: ColumnSource, count: int
 ) -> Any:
-    """A partition per row, as numbers of 32 bits: the one it names, or its key's, or one for all the others. A single
-    number where all rows go to the same."""
+    """Return a partition per row as int32: the named one, else its key's, else one for all other rows. Return a single
+    number if all rows go to the same partition."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if options.partitioner is None and not {"key", "partition"} & set(chunk.schema.names):
         if queues.needs_partitions and count > 1:
-            raise FencepostError(_NAME_IT)
+            raise FencepostError(NAME_THE_PARTITION)
         return queues.next_partition(topic, count)
     if options.partitioner is not None:
         keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
@@ -232,7 +231,7 @@ def _choose(
         chosen = pc.coalesce(named, chosen) if named.null_count else named
     if options.partitioner is None and pc.any(pc.equal(chosen, -1)).as_py():
         if queues.needs_partitions and count > 1:
-            raise FencepostError(_NAME_IT)
+            raise FencepostError(NAME_THE_PARTITION)
         keyless = pa.scalar(queues.next_partition(topic, count), pa.int32())
         chosen = pc.if_else(pc.equal(chosen, -1), keyless, chosen)
     _check_partitions(chosen, count)
@@ -240,7 +239,8 @@ def _choose(
 
 
 def _check_owned(chosen: pa.Array, topic: str, owned: frozenset[int], count: int) -> None:
-    """`chosen`: the partitions of the rows that name none themselves, −1 for those without a key."""
+    """Raise NotOwned if a key chose a partition that is not owned. `chosen`: of the rows that name no partition; −1: no
+    key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -255,12 +255,12 @@ def _check_partitions(chosen: pa.Array, count: int) -> None:
     bounds = pc.min_max(chosen).as_py()
     if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < count:
         wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
-        raise SendFailed(f"there is no partition {wrong}, the topic has {count}", persisted="no")
+        raise no_partition(wrong, count)
 
 
 def _failure(settlement: Settlement) -> FencepostError | None:
-    """The first failure in a batch, which is thereby looked at."""
-    if isinstance(settlement, Batch) and settlement.parts is not None:
+    """Return the first failure in a batch, and mark the batch's failures as seen."""
+    if isinstance(settlement, ProducerBatch) and settlement.parts is not None:
         failures = [_failure(part) for part in settlement.parts]
         return next((failure for failure in failures if failure is not None), None)
     settlement.look_at_all()
@@ -269,7 +269,7 @@ def _failure(settlement: Settlement) -> FencepostError | None:
 
 def _runs(ticket: Ticket) -> Iterator[DeliveredRun]:
     settlement = ticket.settlement
-    if isinstance(settlement, Batch) and settlement.parts is not None:
+    if isinstance(settlement, ProducerBatch) and settlement.parts is not None:
         for part in settlement.parts:
             yield from _runs(Ticket(part, 0, ticket.timestamp))
         return

@@ -1,14 +1,14 @@
-"""What `send` hands back: a ticket per record, settled with its whole batch.
+"""Tickets: what `send` returns, one per record, settled with the record's batch.
 
-A ticket is small, a batch, a place in it and a timestamp, because there is one per record; whatever is waited for,
-called back or remembered hangs on the batch. Everything here is called from any thread; batches are settled by the send
-thread alone.
+There is one ticket per record, so it is small: a batch, an index and a timestamp. Events, callbacks and errors belong
+to the batch. Any thread may call everything here; only the send thread settles batches.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -28,24 +28,27 @@ Futures: TypeAlias = "dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[
 
 UNKNOWN_OFFSET: Final = -1
 
+_CAUSES_KEPT: Final = 5
+_FAILURES_KEPT: Final = 1000
+
 
 class Delivered(NamedTuple):
-    """Where a record is."""
+    """The place of a record in the log."""
 
     topic: str
     partition: int
     offset: int
-    """−1 where the server knows that it has the record but no longer where."""
+    """−1: the server has the record but no longer knows its offset."""
     timestamp: Milliseconds
 
 
 class Settlement:
-    """What became of the records that share a batch. Pending until `deliver` or `fail` is called, once."""
+    """The outcome of the records that share a batch. Pending until `deliver` or `fail` is called, once."""
 
     __slots__ = ("_callbacks", "_event", "_futures", "_lock", "_seen", "append_time", "base_offset", "error", "settled")
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock  # guards the three below; one for all batches of a producer, held for moments
+        self._lock = lock  # guards the next four fields; all batches of a producer share it
         self._event: threading.Event | None = None
         self._callbacks: Callbacks | None = None
         self._futures: Futures | None = None
@@ -55,7 +58,7 @@ class Settlement:
         self.base_offset = UNKNOWN_OFFSET
         self.append_time = NO_TIMESTAMP
 
-    # Overridden by those who know them.
+    # Set by subclasses.
     topic_name: str
     partition: int
     count: int
@@ -71,13 +74,13 @@ class Settlement:
 
     @property
     def unseen(self) -> int:
-        """Failed records whose ticket nobody has asked."""
+        """Failed records whose ticket nobody has asked for its outcome."""
         if self.error is None:
             return 0
         return self.count - (len(self._seen) if self._seen else 0)
 
     def look_at_all(self) -> None:
-        """Somebody has asked for all of them at once."""
+        """Mark all records as seen: a caller asked for all outcomes at once."""
         if self.error is not None:
             with self._lock:
                 self._seen = set(range(self.count))
@@ -103,11 +106,11 @@ class Settlement:
         return event.wait(timeout)
 
     def trouble(self) -> str:
-        """Why it may take long, to be put behind a message: the last connection that failed. Mostly empty."""
+        """Return the last connection error, for a message about a timeout; usually empty."""
         return ""
 
     def call_back(self, callback: Callback, ticket: Ticket) -> bool:
-        """False: already settled, call it yourself."""
+        """Register a callback. Return False if already settled: the caller then calls it."""
         with self._lock:
             if self.settled:
                 return False
@@ -117,7 +120,7 @@ class Settlement:
             return True
 
     def resolve(self, future: asyncio.Future[Delivered], ticket: Ticket) -> bool:
-        """False: already settled, resolve it yourself."""
+        """Register a future. Return False if already settled: the caller then resolves it."""
         with self._lock:
             if self.settled:
                 return False
@@ -127,7 +130,7 @@ class Settlement:
             return True
 
     def _close(self) -> tuple[Callbacks, Futures]:
-        """Settled from now on: wakes who waits, and answers who is to be told."""
+        """Mark as settled, wake waiting threads, and return whom to notify."""
         with self._lock:
             self.settled = True
             event, callbacks, futures = self._event, self._callbacks, self._futures
@@ -141,14 +144,14 @@ class Settlement:
         for callback, ticket in callbacks:
             _call(callback, ticket)
         for loop, waiting in futures.items():
-            _tell(loop, waiting)  # one wake-up of the loop for all that wait on this batch
+            _tell(loop, waiting)  # one wake-up per loop and batch
 
 
 class Unplaced(Settlement):
-    """Stands in for the batch of records that have none yet: their topic's partitions are not known.
+    """A placeholder for the batch of records whose topic's partitions are not known yet.
 
-    It is never settled itself. When the records are moved, each ticket is given its batch, and whoever waited here
-    goes on waiting there.
+    It is never settled itself. When the records are moved, each ticket gets its batch, and callers that wait here go
+    on waiting there.
     """
 
     __slots__ = ("_trouble", "moved_into")
@@ -166,7 +169,7 @@ class Unplaced(Settlement):
         return self._trouble()
 
     def moved(self) -> None:
-        """All tickets have their batch by now."""
+        """Hand all callbacks and futures over to the batches that the tickets now have."""
         callbacks, futures = self._close()
         for callback, ticket in callbacks:
             ticket.add_done_callback(callback)
@@ -177,7 +180,7 @@ class Unplaced(Settlement):
 
 
 class Ticket(Place):
-    """One record that was accepted by `send`. Settled when the server has answered for it."""
+    """A record that `send` accepted. It is settled when the server has answered."""
 
     __slots__ = ()
 
@@ -188,7 +191,7 @@ class Ticket(Place):
         return settlement.settled and not isinstance(settlement, Unplaced)
 
     def result(self, timeout: float | None = None) -> Delivered:
-        """Waits for the answer: where the record is, or the exception that says why it is not and what is known."""
+        """Wait for the answer. Return the record's place, or raise the error, which says whether it is persisted."""
         outcome = self._outcome(timeout)
         if isinstance(outcome, FencepostError):
             raise outcome
@@ -199,7 +202,8 @@ class Ticket(Place):
         return outcome if isinstance(outcome, FencepostError) else None
 
     def add_done_callback(self, callback: Callback) -> None:
-        """`callback(ticket)` runs on the send thread when it is settled (at once, here, if it is): keep it short."""
+        """Call `callback(ticket)` when settled: on the send thread, so keep it short; or here and now if settled
+        already."""
         if not self.settlement.call_back(callback, self):
             if isinstance(self.settlement, Unplaced):  # moved between the two
                 self.add_done_callback(callback)
@@ -207,7 +211,7 @@ class Ticket(Place):
                 _call(callback, self)
 
     def __await__(self) -> Generator[Any, None, Delivered]:
-        from asyncio import get_running_loop  # loaded by whoever awaits; other programs do without
+        from asyncio import get_running_loop  # here, so that programs without asyncio do not load it
 
         future: asyncio.Future[Delivered] = get_running_loop().create_future()
         while not self.settlement.resolve(future, self):
@@ -246,7 +250,7 @@ def _call(callback: Callback, ticket: Ticket) -> None:
 def _tell(loop: asyncio.AbstractEventLoop, waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:
     try:
         loop.call_soon_threadsafe(_resolve_all, waiting)
-    except RuntimeError:  # that loop is closed: nobody is left to be told
+    except RuntimeError:  # that loop is closed, so nobody waits
         log.debug("an event loop was closed before its records were settled")
 
 
@@ -259,3 +263,50 @@ def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> Non
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+
+
+class Failures:
+    """Failed batches whose tickets nobody has asked, kept until `flush` reports them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[Settlement] = deque()
+        self._older: Counter[str] = Counter()
+        """Records per topic."""
+        self._causes: list[FencepostError] = []
+
+    def note(self, settlement: Settlement) -> None:
+        with self._lock:
+            self._kept.append(settlement)
+            if len(self._kept) > _FAILURES_KEPT:  # the caller never flushes
+                self._fold(self._kept.popleft())
+
+    def take(self) -> tuple[int, tuple[FencepostError, ...]]:
+        """Return the number of unseen failed records and their first causes, and forget them."""
+        with self._lock:
+            causes = self._fold_all()
+            return self._older_taken().total(), tuple(causes)
+
+    def take_by_topic(self) -> Counter[str]:
+        """Return the number of unseen failed records per topic, and forget them."""
+        with self._lock:
+            self._fold_all()
+            return self._older_taken()
+
+    def _fold_all(self) -> list[FencepostError]:
+        for settlement in self._kept:
+            self._fold(settlement)
+        self._kept.clear()
+        causes, self._causes = self._causes, []
+        return causes
+
+    def _older_taken(self) -> Counter[str]:
+        older, self._older = self._older, Counter()
+        return older
+
+    def _fold(self, settlement: Settlement) -> None:
+        unseen = settlement.unseen
+        if unseen and settlement.error is not None:
+            self._older[settlement.topic_name] += unseen
+            if len(self._causes) < _CAUSES_KEPT:
+                self._causes.append(settlement.error)

@@ -1,8 +1,8 @@
-"""Records that cannot be put into a batch yet: their topic's partitions are not known, or they are to be serialized.
+"""Records that cannot be put into a batch yet: their topic's partitions are unknown, or they must be serialized first.
 
-They wait as they are, in order, until the send thread moves them (`place`) or their time is over (`fail_waiting`). A
-topic's partitions become known in `place`, with the lock held and after everything that waited was moved, so no later
-record overtakes an earlier one of its partition.
+They wait, in order, until the send thread moves them (`place`) or their time is over (`fail_waiting`). `place` makes
+the topic's partitions known with the lock held, after all waiting records were moved. So no record overtakes an earlier
+one of its partition.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fencepost.client.produce.filling import Filling
-from fencepost.client.produce.partition_queue import Batch, EncodedRows, Lone, TopicQueues, Waiting, WaitingRows
-from fencepost.client.produce.record_size import size_of
+from fencepost.client.produce.filling import Filling, size_of
+from fencepost.client.produce.partition_queue import (
+    EarlyFailure,
+    EncodedRows,
+    ProducerBatch,
+    TopicQueues,
+    WaitingRecord,
+    WaitingRows,
+)
 from fencepost.client.produce.ticket import Settlement, Ticket, Unplaced
 from fencepost.errors import FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import HEADER_SIZE, Headers
@@ -25,10 +31,10 @@ class WaitingRoom:
         self._filling = filling
         self._trouble = trouble
         self.topics: dict[TopicQueues, None] = {}
-        """In which something waits."""
+        """Topics with waiting records."""
         self.failures: deque[Settlement] = deque()
-        """Failed before they had a batch. Each is unsettled until the send thread has noted it (`noted`): whoever waits
-        for it must find what follows from it, a transaction that cannot be committed."""
+        """Records that failed before they had a batch. Each counts as unsettled until the send thread has noted it: a
+        commit that waits for it must find its transaction failed."""
 
     # --- the caller's threads ---
 
@@ -42,10 +48,10 @@ class WaitingRoom:
         timestamp: Milliseconds,
         size: int,
     ) -> Ticket:
-        """With the lock held."""
+        """Keep a record; with the lock held."""
         ticket = self._ticket(topic, timestamp)
         deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
-        topic.waiting.append(Waiting(key, value, headers, partition, timestamp, ticket, size, deadline))
+        topic.waiting.append(WaitingRecord(key, value, headers, partition, timestamp, ticket, size, deadline))
         topic.charge(size)
         return ticket
 
@@ -65,7 +71,7 @@ class WaitingRoom:
         timestamp: Milliseconds,
         encode: Callable[[int], list[EncodedRows]],
     ) -> WaitingRows:
-        """Rows of a table, in order with single records. With the lock held."""
+        """Keep rows of a table, in order with single records; with the lock held."""
         ticket = self._ticket(topic, timestamp)
         deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
         rows = WaitingRows(ticket, records, size, deadline, encode)
@@ -76,10 +82,8 @@ class WaitingRoom:
     # --- the send thread ---
 
     def place(self, topic: TopicQueues, partition_count: int) -> None:
-        """The partitions are known: what waited is moved, in order, and later records go straight to their queues.
-
-        With serializers the topic stays as it is, and what has come since the last turn is serialized and moved.
-        """
+        """Move the waiting records to their queues, in order, once the partitions are known. Later records go there
+        directly. With serializers they do not: each turn serializes and moves what has come since the last one."""
         options = self._filling.options
         while True:
             with self._filling.lock:
@@ -91,21 +95,22 @@ class WaitingRoom:
                     if not options.serializes:
                         self._place(topic, partition_count, waiting, unplaced)
                     break
-            for each in rows:  # which takes its time: without the lock, and what has come meanwhile in another round
+            for each in rows:  # slow, so without the lock; rows that come meanwhile take another round
                 each.encode(partition_count)
         if options.serializes:
-            # The user's code runs without the lock; the send thread alone appends then, so the order is kept.
-            ready = [self._serialized(topic, record, unplaced) for record in waiting if isinstance(record, Waiting)]
+            # The user's code runs without the lock. Only the send thread appends then, which keeps the order.
+            records = (each for each in waiting if isinstance(each, WaitingRecord))
+            ready = [self._serialized(topic, record, unplaced) for record in records]
             with self._filling.lock:
-                self._place(topic, partition_count, deque(record for record in ready if record is not None), unplaced)
+                self._place(topic, partition_count, filter(None, ready), unplaced)
         if unplaced is not None:
-            unplaced.moved()  # runs callbacks of what failed meanwhile: not under the lock
+            unplaced.moved()  # runs callbacks of failed records, so not under the lock
 
     def _place(
         self,
         topic: TopicQueues,
         partition_count: int,
-        waiting: Iterable[Waiting | WaitingRows],
+        waiting: Iterable[WaitingRecord | WaitingRows],
         unplaced: Unplaced | None,
     ) -> None:
         topic.know(partition_count)
@@ -119,10 +124,10 @@ class WaitingRoom:
                 size = size_of(record.key, record.value, record.headers)
                 queue = self._filling.queue_for(topic, record.key, record.partition)
                 placed = self._filling.append(queue, record.key, record.value, record.headers, record.timestamp, size)
-            except Exception as error:  # noqa: BLE001 - the partitioner's, or what the record cannot be encoded for
+            except Exception as error:  # noqa: BLE001 - of the partitioner, or of encoding
                 self._fail_one(topic, record.ticket, error, unplaced)
                 continue
-            assert isinstance(placed.settlement, Batch)
+            assert isinstance(placed.settlement, ProducerBatch)
             placed.settlement.deadline = min(placed.settlement.deadline, record.deadline)
             record.ticket.settlement, record.ticket.index = placed.settlement, placed.index
             into[placed.settlement] = None
@@ -133,7 +138,7 @@ class WaitingRoom:
             self._filling.all_settled.notify_all()
         self._filling.room.notify_all()
 
-    def _place_rows(self, topic: TopicQueues, rows: WaitingRows, unplaced: Unplaced | None) -> list[Batch]:
+    def _place_rows(self, topic: TopicQueues, rows: WaitingRows, unplaced: Unplaced | None) -> list[ProducerBatch]:
         if rows.error is not None:
             self._fail_one(topic, rows.ticket, rows.error, unplaced, rows.records)
             return []
@@ -142,10 +147,10 @@ class WaitingRoom:
             for partition, builder in rows.encoded or ()
         ]
         rows.tickets[1:] = [Ticket(batch, 0, rows.ticket.timestamp) for batch in batches[1:]]
-        rows.ticket.settlement, rows.ticket.index = batches[0], 0  # the last step: whoever finds it finds the others
+        rows.ticket.settlement, rows.ticket.index = batches[0], 0  # last: a caller that sees it finds the others too
         return batches
 
-    def _serialized(self, topic: TopicQueues, record: Waiting, unplaced: Unplaced | None) -> Waiting | None:
+    def _serialized(self, topic: TopicQueues, record: WaitingRecord, unplaced: Unplaced | None) -> WaitingRecord | None:
         options = self._filling.options
         try:
             key = (
@@ -160,7 +165,7 @@ class WaitingRoom:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
-        except Exception as error:  # noqa: BLE001 - the serializer's: it belongs on the ticket
+        except Exception as error:  # noqa: BLE001 - of the serializer: for the ticket
             with self._filling.lock:
                 topic.charge(-record.charged)
                 self._fail_one(topic, record.ticket, error, unplaced)
@@ -174,24 +179,24 @@ class WaitingRoom:
             cause = error
             error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
             error.__cause__ = cause
-        lone = Lone(self._filling.settling, topic.name, records)
-        lone.fail(error)  # before any ticket has it: no callback runs under the lock
-        ticket.settlement, ticket.index = lone, 0
-        self._filling.unsettled[lone] = None
-        self.failures.append(lone)
+        early = EarlyFailure(self._filling.settling, topic.name, records)
+        early.fail(error)  # before any ticket has it, so that no callback runs under the lock
+        ticket.settlement, ticket.index = early, 0
+        self._filling.unsettled[early] = None
+        self.failures.append(early)
         if unplaced is not None:
-            unplaced.moved_into.append(lone)
+            unplaced.moved_into.append(early)
 
-    def noted(self, lone: Settlement) -> None:
-        """What follows from this early failure is done."""
+    def noted(self, early: Settlement) -> None:
+        """Count an early failure as settled: what follows from it is done."""
         with self._filling.lock:
-            self._filling.unsettled.pop(lone, None)
+            self._filling.unsettled.pop(early, None)
             self._filling.all_settled.notify_all()
 
     def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> None:
-        """Fails what waits for the topic's partitions: all of it, or what has expired."""
+        """Fail the records that wait for the topic's partitions: all, or those that have expired."""
         with self._filling.lock:
-            keep: deque[Waiting | WaitingRows] = deque()
+            keep: deque[WaitingRecord | WaitingRows] = deque()
             unplaced = topic.unplaced
             before = len(topic.waiting)
             for record in topic.waiting:

@@ -126,13 +126,13 @@ def test_what_is_owned_is_not_given_back_while_a_commit_may_still_take_effect(mo
     case.advance(PATIENCE)
     assert case.sender.queues.is_empty
     calls: list[object] = []
-    call = case.sender.errands.call
+    call = case.sender.call
 
     def counted(what: Callable[[], object]) -> object:
         calls.append(what)
         return call(what)
 
-    monkeypatch.setattr(case.sender.errands, "call", counted)
+    monkeypatch.setattr(case.sender, "call", counted)
     giving_back = threading.Thread(target=backend.release, args=("g", ["t-0"]))
     giving_back.start()
     case.turn_until(lambda: len(calls) > 10 or released.is_set())

@@ -29,7 +29,7 @@ def asks(
     session: float = 0.0,
 ) -> PendingClaim:
     wanted = check_claim("g", names or ["t-0"], generation=generation, wait=wait, after=after, session=session)
-    return producer.sender.tenure.claim(wanted)
+    return producer.sender.claim(wanted)
 
 
 def owner(on: ScriptedCluster, *, session: float = 0.0, **options: object) -> SteppedProducer:
@@ -239,7 +239,7 @@ def test_a_claim_that_waits_and_is_given_up_leaves_the_line_with_its_connection(
     on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, generation=None, wait=1000.0)
     producer.step_until(lambda: bool(on.requests(Api.OWN)))
-    producer.sender.tenure.give_up(claim)
+    producer.sender.give_up_claim(claim)
     with pytest.raises(Closed):
         claim.outcome.result(0)
     assert list(on.ownership) == []
@@ -254,10 +254,10 @@ def test_a_claim_given_up_by_an_owner_is_given_back_when_it_is_granted() -> None
     on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, "other", generation=None, wait=1000.0)
     producer.step_until(lambda: len(on.requests(Api.OWN)) == 2)
-    producer.sender.tenure.give_up(claim)
+    producer.sender.give_up_claim(claim)
     producer.run_for(301.0)
     assert [name for _, name, _ in on.ownership] == ["t-0"]
-    assert producer.sender.tenure.fenced is None
+    assert producer.sender.fenced is None
 
 
 def test_a_claim_given_up_when_it_was_granted_just_now_is_given_back() -> None:
@@ -267,10 +267,10 @@ def test_a_claim_given_up_when_it_was_granted_just_now_is_given_back() -> None:
     claim = asks(producer, "other", "t-0")
     producer.step_until(claim.outcome.done)
     assert len(list(on.ownership)) == 2
-    producer.sender.tenure.give_up(claim)
+    producer.sender.give_up_claim(claim)
     producer.step_until(lambda: len(list(on.ownership)) == 1)
     assert [name for _, name, _ in on.ownership] == ["t-0"], "which it owned before"
-    assert producer.sender.tenure.fenced is None
+    assert producer.sender.fenced is None
 
 
 def test_an_owner_with_a_session_does_not_wait_for_more() -> None:
@@ -297,7 +297,7 @@ def test_an_owner_opens_no_second_connection() -> None:
 def test_a_released_producer_goes_on_without_and_may_reconnect() -> None:
     on = cluster()
     producer = owner(on, session=4.0)
-    released = producer.sender.tenure.release("g", ["t-0"])
+    released = producer.sender.release("g", ["t-0"])
     producer.step_until(released.outcome.done)
     assert list(on.ownership) == []
     beats = len(on.requests(Api.OWN))
@@ -315,10 +315,10 @@ def test_of_two_claims_one_is_released_and_the_other_still_counts() -> None:
     producer = owner(on)
     second = asks(producer, "u")
     producer.step_until(second.outcome.done)
-    released = producer.sender.tenure.release("g", ["t-0"])
+    released = producer.sender.release("g", ["t-0"])
     producer.step_until(released.outcome.done)
     on.take_over("g", "u")
-    producer.step_until(lambda: producer.sender.tenure.fenced is not None)
+    producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced):
         producer.send("t", b"v", partition=0)
 
@@ -348,7 +348,7 @@ def test_an_owner_whose_server_no_longer_answers_is_fenced() -> None:
     on = cluster()
     producer = owner(on, session=8.0, request_timeout=5.0)
     on.next(Api.OWN, Fate.SWALLOW)
-    producer.step_until(lambda: producer.sender.tenure.fenced is not None)
+    producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced, match="did not answer"):
         producer.send("t", b"v", partition=0)
 
@@ -400,7 +400,7 @@ def test_no_record_is_reported_absent_while_the_server_reads_the_lost_connection
     on.notices_ends = False
     [ticket] = sends(producer, "M1")
     producer.run_for(10.0)
-    assert producer.sender.tenure.fenced is not None
+    assert producer.sender.fenced is not None
     assert not ticket.done()
     assert len(on.requests(Api.DESCRIBE_OWNERS)) > 2
     assert on.requests(Api.FETCH) == []
@@ -448,7 +448,7 @@ def test_a_fenced_producer_does_not_come_back_by_itself() -> None:
     on = cluster()
     producer = owner(on)
     on.take_over("g", "t-0")
-    producer.step_until(lambda: producer.sender.tenure.fenced is not None)
+    producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced):
         producer.send("t", b"v", partition=0)
     with pytest.raises(Fenced):
@@ -463,9 +463,9 @@ def test_a_release_that_waits_to_be_sent_when_the_connection_is_lost_says_so() -
     on = cluster()
     producer = owner(on)
     on.take_over("g", "t-0")
-    producer.step_until(lambda: producer.sender.tenure.fenced is not None)
+    producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced):
-        producer.sender.tenure.release("g", ["t-0"])
+        producer.sender.release("g", ["t-0"])
 
 
 def test_an_abandoned_producer_leaves_no_ticket_unsettled() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.produce.lanes import LONGEST, NO_NODE, Acknowledged, WriteId, WriteLane, WriteLanes
-from fencepost.client.produce.partition_queue import Batch, PartitionQueue
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, Persisted, SendFailed, ServerError, TimedOut, Unreachable
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
@@ -83,13 +83,13 @@ class Seen:
     def settle(self, acknowledged: Acknowledged) -> None:
         self.delivered.append(acknowledged.base_offset)
 
-    def fail_uncommitted(self, batches: list[Batch], cause: FencepostError, persisted: Persisted) -> None:
+    def fail_uncommitted(self, batches: list[ProducerBatch], cause: FencepostError, persisted: Persisted) -> None:
         self.failed.append((len(batches), persisted))
 
     def fence(self, code: ErrorCode) -> None:
         self.fenced = code
 
-    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[Batch]) -> None:
+    def send_again(self, queues: Iterable[PartitionQueue], acknowledged: list[ProducerBatch]) -> None:
         self.again.append(len(acknowledged))
 
 
@@ -121,7 +121,7 @@ class Case:
         self.add()
         assert self.admits()
         for offset in offsets:
-            self.implicit.hold(Acknowledged(cast("Batch", FakeBatch(deadline)), offset, -1))
+            self.implicit.hold(Acknowledged(cast("ProducerBatch", FakeBatch(deadline)), offset, -1))
 
     def overdue(self, now: float) -> list[Persisted]:
         return [persisted for _, persisted in self.implicit.take_overdue(now)]
@@ -315,7 +315,7 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
 def test_a_record_that_expires_during_its_commit_is_unknown_whatever_the_outcome(case: Case, in_the_log: bool) -> None:
     """PROD-8: the others are settled by the commit, or sent again; what has expired is settled once."""
     case.acknowledged(5, deadline=10.0)
-    case.implicit.hold(Acknowledged(cast("Batch", FakeBatch(20.0)), 6, -1))
+    case.implicit.hold(Acknowledged(cast("ProducerBatch", FakeBatch(20.0)), 6, -1))
     assert case.implicit.expires_at == 10.0
     case.go_on()
     assert case.overdue(9.9) == []

@@ -246,7 +246,7 @@ def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monk
 @pytest.mark.parametrize(("key", "value"), [(1, b"v"), (b"k", 2.0), (b"k", ["v"])])
 def test_what_is_no_bytes_is_refused_with_its_name(key: object, value: object) -> None:
     producer = SteppedProducer(cluster(t=1))
-    with pytest.raises(TypeError, match="is bytes, str or None, not"):
+    with pytest.raises(TypeError, match="must be bytes, str or None, not"):
         producer.send("t", value, key=key)
     assert producer.sender.queues.is_empty
 
@@ -410,10 +410,10 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     producer.settle()
     for ticket in tickets[:4]:
         assert ticket.exception() is not None
-    count, causes = producer.sender.settling.failures.take()
+    count, causes = producer.sender.take_failures()
     assert count == 6
     assert [type(cause) for cause in causes] == [SendFailed]
-    assert producer.sender.settling.failures.take() == (0, ())
+    assert producer.sender.take_failures() == (0, ())
 
 
 def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
@@ -426,7 +426,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     producer.send("nowhere", b"v")
     producer.settle()
     assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
-    assert producer.sender.settling.failures.take() == (0, ())
+    assert producer.sender.take_failures() == (0, ())
 
 
 def test_ten_thousand_idle_queues_hold_no_batches() -> None:
@@ -494,7 +494,7 @@ def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist(
     with pytest.raises(SendFailed, match="there is no partition 7"):
         rows.result(0)
     assert fine.result(0).offset == 0
-    assert producer.sender.settling.failures.take() == (0, ())  # somebody has looked
+    assert producer.sender.take_failures() == (0, ())  # somebody has looked
     assert producer.sender.queues.held == 0
 
 
@@ -510,7 +510,7 @@ def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_recor
     assert producer.sender.queues.held == 0
     again = send_rows(producer, "nowhere", [b"1", b"2", b"3"])
     producer.settle()
-    assert producer.sender.settling.failures.take()[0] == 3  # nobody has looked
+    assert producer.sender.take_failures()[0] == 3  # nobody has looked
     assert again.done()
 
 

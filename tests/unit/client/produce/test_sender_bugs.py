@@ -82,7 +82,7 @@ def test_calls_are_answered_even_if_the_network_cannot_be_closed(monkeypatch: py
     with pytest.raises(RuntimeError, match="on purpose"):
         producer.sender.run()
     with pytest.raises(Closed):
-        producer.sender.errands.call(lambda: None)
+        producer.sender.call(lambda: None)
 
 
 def test_an_errand_that_fails_by_a_bug_brings_that_back() -> None:

@@ -12,7 +12,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.ids import ProducerIds, SavedPartition
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
-from fencepost.client.produce.transaction import Transaction, wait_for_identity
+from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
@@ -84,7 +84,7 @@ class NamedProducer(SteppedProducer):
     def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
         self.coordinator = Coordinator()
         super().__init__(cluster, steps=self.coordinator, name="n", **options)
-        self.until(self.sender.standing.is_settled.is_set)
+        self.until(self.sender._state.identity_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Steps while threads do their errands, too."""
@@ -107,7 +107,7 @@ def produced(on: ScriptedCluster) -> int:
 def test_nothing_is_sent_to_a_partition_before_the_coordinator_has_added_it() -> None:
     on = cluster(t=2)
     producer = NamedProducer(on)
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     ticket = producer.send("t", b"v", partition=1)
     producer.until(producer.coordinator.asked.is_set)
     for _ in range(20):
@@ -135,14 +135,14 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     producer.until(producer.send("t", b"v").done)
     dropped = producer.send("t", b"w")
-    producer.sender.enlisting.drop()
+    producer.sender.drop_transaction()
     assert isinstance(dropped.exception(0), SendFailed)
-    producer.until(producer.sender.standing.is_settled.is_set)
+    producer.until(producer.sender._state.identity_settled.is_set)
     assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     producer.until(producer.send("t", b"x").done)
     header = read_header(on.logs["t"][0].batches[-1])
     assert (header.epoch, header.base_sequence) == (1, 0)
@@ -154,15 +154,15 @@ def test_an_abort_is_sent_once_and_before_the_next_epoch_is_requested() -> None:
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
-    assert sender.enlisting.begin()
+    assert sender.begin_transaction()
     producer.until(producer.send("t", b"v").done)
     coordinator.lost_answers = 2
-    sender.enlisting.drop()
-    producer.until(sender.standing.is_settled.is_set)
+    sender.drop_transaction()
+    producer.until(sender._state.identity_settled.is_set)
     first = Identity(PID, Epoch(0))
     assert coordinator.aborted == [first]
     assert coordinator.expected == [None, first, first, first]
-    assert sender.standing.who == Identity(PID, Epoch(1))
+    assert sender.identity == Identity(PID, Epoch(1))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED])
@@ -172,10 +172,10 @@ def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: Err
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
     coordinator.abort_refusal = ServerError(code, "n")
-    assert sender.enlisting.begin()
+    assert sender.begin_transaction()
     producer.until(producer.send("t", b"v").done)
-    sender.enlisting.drop()
-    producer.until(sender.standing.is_settled.is_set)
+    sender.drop_transaction()
+    producer.until(sender._state.identity_settled.is_set)
     is_fenced = code is ErrorCode.PRODUCER_FENCED
     assert isinstance(sender.queues.broken, Fenced) == is_fenced
     assert len(coordinator.expected) == (1 if is_fenced else 2)
@@ -186,11 +186,11 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     on = cluster(t=1)
     producer = NamedProducer(on)
     coordinator = producer.coordinator
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     aborted = producer.send("t", b"aborted")
     producer.until(coordinator.asked.is_set)
-    producer.sender.enlisting.drop()
-    producer.until(producer.sender.standing.is_settled.is_set)
+    producer.sender.drop_transaction()
+    producer.until(producer.sender._state.identity_settled.is_set)
     assert isinstance(aborted.exception(0), SendFailed)
     late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
     coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "an epoch before")
@@ -198,7 +198,7 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     producer.until(lambda: not any(thread.is_alive() for thread in late))
     producer.sender.run_once(0.01)
     coordinator.refusal = None
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     following = producer.send("t", b"v")
     producer.until(following.done)
     assert following.exception(0) is None
@@ -212,7 +212,7 @@ def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: 
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
     coordinator.doubtful = doubts
-    transaction = Transaction(sender, coordinator, 10)
+    transaction = ProducerTransaction(sender, coordinator, 10)
 
     def work() -> None:
         for value in (b"v", b"w"):
@@ -230,11 +230,11 @@ def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epo
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
-    sender.standing.renew()
-    assert sender.enlisting.begin() is None
+    sender.renew_identity()
+    assert sender.begin_transaction() is None
 
     def work() -> None:
-        with Transaction(sender, coordinator, 10):
+        with ProducerTransaction(sender, coordinator, 10):
             producer.send("t", b"v")
 
     caller = threading.Thread(target=work)
@@ -245,34 +245,34 @@ def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epo
 
 def test_a_transaction_whose_beginning_was_interrupted_is_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = NamedProducer(cluster(t=1))
-    sender, call = producer.sender, producer.sender.errands.call
+    sender, call = producer.sender, producer.sender.call
     outcomes: list[object] = []
 
     def interrupted(what: Callable[[], Any]) -> Any:
         result = call(what)
-        if sender.standing.transaction is not None:
+        if sender.open_transaction is not None:
             raise KeyboardInterrupt
         return result
 
     def work() -> None:
         try:
-            Transaction(sender, producer.coordinator, 10).__enter__()
+            ProducerTransaction(sender, producer.coordinator, 10).__enter__()
         except KeyboardInterrupt as error:
             outcomes.append(error)
 
-    monkeypatch.setattr(sender.errands, "call", interrupted)
+    monkeypatch.setattr(sender, "call", interrupted)
     caller = threading.Thread(target=work)
     caller.start()
     producer.until(lambda: not caller.is_alive())
     assert outcomes
-    assert sender.standing.transaction is None
+    assert sender.open_transaction is None
 
 
 def test_transactions_do_not_nest_whoever_begins_them() -> None:
     producer = NamedProducer(cluster(t=1))
-    assert producer.sender.enlisting.begin() == Identity(PID, Epoch(0))
+    assert producer.sender.begin_transaction() == Identity(PID, Epoch(0))
     with pytest.raises(FencepostError, match="do not nest"):
-        producer.sender.enlisting.begin()
+        producer.sender.begin_transaction()
 
 
 def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
@@ -281,44 +281,44 @@ def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
     settings, ids = ClientSettings(tuple(on.addresses.values())), ProducerIds("scripted", "n", PID, Epoch(0), {})
     sender = Sender(settings, ProducerOptions(name="n"), on.network(), on.clock, steps=coordinator, ids=ids)
     with pytest.raises(ConfigError, match="saved ids"):
-        sender.enlisting.begin()
+        sender.begin_transaction()
 
 
 def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> None:
     producer = NamedProducer(cluster(t=1))
     sender = producer.sender
-    sender.standing.identity.finished(ErrorCode.PRODUCER_FENCED)  # the first half of it
+    sender._state.identity.finished(ErrorCode.PRODUCER_FENCED)  # the first half of it
     outcomes: list[object] = []
 
     def work() -> None:
         try:
-            wait_for_identity(sender, 10)
+            sender.wait_for_identity(10)
         except Fenced as error:
             outcomes.append(error)
 
     caller = threading.Thread(target=work)
     asked = threading.Event()
-    sender.errands._wake = asked.set
+    sender._errands._wake = asked.set
     caller.start()
     assert asked.wait(10)
-    sender.settling.fence(ErrorCode.PRODUCER_FENCED)
+    sender.fence(ErrorCode.PRODUCER_FENCED)
     producer.until(lambda: not caller.is_alive())
     assert outcomes == [sender.queues.broken]
-    sender.standing.renew()
-    assert sender.standing.is_settled.is_set(), "there is nothing more to wait for"
+    sender.renew_identity()
+    assert sender._state.identity_settled.is_set(), "there is nothing more to wait for"
 
 
 def test_a_partition_rejected_by_the_coordinator_fails_only_the_transaction() -> None:
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
     producer.coordinator.answer.set()
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(ticket.exception(0))
     with pytest.raises(SendFailed, match="the transaction has failed"):
         producer.send("t", b"w")
-    producer.sender.enlisting.drop()
+    producer.sender.drop_transaction()
     producer.send("t", b"x")
 
 
@@ -326,11 +326,11 @@ def test_a_coordinator_that_fences_ends_the_producer() -> None:
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "n")
     producer.coordinator.answer.set()
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert isinstance(ticket.exception(0), Fenced)
-    producer.sender.enlisting.drop()
+    producer.sender.drop_transaction()
     with pytest.raises(Fenced):
         producer.send("t", b"w")
 
@@ -339,7 +339,7 @@ def test_a_server_that_lost_track_fails_the_transaction_instead_of_an_epoch_bump
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.enlisting.begin()
+    producer.sender.begin_transaction()
     on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
@@ -382,11 +382,11 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     seen: list[object] = []
 
     def look(timeout: float | None) -> None:
-        assert sender.standing.transaction is not None
-        seen.append((sender.queues.is_empty, sender.standing.transaction.error is not None))
+        assert sender.open_transaction is not None
+        seen.append((sender.queues.is_empty, sender.open_transaction.error is not None))
         poll(timeout)
 
-    assert sender.enlisting.begin()
+    assert sender.begin_transaction()
     ticket = producer.send("t", b"v", partition=partition)
     producer.network.poll = look  # type: ignore[method-assign]
     producer.until(ticket.done)
@@ -400,12 +400,12 @@ def test_a_missing_topic_dooms_the_transaction_before_its_records_are_settled() 
     on.creates_topics = False
     producer = NamedProducer(on, unknown_topic_timeout=1.0)
     sender = producer.sender
-    assert sender.enlisting.begin()
+    assert sender.begin_transaction()
     ticket = producer.send("t", b"v")
     settled: list[bool] = []
     ticket.add_done_callback(lambda _: settled.append(sender.queues.is_empty))
     producer.until(lambda: bool(settled))
     assert settled == [False]
     assert sender.queues.is_empty
-    assert sender.standing.transaction is not None
-    assert sender.standing.transaction.error is ticket.exception(0)
+    assert sender.open_transaction is not None
+    assert sender.open_transaction.error is ticket.exception(0)

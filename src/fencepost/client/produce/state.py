@@ -1,0 +1,127 @@
+"""`SendState`: the state that the parts of the send thread share. Each part keeps to itself what it alone changes."""
+
+from __future__ import annotations
+
+import threading
+
+from fencepost.client.cluster.brokers import Brokers
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.metadata import NO_LEADER, Metadata
+from fencepost.client.produce.lanes import WriteLane, WriteLanes
+from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.partition_queue import PartitionQueue
+from fencepost.client.produce.queues import Queues
+from fencepost.client.transactions.coordinator import Steps
+from fencepost.clock import Clock
+from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.inflight import KAFKA_LIMIT
+from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
+
+
+class SendState:
+    """Only the send thread reads and changes it. Two fields are made for other threads too: `queues`, which has a lock,
+    and `identity_settled`."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        clock: Clock,
+        queues: Queues,
+        metadata: Metadata,
+        brokers: Brokers,
+        errands: Errands,
+        steps: Steps | None,
+    ) -> None:
+        self.options = options
+        self.queues = queues
+        self.metadata = metadata
+        self.brokers = brokers
+        self.errands = errands
+        self.now = clock.monotonic
+        self.next_due = float("inf")
+        """The first moment at which a part has something to do; collected anew in every turn."""
+
+        self.identity = ProducerIdentity(named=steps is not None)
+        self.identity_settled = threading.Event()
+        """Set unless a named producer's pid is being requested: it is known, or the request was refused for good."""
+        self.may_be_open = False
+        """The coordinator may have an open transaction under the epoch that is being replaced: abort it first."""
+        self.max_in_flight = KAFKA_LIMIT
+        """Batches per partition, as many as the server deduplicates."""
+        self.steps = steps
+        """The coordinator's requests, for a named producer or an owner on Apache Kafka."""
+        self.name = options.name
+        """The transactional id: the given name, or an owner's write id."""
+        self.transaction: Enlisted | None = None
+        """The caller's open transaction. `Enlisting` begins and ends it."""
+        self.lanes: WriteLanes | None = None
+        """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""
+        self.is_repeatable = True
+        """All records went to a partition that a later run would choose again, and none was in a transaction."""
+
+    # --- time ---
+
+    def due(self, moment: float | None, now: float) -> None:
+        """Take a turn at `moment`. A moment that has passed is ignored: what is overdue waits for a connection."""
+        if moment is not None and now < moment < self.next_due:
+            self.next_due = moment
+
+    # --- identity ---
+
+    @property
+    def ready_identity(self) -> Identity | None:
+        """The pid and epoch to write under; None while they are being requested or when the producer is finished."""
+        return self.identity.current if self.identity.state is PidState.READY else None
+
+    def renew_identity(self) -> None:
+        """Request the name's next epoch. Callers of `wait_for_identity` wait for it."""
+        if self.identity.state is PidState.READY:
+            self.identity_settled.clear()
+            self.identity.renew()
+            self.may_be_open = True
+
+    def next_identity(self, after: Identity) -> Identity | None:
+        """Return the identity that renumbers a partition stamped `after`; None: not known yet, or finished."""
+        successor = self.identity.successor(after)
+        if self.identity.state is PidState.NONE:
+            self.identity_settled.clear()
+        return successor
+
+    # --- transactions ---
+
+    @property
+    def is_in_lanes(self) -> bool:
+        """Whether a batch that is sent now goes in its partition's lane."""
+        return self.lanes is not None and self.transaction is None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a batch that is encoded now is part of a transaction, the caller's or a lane's."""
+        return self.transaction is not None or self.lanes is not None
+
+    def lane(self, queue: PartitionQueue) -> WriteLane | None:
+        return self.lanes.of(queue) if self.lanes is not None and self.transaction is None else None
+
+    def transactional_id(self, queue: PartitionQueue) -> str | None:
+        """Return the transactional id of what is sent to this partition now."""
+        if self.transaction is not None:
+            return self.name
+        return self.lanes.of(queue).name if self.lanes is not None else None
+
+    # --- connections ---
+
+    def leader_of(self, queue: PartitionQueue) -> BrokerConnection | None:
+        """Return the connection to the partition's leader if it is ready. Where no leader is known, refresh
+        metadata."""
+        leader = self.metadata.leader(queue.topic.name, queue.index)
+        if leader == NO_LEADER:
+            self.metadata.want(queue.topic.name, self.now())
+            self.metadata.distrust()
+            return None
+        return self.brokers.of_node(leader)
+
+    def trouble(self) -> str:
+        """From any thread: return the last connection error as the end of a message; empty once one works again."""
+        last = self.brokers.last_error
+        return f": {last}" if last is not None else ""
