@@ -89,7 +89,7 @@ def _is_large(message: ProduceRequest) -> bool:
 def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
     if topic.name is not None:
         return topic.name
-    found = broker.topics.by_id(topic.topic_id) if topic.topic_id is not None else None
+    found = broker.topics.by_id(topic.topic_id)
     return found.name if found is not None else None
 
 

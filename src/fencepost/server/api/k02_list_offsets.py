@@ -17,7 +17,7 @@ from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.storage.fetching import LEADER_EPOCH
+from fencepost.server.storage.partition import LEADER_EPOCH, check_leader_epoch
 from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset
 
 MAX_TIMESTAMP: Final = -3
@@ -76,8 +76,7 @@ async def _look_up(
             raise ServerError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
         if ask.timestamp < 0 and request.version < _FIRST_VERSION.get(ask.timestamp, request.version + 1):
             raise ServerError(ErrorCode.UNSUPPORTED_VERSION, f"v{request.version} has no special time {ask.timestamp}")
-        if getattr(ask, "current_leader_epoch", -1) > LEADER_EPOCH:
-            raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        check_leader_epoch(getattr(ask, "current_leader_epoch", -1))
         log = await broker.partition(topic, ask.partition_index).open()
         found = await _find(broker, log, ask.timestamp, end_of(log))
     except FencepostError as error:

@@ -32,7 +32,7 @@ _FEW: Final = 500
 """Partitions that are described on the loop."""
 
 
-class _Kept:
+class _AnswerCache:
     """Encoded answers by what was asked, valid for one version of the catalogue."""
 
     def __init__(self, version: int) -> None:
@@ -98,41 +98,43 @@ async def _create_first(broker: Broker, request: ApiRequest, names: list[str], i
 def _answer(
     broker: Broker, request: ApiRequest, names: list[str] | None, ids: list[Any], failures: dict[str, ErrorCode]
 ) -> list[Buffer] | Awaitable[list[Buffer]]:
-    kept: _Kept | None = broker.derived.get(_KEPT)
-    if kept is None or kept.version != broker.topics.version:
-        kept = broker.derived[_KEPT] = _Kept(broker.topics.version)
+    cache: _AnswerCache | None = broker.derived.get(_KEPT)
+    if cache is None or cache.version != broker.topics.version:
+        cache = broker.derived[_KEPT] = _AnswerCache(broker.topics.version)
     host, port = advertised(broker, request.connection)
     key = (request.version, host, port, None if names is None else (*names,), (*ids,))
-    encoded = kept.answers.get(key)
+    encoded = cache.answers.get(key)
     if encoded is not None:
         return [encoded]
     topics = list(broker.topics) if names is None else [broker.topics.get(name) for name in names]
-    topics += [broker.topics.by_id(topic_id) if topic_id is not None else None for topic_id in ids]
-    asked = _Asked(
+    topics += [broker.topics.by_id(topic_id) for topic_id in ids]
+    query = _MetadataQuery(
         request.version, host, port, names, ids, failures, [(t, t.partition_count) if t else None for t in topics]
     )
     if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _FEW:
-        return _encode_beside(broker, kept, key, asked)
-    encoded = _encoded(broker, asked)
+        return _encode_beside(broker, cache, key, query)
+    encoded = _encoded(broker, query)
     if not failures:
-        kept.keep(key, encoded)
+        cache.keep(key, encoded)
     return [encoded]
 
 
-async def _encode_beside(broker: Broker, kept: _Kept, key: tuple[object, ...], asked: _Asked) -> list[Buffer]:
-    if asked.failures:
-        return [await broker.codecs.run(lambda: _encoded(broker, asked))]
-    making = kept.making.get(key)
+async def _encode_beside(
+    broker: Broker, cache: _AnswerCache, key: tuple[object, ...], query: _MetadataQuery
+) -> list[Buffer]:
+    if query.failures:
+        return [await broker.codecs.run(lambda: _encoded(broker, query))]
+    making = cache.making.get(key)
     if making is None:
-        making = kept.making[key] = asyncio.ensure_future(broker.codecs.run(lambda: _encoded(broker, asked)))
-        making.add_done_callback(lambda _: kept.making.pop(key, None))
+        making = cache.making[key] = asyncio.ensure_future(broker.codecs.run(lambda: _encoded(broker, query)))
+        making.add_done_callback(lambda _: cache.making.pop(key, None))
     encoded = await asyncio.shield(making)
-    if key not in kept.answers:
-        kept.keep(key, encoded)
+    if key not in cache.answers:
+        cache.keep(key, encoded)
     return [encoded]
 
 
-class _Asked(NamedTuple):
+class _MetadataQuery(NamedTuple):
     """All that an answer depends on: it may be encoded in another thread."""
 
     version: int
@@ -145,26 +147,26 @@ class _Asked(NamedTuple):
     """Found for each of the names and ids, with the number of partitions; or all there are."""
 
 
-def _encoded(broker: Broker, asked: _Asked) -> bytes:
-    return messages.encode_response(3, asked.version, _fields(broker, asked))
+def _encoded(broker: Broker, query: _MetadataQuery) -> bytes:
+    return messages.encode_response(3, query.version, _fields(broker, query))
 
 
-def _fields(broker: Broker, asked: _Asked) -> Fields:
+def _fields(broker: Broker, query: _MetadataQuery) -> Fields:
     node = broker.config.node_id
-    names = [None] * len(asked.topics) if asked.names is None else [*asked.names, *([None] * len(asked.ids))]
-    ids = [None] * (len(asked.topics) - len(asked.ids)) + asked.ids
+    names = [None] * len(query.topics) if query.names is None else [*query.names, *([None] * len(query.ids))]
+    ids = [None] * (len(query.topics) - len(query.ids)) + query.ids
     rows: list[Fields] = []
-    for name, topic_id, found in zip(names, ids, asked.topics, strict=True):
+    for name, topic_id, found in zip(names, ids, query.topics, strict=True):
         if found is not None:
             rows.append(describe_topic(found[0], node, range(found[1])))
         elif name is not None:
-            rows.append(missing_topic(name, asked.failures.get(name)))
+            rows.append(missing_topic(name, query.failures.get(name)))
         else:
             rows.append(
                 {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, **_NO_PARTITIONS}
             )
     return {
-        "brokers": [{"node_id": node, "host": asked.host, "port": asked.port, "rack": None}],
+        "brokers": [{"node_id": node, "host": query.host, "port": query.port, "rack": None}],
         "cluster_id": broker.cluster_id,
         "controller_id": node,
         "topics": rows,

@@ -117,7 +117,7 @@ def _check_sender(broker: Broker, request: ApiRequest) -> ErrorCode:
 def _topic_name(broker: Broker, version: int, wanted: Any) -> tuple[str, ErrorCode]:
     if version < _FIRST_VERSION_WITH_TOPIC_ID:
         return wanted.name, ErrorCode.NONE
-    topic = broker.topics.by_id(wanted.topic_id) if wanted.topic_id is not None else None
+    topic = broker.topics.by_id(wanted.topic_id)
     return (topic.name, ErrorCode.NONE) if topic is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
 
 

@@ -26,21 +26,21 @@ _FEW: Final = 1000
 _FEW_GROUPS: Final = 20
 
 
-class _Asked(NamedTuple):
-    """A topic, named once, and its partitions, each once: what is asked for twice is answered once."""
+class _TopicQuery(NamedTuple):
+    """A topic and its partitions, without repetitions: what a client asks for twice is answered once."""
 
     name: str | None
     topic_id: Any
     partition_indexes: list[int]
 
 
-class _Group(NamedTuple):
-    """A group of the request, looked up."""
+class _GroupQuery(NamedTuple):
+    """A group of the request, with its offsets."""
 
     group_id: str
     error: ErrorCode
     offsets: OffsetTable
-    topics: list[_Asked]
+    topics: list[_TopicQuery]
 
     def answer(self, topics: list[dict[str, Any]]) -> dict[str, Any]:
         return {"group_id": self.group_id, "topics": topics, "error_code": self.error}
@@ -89,20 +89,20 @@ def _answer(version: int, groups: list[dict[str, Any]]) -> Fields:
     return {"topics": groups[0]["topics"], "error_code": groups[0]["error_code"]}
 
 
-def _look_up(broker: Broker, group: Any) -> _Group:
+def _look_up(broker: Broker, group: Any) -> _GroupQuery:
     error = broker.groups.check_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
     offsets = broker.groups.offsets(group.group_id)
     if offsets is None:
         offsets = OffsetTable()
-    topics: list[_Asked] = []
+    topics: list[_TopicQuery] = []
     if error is ErrorCode.NONE:
         topics = _all_of(broker, offsets) if group.topics is None else _merged(broker, group.topics)
-    return _Group(group.group_id, error, offsets, topics)
+    return _GroupQuery(group.group_id, error, offsets, topics)
 
 
-def _merged(broker: Broker, topics: Iterable[Any]) -> list[_Asked]:
+def _merged(broker: Broker, topics: Iterable[Any]) -> list[_TopicQuery]:
     asked: dict[Any, dict[int, None]] = {}
     for wanted in topics:
         key = getattr(wanted, "name", None), getattr(wanted, "topic_id", None)
@@ -110,24 +110,24 @@ def _merged(broker: Broker, topics: Iterable[Any]) -> list[_Asked]:
     merged = []
     for (name, topic_id), indexes in asked.items():
         if name is None:
-            topic = broker.topics.by_id(topic_id) if topic_id is not None else None
+            topic = broker.topics.by_id(topic_id)
             name = topic.name if topic is not None else None
-        merged.append(_Asked(name, topic_id, list(indexes)))
+        merged.append(_TopicQuery(name, topic_id, list(indexes)))
     return merged
 
 
-def _all_of(broker: Broker, offsets: OffsetTable) -> list[_Asked]:
+def _all_of(broker: Broker, offsets: OffsetTable) -> list[_TopicQuery]:
     by_topic: dict[str, list[int]] = {}
     for name, index in offsets:
         by_topic.setdefault(name, []).append(index)
     return [
-        _Asked(name, topic.topic_id, sorted(indexes))
+        _TopicQuery(name, topic.topic_id, sorted(indexes))
         for name, indexes in by_topic.items()
         if (topic := broker.topics.get(name)) is not None
     ]
 
 
-def _topic(wanted: _Asked, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+def _topic(wanted: _TopicQuery, partitions: list[dict[str, Any]]) -> dict[str, Any]:
     return {"name": wanted.name or "", "topic_id": wanted.topic_id, "partitions": partitions}
 
 

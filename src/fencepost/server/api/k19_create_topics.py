@@ -7,13 +7,14 @@ are fine.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import gather_in_pieces
 from fencepost.server.storage.topic_config import KNOWN
 from fencepost.server.storage.topics import check_topic_name
 
@@ -26,12 +27,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     named_once = [topic for topic in message.topics if times[topic.name] == 1]
-    rows: list[Fields] = []
-    for at in range(0, len(named_once), _AT_ONCE):
-        # At once, so that they share a commit of the store; but not all, or they would hold up the loop together.
-        some = named_once[at : at + _AT_ONCE]
-        rows += await asyncio.gather(*(_create(broker, topic, only_check=message.validate_only) for topic in some))
-        await asyncio.sleep(0)
+    create = partial(_create, broker, only_check=message.validate_only)
+    rows = await gather_in_pieces(named_once, create, _AT_ONCE)
     twice = [
         _failed(name, ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
         for name, count in times.items()

@@ -41,11 +41,11 @@ async def _delete(broker: Broker, request: ApiRequest, name: str | None, topic_i
 def _find(broker: Broker, name: str | None, topic_id: Any) -> Topic:
     if name is not None and topic_id is not None:
         raise ServerError(ErrorCode.INVALID_REQUEST, "name the topic or give its id, not both")
-    topic = broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id)
-    if topic is None and name is None:
-        raise ServerError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    if name is not None:
+        return broker.topics.require(name)
+    topic = broker.topics.by_id(topic_id)
     if topic is None:
-        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     return topic
 
 

@@ -9,6 +9,7 @@ that is being decided is waited for.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.producers.pid import Identity
@@ -45,13 +46,25 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     except Malformed:
         raise
     except FencepostError as error:
-        return _refused(code_of(error, request.version, _FIRST_VERSION_WITH_FENCED))
+        return _refused(_code_of(error, request.version, _FIRST_VERSION_WITH_FENCED))
     return {"error_code": ErrorCode.NONE, "producer_id": given.pid, "producer_epoch": given.epoch}
 
 
-def code_of(error: FencepostError, version: int, first_with_fenced: int) -> ErrorCode:
-    """What clients of the coordinator are told. Older versions do not know PRODUCER_FENCED, and none of them expects
-    the code of a failing disk here, while they all know how to wait for the coordinator."""
+async def outcome_of(work: Awaitable[None], version: int, first_with_fenced: int = 2) -> ErrorCode:
+    """Await the coordinator's work and return its error code, NONE if it succeeded. `Malformed` closes the
+    connection."""
+    try:
+        await work
+    except Malformed:
+        raise
+    except FencepostError as error:
+        return _code_of(error, version, first_with_fenced)
+    return ErrorCode.NONE
+
+
+def _code_of(error: FencepostError, version: int, first_with_fenced: int) -> ErrorCode:
+    """Translate an error into a code that the client knows: older versions lack PRODUCER_FENCED, and no client expects
+    the code of a failing disk here, but all know how to wait for the coordinator."""
     if isinstance(error, StorageError):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.storage.fetching import LEADER_EPOCH
+from fencepost.server.storage.partition import LEADER_EPOCH, check_leader_epoch
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -30,8 +30,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 async def _end(broker: Broker, topic: str, ask: Any) -> Fields:
     answer = {"error_code": ErrorCode.NONE, "partition": ask.partition, "leader_epoch": -1, "end_offset": -1}
     try:
-        if ask.current_leader_epoch > LEADER_EPOCH:
-            raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        check_leader_epoch(ask.current_leader_epoch)
         log = await broker.partition(topic, ask.partition).open()
     except FencepostError as error:
         return {**answer, "error_code": error.code}

@@ -6,18 +6,14 @@ nothing: if one partition does not exist or may not be written, the others are a
 
 from __future__ import annotations
 
-from typing import Final
-
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError, Malformed
-from fencepost.server.api.k22_init_producer_id import code_of
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.types import Epoch, Pid, TopicPartition
-
-_FIRST_VERSION_WITH_FENCED: Final = 2
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -34,13 +30,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     else:
         who = Identity(Pid(message.v3_and_below_producer_id), Epoch(message.v3_and_below_producer_epoch))
         name = message.v3_and_below_transactional_id
-        try:
-            await broker.transactions.add(name, who, request.connection, partitions=set(asked))
-        except Malformed:
-            raise
-        except FencepostError as error:
-            code = code_of(error, request.version, _FIRST_VERSION_WITH_FENCED)
-            errors = dict.fromkeys(asked, code)
+        adding = broker.transactions.add(name, who, request.connection, partitions=set(asked))
+        errors = dict.fromkeys(asked, await outcome_of(adding, request.version))
     return {
         "results_by_topic_v3_and_below": [
             {

@@ -6,28 +6,18 @@ TRANSACTION_ABORTABLE. v5, which bumps the epoch with every transaction (KIP-890
 
 from __future__ import annotations
 
-from typing import Final
-
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError, Malformed
-from fencepost.server.api.k22_init_producer_id import code_of
+from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.types import Epoch, Pid
-
-_FIRST_VERSION_WITH_FENCED: Final = 2
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
-    try:
-        await broker.transactions.end(message.transactional_id, who, request.connection, commit=message.committed)
-    except Malformed:
-        raise
-    except FencepostError as error:
-        return {"error_code": code_of(error, request.version, _FIRST_VERSION_WITH_FENCED)}
-    return {"error_code": ErrorCode.NONE}
+    ending = broker.transactions.end(message.transactional_id, who, request.connection, commit=message.committed)
+    return {"error_code": await outcome_of(ending, request.version)}
 
 
 API = Api(key=26, name="EndTxn", versions=(0, 4), handle=handle)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError, Malformed
-from fencepost.server.api.k22_init_producer_id import code_of
+from fencepost.errors import ErrorCode, FencepostError
+from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -44,16 +44,12 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         whole = broker.groups.check_room(message.group_id, offsets)
     if whole is ErrorCode.NONE and offsets:
         who = Identity(Pid(message.producer_id), Epoch(message.producer_epoch))
-        try:
-            await broker.transactions.stage(
-                message.transactional_id, who, message.group_id, offsets, request.connection
-            )
-        except Malformed:
-            raise
-        except FencepostError as error:
-            whole = code_of(error, request.version, _NEVER_FENCED)
-            if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
-                whole = ErrorCode.TRANSACTION_ABORTABLE
+        staging = broker.transactions.stage(
+            message.transactional_id, who, message.group_id, offsets, request.connection
+        )
+        whole = await outcome_of(staging, request.version, _NEVER_FENCED)
+        if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
+            whole = ErrorCode.TRANSACTION_ABORTABLE
     if whole is not ErrorCode.NONE:
         errors = dict.fromkeys(errors, whole)
     return {

@@ -61,9 +61,7 @@ def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
 def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]:
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
-        topic = broker.topics.get(resource.resource_name)
-        if topic is None:
-            raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.resource_name!r}")
+        topic = broker.topics.require(resource.resource_name)
         return [
             _row(
                 known.name, topic.configs.get(known.name), known.default, known.kind, known.documentation, with_synonyms

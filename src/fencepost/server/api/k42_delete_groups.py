@@ -7,24 +7,21 @@ topic whose readers are guarded is deleted by the owner of those partitions alon
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Final
 
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import gather_in_pieces
 
 _AT_ONCE: Final = 500
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     names = list(dict.fromkeys(request.message.groups_names))
-    errors: list[ErrorCode] = []
-    for at in range(0, len(names), _AT_ONCE):
-        # At once, so that they share a commit of the store; but not all, or they would hold up the loop together.
-        errors += await asyncio.gather(*(_delete(broker, request, name) for name in names[at : at + _AT_ONCE]))
-        await asyncio.sleep(0)
+    errors = await gather_in_pieces(names, partial(_delete, broker, request), _AT_ONCE)
     results = [{"group_id": name, "error_code": error} for name, error in zip(names, errors, strict=True)]
     return {"results": results}
 

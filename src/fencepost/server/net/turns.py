@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -125,6 +125,15 @@ def in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[li
 
 async def _in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A:
     return finish([make(item) async for item in paced(items)])
+
+
+async def gather_in_pieces(items: Sequence[T], do: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
+    """Await `do(item)` for all items, `at_once` of them concurrently, so that these share a commit of the store."""
+    results: list[R] = []
+    for at in range(0, len(items), at_once):
+        results += await asyncio.gather(*map(do, items[at : at + at_once]))
+        await asyncio.sleep(0)
+    return results
 
 
 class Codecs:

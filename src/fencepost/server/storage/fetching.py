@@ -21,6 +21,7 @@ from fencepost.kernel.header import Buffer, read_header, split_batches
 from fencepost.log.partition import PartitionLog
 from fencepost.log.reading import LargeBatch
 from fencepost.server.coordinators.guards import check_read
+from fencepost.server.storage.partition import check_leader_epoch
 from fencepost.types import Offset
 from fencepost.wire.hot import FetchedPartition, FetchPartition, FetchRequest
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fencepost.server.net.router import ApiRequest
     from fencepost.server.storage.partition import Partition
 
-LEADER_EPOCH: Final = 0
 _READ_COMMITTED: Final = 1
 _SECONDS: Final = 0.003
 """Duration of a piece of reading, after which others get their turn."""
@@ -71,7 +71,7 @@ class FetchRow:
         """Find the partition, which may have been created or deleted since the last time."""
         name, index = self.key
         by_name = isinstance(name, str)
-        topic = broker.topics.get(name) if isinstance(name, str) else broker.topics.by_id(name) if name else None
+        topic = broker.topics.get(name) if isinstance(name, str) else broker.topics.by_id(name)
         partition = topic.partition(index) if topic is not None else None
         if partition is not self.partition:
             self.unwatch()
@@ -307,7 +307,7 @@ class Reading:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             check_read(self._broker, self._request.connection, partition.topic, partition.index)
-            _check_leader_epoch(row.ask.current_leader_epoch)
+            check_leader_epoch(row.ask.current_leader_epoch)
         except ServerError as error:
             return error.code
         self._context.note(row, partition, log)
@@ -383,9 +383,3 @@ def _aborted(row: FetchRow, records: list[Buffer]) -> list[tuple[int, int]]:
     return [
         (entry.pid, entry.first_offset) for entry in log.producers.aborted.between(Offset(row.ask.fetch_offset), end)
     ]
-
-
-def _check_leader_epoch(given: int) -> None:
-    """Raise UNKNOWN_LEADER_EPOCH for a newer epoch: there is only one leader, so the client knows another cluster."""
-    if given > LEADER_EPOCH:
-        raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)

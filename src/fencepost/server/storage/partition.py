@@ -10,11 +10,11 @@ import asyncio
 import logging
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fencepost.clock import Clock
 from fencepost.core.producers.dedup import Accept, BatchVerdict
-from fencepost.errors import StorageError
+from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel.header import BatchHeader
 from fencepost.log.files import Files
 from fencepost.log.handles import Handles
@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEADER_EPOCH: Final = 0
+"""The leader epoch of every partition: there is one node, so the leader never changes."""
 REOPEN_AFTER_SECONDS = 1.0
 """Minimum time between two attempts to reopen and recover a log whose sync failed."""
+
+
+def check_leader_epoch(given: int) -> None:
+    """Raise UNKNOWN_LEADER_EPOCH for a newer epoch: a client that knows one comes from another cluster."""
+    if given > LEADER_EPOCH:
+        raise ServerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 class Disk:

@@ -162,8 +162,15 @@ class Topics:
     def get(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
-    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
+    def by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
+        return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def require(self, name: str) -> Topic:
+        """Return the topic, or raise UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise _no_such_topic(name)
+        return topic
 
     # -- changing ---------------------------------------------------------------------------------------------
 
@@ -203,13 +210,11 @@ class Topics:
     @asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[Topic]:
         """Lock the topic against other changes and return it; raise UNKNOWN_TOPIC_OR_PARTITION if it is deleted."""
-        topic = self._by_name.get(name)
-        if topic is not None:
-            async with topic.lock:
-                if not topic.deleted:
-                    yield topic
-                    return
-        raise _no_such_topic(name)
+        topic = self.require(name)
+        async with topic.lock:
+            if topic.deleted:
+                raise _no_such_topic(name)
+            yield topic
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> Topic:
         accepted = self.check_new(name, partitions, configs)
