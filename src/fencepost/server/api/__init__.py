@@ -1,6 +1,6 @@
-"""One file per API, named by its key: the listing of this folder is what the server speaks.
+"""One file per API, named by its key: the listing of this folder is the list of supported APIs.
 
-Every module `kNN_name.py` defines `API`; being in the folder is all the registration there is.
+Every module `kNN_name.py` defines `API`. A module in this folder needs no other registration.
 """
 
 from __future__ import annotations

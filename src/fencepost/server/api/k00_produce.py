@@ -1,13 +1,12 @@
 """Produce (0): append one record batch per partition, at most once each (IDEM-2).
 
 Versions 3 to 13. v7 allows zstd, v8 adds an error message per partition, v9 is flexible, v13 names topics by id.
-Versions 0 to 2 are advertised but not served, exactly as Kafka 4 does it: librdkafka leaves out compression without
-them.
+Versions 0 to 2 are advertised but not supported, as in Kafka 4: without them librdkafka does not compress.
 
-The batch is not taken apart: its header, size and checksum are verified, the records are looked through without making
-objects of them (`server/storage/validation.py`), the partition judges (pid, epoch, sequence) and stamps the offset.
+The batch stays as it is: the server verifies its header, size and checksum, scans the records without creating objects
+(`server/storage/validation.py`), judges (pid, epoch, sequence) in the partition, and stamps the offset.
 
-With `--sync always` the answer waits for the shared sync, while the connection goes on with its next request.
+With `--sync always` the answer waits for the shared sync, while the connection continues with its next request.
 """
 
 from __future__ import annotations
@@ -49,12 +48,13 @@ _FIRST_VERSION_WITH_ABORTABLE: Final = 11
 _ZSTD: Final = 4
 _LAST_CODEC: Final = 4
 _FEW: Final = 64
-"""Batches that are appended at once, and their bytes: beyond it others have a turn in between."""
+"""Maximum number of batches to append in one piece; with more, other connections get their turn in between."""
 _MUCH: Final = 2 * 1024 * 1024
+"""Maximum bytes to append in one piece."""
 
 
 class _Outcome:
-    """What became of one partition's batch; settled for good only when the log says that it is durable."""
+    """The result for one partition's batch; final only when the log says that the batch is durable."""
 
     __slots__ = ("answer", "log", "needs", "partition")
 
@@ -63,7 +63,7 @@ class _Outcome:
         self.partition: Partition | None = None
         self.log: PartitionLog | None = None
         self.needs = Offset(-1)
-        """The high watermark at which the batch counts as written."""
+        """The high watermark at which the batch is durable."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
@@ -77,7 +77,7 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
 
 
 def _is_large(message: ProduceRequest) -> bool:
-    """Whether the batches take so long to append that others must have a turn in between."""
+    """Tell if appending the batches takes so long that other connections must get a turn in between."""
     if len(message.topics) == 1 and len(message.topics[0].partitions) == 1:
         return False
     if len(message.topics) > _FEW:
@@ -94,7 +94,7 @@ def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
 
 
 def _first_look(broker: Broker, message: ProduceRequest) -> tuple[list[Partition], list[memoryview]]:
-    """The partitions that have to be opened first, and the batches that are to be looked into."""
+    """Return the partitions to open first, and the batches whose records must be checked."""
     closed: list[Partition] = []
     batches: list[memoryview] = []
     for wanted in message.topics:
@@ -127,13 +127,11 @@ async def _prepare(
         try:
             await partition.open()
         except (FencepostError, OSError) as error:
-            logger.warning("%s stays closed: %s", partition.name, error)
+            logger.warning("cannot open %s: %s", partition.name, error)
     found = looked if isinstance(looked, dict) else await looked
     if broker.transactions.ended(message.transactional_id) != ended:
-        # Within an epoch nothing in a batch says to which transaction it belongs, and another may be open by now.
-        raise StaleRequest(
-            f"the transaction of {message.transactional_id!r} was ended before this request had its turn"
-        )
+        # A batch does not name its transaction, only its epoch, and another transaction may be open by now.
+        raise StaleRequest(f"the transaction of {message.transactional_id!r} ended before this request was handled")
     answer = _produce(broker, request, message, found)
     return await answer if isinstance(answer, Awaitable) else answer
 
@@ -161,7 +159,7 @@ async def _in_pieces(outcomes: _Outcomes) -> Answer:
 
 
 class _Outcomes:
-    """What becomes of a request, batch by batch."""
+    """The outcomes of a request, batch by batch."""
 
     __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_synced", "_touched", "message")
 
@@ -174,12 +172,12 @@ class _Outcomes:
         self._name: str | None = None
         self._rows: list[tuple[ProduceTopic, list[_Outcome]]] = []
         self._touched: list[Partition] = []
-        """Since it was last published."""
+        """Partitions with appends since the last `publish`."""
         self._synced: asyncio.Future[None] | None = None
-        """The sync that covers all that was published, if answers wait for one."""
+        """The sync that covers everything published, if answers wait for one."""
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
-        """Go on with this topic; the outcomes of its batches go into what is returned."""
+        """Continue with this topic, and return the list for the outcomes of its batches."""
         self._name = _topic_name(self._broker, topic)
         rows: list[_Outcome] = []
         self._rows.append((topic, rows))
@@ -190,7 +188,7 @@ class _Outcomes:
         if name is None:
             outcome = _refused(index, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         elif message.acks not in (-1, 0, 1):
-            outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or -1, not {message.acks}")
+            outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1, not {message.acks}")
         else:
             try:
                 outcome = _append(
@@ -210,8 +208,8 @@ class _Outcomes:
         rows.append(outcome)
 
     def publish(self) -> None:
-        """What was appended is on its way to the disk and to readers before others have a turn: a new owner that comes
-        between two pieces of a request waits for it (OWN-9)."""
+        """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that
+        takes over between two pieces of a request waits for them (OWN-9)."""
         touched, self._touched = self._touched, []
         if not touched:
             return
@@ -239,7 +237,7 @@ def _last_word(
     if message.acks != 0:
         return finish()
     if any(outcome.answer.error_code for _, rows in outcomes for outcome in rows):
-        # Nobody waits for an answer, so the only way to say that something went wrong is to hang up, as Kafka does.
+        # With acks=0 there is no answer, so closing the connection is the only way to report an error, as in Kafka.
         request.connection.close()
     return None
 
@@ -261,7 +259,7 @@ def _append(
         check_write(broker, request.connection, partition.topic, index)
     header = _check(partition, records, request.version)
     assert records is not None
-    if by_id:  # the name that the pid belongs to, whatever the request says; below it is judged by its epoch
+    if by_id:  # check the id that the pid belongs to, whatever the request says; its epoch is checked below
         name = broker.transactions.name_of(header.pid)
         check_write(broker, request.connection, partition.topic, index, name)
     scan = _look_into(broker, partition, records, header, looked)
@@ -294,26 +292,26 @@ def _refusal(partition: Partition, header: BatchHeader, verdict: BatchVerdict, *
     if isinstance(verdict, StaleEpoch):
         return ErrorCode.INVALID_PRODUCER_EPOCH, f"{who}: fenced by epoch {verdict.current_epoch}"
     if isinstance(verdict, Conflict):
-        # A client that uses sequences again has lost track of them. This is the code on which others go on with a new
-        # epoch: librdkafka, Java and kafka-python write the records again, or have the transaction aborted. Kafka
-        # acknowledges such a batch and does not store it.
+        # A client that reuses sequences has lost track of them. On this code other clients continue with a new epoch:
+        # librdkafka, Java and kafka-python write the records again, or abort the transaction. Kafka acknowledges such
+        # a batch and does not store it.
         reason = f"{who}: already in the log with other bytes, or in an earlier transaction"
-        logger.warning("%s; refused", reason)
+        logger.warning("%s; rejected", reason)
         return ErrorCode.INVALID_RECORD if ours else ErrorCode.UNKNOWN_PRODUCER_ID, reason
     if isinstance(verdict, Unknown):
-        return ErrorCode.UNKNOWN_PRODUCER_ID, f"{who}: has never written here, expected sequence 0"
+        return ErrorCode.UNKNOWN_PRODUCER_ID, f"{who}: this pid has never written here, expected sequence 0"
     if isinstance(verdict, Forgotten):
-        # Other clients take DUPLICATE_SEQUENCE_NUMBER for success and would report an offset they do not have.
+        # Other clients treat DUPLICATE_SEQUENCE_NUMBER as success and would report an offset that they do not have.
         code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER if ours else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        return code, f"{who}: already in the log, too long ago to know where"
+        return code, f"{who}: already in the log, but its offset is no longer remembered"
     expected = getattr(verdict, "expected", None)
     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: expected sequence {expected}"
 
 
 def _check(partition: Partition, records: memoryview | None, version: int) -> BatchHeader:
-    """The header of the one batch, if it may be appended as far as its form goes."""
+    """Check the form of the batch and return its header."""
     if records is None or not len(records):
-        raise ServerError(ErrorCode.INVALID_RECORD, "there is no record batch")
+        raise ServerError(ErrorCode.INVALID_RECORD, "the record batch is missing")
     header = check_batch(records)
     if header.size != len(records):
         raise ServerError(ErrorCode.INVALID_RECORD, "there must be exactly one record batch per partition")
@@ -326,49 +324,51 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
     if header.count < 1 or header.count != header.last_offset_delta + 1:
         raise ServerError(
             ErrorCode.INVALID_RECORD,
-            f"batch says {header.count} records but a last offset delta of {header.last_offset_delta}",
+            f"the batch has {header.count} records but a last offset delta of {header.last_offset_delta}",
         )
     if header.is_control:
         raise ServerError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.codec > _LAST_CODEC or (header.codec == _ZSTD and version < _FIRST_VERSION_WITH_ZSTD):
-        raise ServerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.codec} is not served in v{version}")
+        raise ServerError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.codec} is not supported in v{version}"
+        )
     if header.pid >= 0 and header.epoch < 0:
-        raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "a batch with a pid needs an epoch")
+        raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "a batch with a pid must have an epoch")
     if header.pid >= 0 and header.base_sequence < 0:
-        raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid needs a sequence")
+        raise ServerError(ErrorCode.INVALID_RECORD, "a batch with a pid must have a sequence")
     if header.attributes & DELETE_HORIZON:
-        raise ServerError(ErrorCode.INVALID_RECORD, "a delete horizon is the server's to set, when it compacts")
+        raise ServerError(ErrorCode.INVALID_RECORD, "clients may not set a delete horizon; only compaction does")
     return header
 
 
 def _look_into(
     broker: Broker, partition: Partition, records: memoryview, header: BatchHeader, looked: Looked
 ) -> Scan | None:
-    """What is in the batch; None if its topic takes whatever is sent."""
+    """Return the scan of the batch; None if its topic does not check records."""
     if not partition.topic.checks_records and not partition.topic.is_compacted:
         return None
     scan = broker.validation.scan_here(records, header, looked)
     if scan.keyless and partition.topic.is_compacted:
-        raise ServerError(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+        raise ServerError(ErrorCode.INVALID_RECORD, "a record for a compacted topic must have a key")
     return scan
 
 
 def _check_time(partition: Partition, header: BatchHeader, scan: Scan | None, now: Milliseconds) -> None:
-    """By the times of all records; of a topic that is not looked into, by the header's."""
+    """Check the timestamps of all records; of the header, if the topic does not check records."""
     before, after = partition.topic.timestamp_slack
     earliest = header.base_timestamp if scan is None else scan.earliest
     latest = header.max_timestamp if scan is None else max(scan.latest, header.max_timestamp)
     if latest - now > after or (earliest >= 0 and now - earliest > before):
         raise ServerError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"times from {earliest} to {latest} are too far from the server's, {now}",
+            f"timestamps from {earliest} to {latest} are too far from the server's time, {now}",
         )
 
 
 def _check_transaction(
     broker: Broker, request: ApiRequest, transactional_id: str | None, partition: Partition, header: BatchHeader
 ) -> None:
-    """Inside its transaction, and by its present producer, or not at all; plain batches of plain pids pass."""
+    """Raise unless the current producer writes the batch within its open transaction, or outside of any."""
     who = Identity(header.pid, header.epoch)
     if header.is_transactional:
         error = broker.transactions.judge_write(transactional_id, who, partition.name, request.connection)
@@ -379,12 +379,12 @@ def _check_transaction(
     if error is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
         error = ErrorCode.TRANSACTION_ABORTABLE
     raise ServerError(
-        error, f"{partition.name}: pid {header.pid}, epoch {header.epoch} is not in an open transaction here"
+        error, f"{partition.name}: pid {header.pid}, epoch {header.epoch} has no open transaction with this partition"
     )
 
 
 def _refused(index: int, code: ErrorCode, message: str, log_start_offset: int = -1) -> _Outcome:
-    """With UNKNOWN_PRODUCER_ID clients look at where the log starts, and without it would only try again."""
+    """Return an error. On UNKNOWN_PRODUCER_ID clients need the log's start offset; without it they only retry."""
     return _Outcome(ProducedPartition(index, code, log_start_offset=log_start_offset, error_message=message))
 
 
@@ -397,7 +397,7 @@ def _finish(version: int, outcomes: list[tuple[ProduceTopic, list[_Outcome]]]) -
 
 def _settled(outcome: _Outcome) -> ProducedPartition:
     if outcome.log is not None and outcome.log.high_watermark < outcome.needs:
-        reason = f"the disk refused: {outcome.log.failed}"
+        reason = f"cannot sync the log: {outcome.log.failed}"
         return ProducedPartition(outcome.answer.index, ErrorCode.KAFKA_STORAGE_ERROR, error_message=reason)
     return outcome.answer
 

@@ -1,11 +1,11 @@
-"""Fetch (1): record batches as they lie in the log, now or as soon as there are enough of them.
+"""Fetch (1): record batches as they are in the log, now or as soon as there are enough of them.
 
-Versions 4 to 18. v7 brought fetch sessions (`core.fetch_sessions`), v12 is flexible, v13 names topics by id, v15 to v18
+Versions 4 to 18. v7 adds fetch sessions (`core.fetch_sessions`), v12 is flexible, v13 names topics by id, v15 to v18
 concern replicas.
 
-Batches that are in the page cache are read on the loop; cold ones, and very large ones, in a thread. `max_bytes` never
-keeps the first batch back, or a reader could not get past one larger than its buffer; one that is larger than the
-memory for answers has room for waits in line for it. `min_bytes` is at most what an answer can have.
+Batches in the page cache are read on the loop; cold and very large ones in a thread. `max_bytes` never withholds the
+first batch, because a reader could not get past one larger than its limit. If the answer memory has no room for the
+first batch, the request waits in line for it. `min_bytes` is capped at the maximum size of an answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from fencepost.wire.hot import (
 
 _TOPIC_IDS: Final = 13
 _NARROW_BYTES: Final = 2 * 1024
-"""A request of at most so many bytes has a few dozen partitions: it is worked off at once, and may wait for free."""
+"""A request up to this size has a few dozen partitions: it is handled in one piece, and may wait without a limit."""
 _NAP_SECONDS: Final = 0.5
-"""How long a wide request waits at most that there is no room for to wait properly."""
+"""Maximum wait of a wide request when too many wide requests wait already."""
 _ENCODED_ON_THE_LOOP: Final = 1000
-"""Partitions of an answer."""
+"""Answers with up to this number of partitions are encoded on the loop."""
 
 _Found: TypeAlias = dict[Key, FetchedPartition]
 
@@ -76,8 +76,8 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
 
 
 async def _handle_wide(broker: Broker, request: ApiRequest) -> Answer:
-    """A request of many partitions, in pieces. If too many wait already, this one keeps nothing but the request itself
-    while it waits, and not for long."""
+    """Handle a request with many partitions in pieces. If too many such requests wait already, wait only briefly and
+    keep only the request itself."""
     answer = await _try_wide(broker, request, may_wait=True)
     if answer is None:
         await asyncio.sleep(_NAP_SECONDS)
@@ -86,7 +86,7 @@ async def _handle_wide(broker: Broker, request: ApiRequest) -> Answer:
 
 
 async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> Answer:
-    """None if it would have to wait, and cannot."""
+    """Answer a wide request, or return None if it would have to wait but too many wait already."""
     decode = partial(decode_fetch_request, request.version, request.message, request.body_at)
     is_large = broker.codecs.is_large_request(len(request.message))
     message = await broker.codecs.run(decode) if is_large else decode()
@@ -118,12 +118,12 @@ async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> A
 
 def _check_connection(request: ApiRequest) -> None:
     if request.connection.closed:
-        raise Malformed("its client has left before the request was decoded")
+        raise Malformed("the client disconnected before its request was decoded")
     refuse_severed(request.connection)
 
 
 def _begin(broker: Broker, request: ApiRequest, message: FetchRequest) -> tuple[FetchContext, bool] | ErrorCode:
-    """Whom the request reads for, and whether its answer names all partitions."""
+    """Return the fetch context of the request, and whether the answer must contain all partitions; or an error."""
     by_id = request.version >= _TOPIC_IDS
     judged = broker.fetch_sessions.judge(
         message.session_id, message.session_epoch, request.connection, broker.clock.monotonic(), by_id=by_id
@@ -137,7 +137,7 @@ def _begin(broker: Broker, request: ApiRequest, message: FetchRequest) -> tuple[
 
 
 def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
-    """What is named twice counts once, as it is named last."""
+    """Yield the requested partitions. Of one that is named twice, the last entry counts."""
     for topic in message.topics:
         name = topic.name if topic.name is not None else topic.topic_id
         for ask in topic.partitions:
@@ -154,7 +154,7 @@ def _forget(context: FetchContext, message: FetchRequest) -> None:
 def _settle_session(
     broker: Broker, request: ApiRequest, message: FetchRequest, context: FetchContext, *, full: bool
 ) -> ErrorCode:
-    """Begin the session, if the request is for a new one, or see whether it may go on as it is now."""
+    """Begin the session if the request asks for a new one, or check that it may continue with its new size."""
     sessions = broker.fetch_sessions
     if full:
         wants_session = message.session_epoch == 0
@@ -164,7 +164,7 @@ def _settle_session(
     if not (message.topics or message.forgotten) or sessions.resized(context):
         return ErrorCode.NONE
     if context.rows:
-        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # it would be too large: the client begins anew, without one
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the session is too large, so the client goes on without one
     context.id = 0
     return ErrorCode.NONE
 
@@ -178,7 +178,7 @@ async def _serve(
     *,
     full: bool,
 ) -> Answer:
-    """Read, wait and read again, until there is enough or the time is over. `reading`: one that is begun."""
+    """Read, wait and read again, until there is enough or the time is over. `reading`: a pass already begun."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + message.max_wait_ms / 1000
     watched = context.watches
@@ -189,12 +189,12 @@ async def _serve(
             with broker.answers.holding() as held:
                 await _read(broker, reading, held)
                 left = deadline - loop.time()
-                # If the size is the same, although so much came, no more fits into an answer.
+                # If the size is the same although new records arrived, no more fits into an answer.
                 is_enough = reading.is_enough or 0 < reading.size == size
                 if is_enough or left <= 0 or context.ended or not context.rows:
                     return await _answer(broker, request, context, reading, full=full)
             size, missing = reading.size, reading.missing_bytes
-            reading = None  # and what was read is let go
+            reading = None  # release the records
             if not context.watches:
                 context.watch()
             await context.news(missing, left)
@@ -204,7 +204,7 @@ async def _serve(
 
 
 async def _read(broker: Broker, reading: Reading, held: HeldBytes) -> None:
-    """Carry a reading to its end."""
+    """Complete a pass over the due rows."""
     while True:
         large = 0
         await broker.reading_turns()
@@ -227,13 +227,13 @@ async def _read(broker: Broker, reading: Reading, held: HeldBytes) -> None:
 async def _open(reading: Reading) -> None:
     partition = reading.row.partition
     if partition is not None:
-        with suppress(FencepostError, OSError):  # the reading answers with the error
+        with suppress(FencepostError, OSError):  # the pass adds the error to the answer
             await partition.open()
     reading.was_opened()
 
 
 async def _read_in_thread(broker: Broker, reading: Reading, held: HeldBytes, large: int) -> None:
-    """The next row, which the disk has to be waited for, or memory for its first batch, of `large` bytes."""
+    """Read the next row in a thread, after reserving memory for a first batch of `large` bytes."""
     row = reading.row
     while True:
         held.set(reading.size)
@@ -245,9 +245,9 @@ async def _read_in_thread(broker: Broker, reading: Reading, held: HeldBytes, lar
         try:
             seen = reading.look(row)
         except NotOpen:
-            return  # it was closed meanwhile
+            return  # the log was closed in the meantime
         if isinstance(seen, ErrorCode):
-            return  # the reading finds the same
+            return  # the pass will find the same error
         log, offsets, upto = seen
         read = partial(reading.read, row, log, upto, block=True)
         try:

@@ -1,8 +1,8 @@
-"""ListOffsets (2): the first or last offset of a partition, or the first at or after a time.
+"""ListOffsets (2): the first or last offset of a partition, or the first at or after a timestamp.
 
-Versions 1 to 11. v2 adds the isolation level, v4 leader epochs, v6 is flexible, v7 the offset of the largest timestamp
-(−3), v8 the earliest local one (−4), v9 the last tiered one (−5), v11 the earliest not yet tiered (−6). Nothing is
-tiered here: local means all, and tiered none.
+Versions 1 to 11. v2 adds the isolation level, v4 leader epochs, v6 is flexible, v7 adds the offset of the largest
+timestamp (−3), v8 the earliest local one (−4), v9 the last tiered one (−5), v11 the earliest not yet tiered (−6). There
+is no tiered storage: all offsets are local, and none is tiered.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FIRST_VERSION: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version that brought each of the times that are none."""
+"""The first version with each of the special timestamps."""
 
 DEBUGGER: Final = -2
-"""A replica id that is none: it sees the log to its end, as brokers do, and consumers do not."""
+"""The replica id of a debugging consumer: like a broker, it sees the log up to its end."""
 
 _END_OF_LOG: Final[Callable[[PartitionLog], Offset]] = attrgetter("end_offset")
 _HIGH_WATERMARK: Final[Callable[[PartitionLog], Offset]] = attrgetter("high_watermark")
@@ -75,7 +75,9 @@ async def _look_up(
         if twice:
             raise ServerError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
         if ask.timestamp < 0 and request.version < _FIRST_VERSION.get(ask.timestamp, request.version + 1):
-            raise ServerError(ErrorCode.UNSUPPORTED_VERSION, f"v{request.version} has no special time {ask.timestamp}")
+            raise ServerError(
+                ErrorCode.UNSUPPORTED_VERSION, f"v{request.version} has no special timestamp {ask.timestamp}"
+            )
         check_leader_epoch(getattr(ask, "current_leader_epoch", -1))
         log = await broker.partition(topic, ask.partition_index).open()
         found = await _find(broker, log, ask.timestamp, end_of(log))

@@ -1,11 +1,12 @@
-"""Metadata (3): brokers, and topics with their partitions. Creates topics that clients ask for, if the server may.
+"""Metadata (3): brokers, and topics with their partitions. Creates missing topics, if settings and client allow it.
 
-Versions 0 to 13. v1 tells "all" (null) from "none" (empty), v4 lets clients forbid creation, v9 is flexible, v10 adds
-topic ids, v12 allows asking by id. Authorised operations are not computed: nobody is authenticated.
+Versions 0 to 13. v1 distinguishes "all" (null) from "none" (empty), v4 lets clients forbid creation, v9 is flexible,
+v10 adds topic ids, v12 allows requests by id. Authorised operations are not computed, because there is no
+authentication.
 
-Encoded answers are kept until the catalogue changes: with thousands of partitions they are costly, and clients ask
-for the same again and again. A topic that is named more than once is answered once. Answers with many partitions are
-encoded beside the loop, once for all who ask for the same at the same time.
+Encoded answers are cached until the catalogue changes: with thousands of partitions they are costly, and clients ask
+for the same again and again. A topic that is named twice is answered once. Answers with many partitions are encoded in
+the codec thread, once for all clients that ask for the same at the same time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _UNKNOWN_OPERATIONS: Final = -(2**31)
 _MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
 _FIRST_VERSION_BY_ID: Final = 12
 _FEW: Final = 500
-"""Partitions that are described on the loop."""
+"""Answers with up to this number of partitions are encoded on the loop."""
 
 
 class _AnswerCache:
-    """Encoded answers by what was asked, valid for one version of the catalogue."""
+    """A cache of encoded answers by request, valid for one version of the catalogue."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -66,13 +67,13 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
 
 
 def _asked(version: int, message: Any) -> tuple[list[str] | None, list[Any]]:
-    """Names asked for (None: all topics), and ids, each once."""
+    """Return the requested names (None: all topics) and ids, without repetitions."""
     if message.topics is None or (version == 0 and not message.topics):
         return None, []
     names: dict[str, None] = {}
     ids: dict[Any, None] = {}
     for topic in message.topics:
-        # Who asks by id sends no name, or, as Java's admin client does, an empty one.
+        # A client that asks by id sends no name or, like Java's admin client, an empty one.
         if topic.name is None or (version >= _FIRST_VERSION_BY_ID and topic.topic_id is not None):
             ids[topic.topic_id] = None
         else:
@@ -135,7 +136,7 @@ async def _encode_beside(
 
 
 class _MetadataQuery(NamedTuple):
-    """All that an answer depends on: it may be encoded in another thread."""
+    """Everything that an answer depends on, so that it can be encoded in another thread."""
 
     version: int
     host: str
@@ -144,7 +145,7 @@ class _MetadataQuery(NamedTuple):
     ids: list[Any]
     failures: dict[str, ErrorCode]
     topics: list[tuple[Topic, int] | None]
-    """Found for each of the names and ids, with the number of partitions; or all there are."""
+    """The topics for the names and ids, or all topics, each with its number of partitions."""
 
 
 def _encoded(broker: Broker, query: _MetadataQuery) -> bytes:
@@ -210,7 +211,7 @@ def describe_topic(topic: Topic, node: int, indexes: range | None = None) -> Fie
                 "replica_nodes": [node],
                 "isr_nodes": [node],
                 "offline_replicas": [],
-                "eligible_leader_replicas": [],  # of DescribeTopicPartitions; a null crashes Java's admin client
+                "eligible_leader_replicas": [],  # for DescribeTopicPartitions; null crashes Java's admin client
                 "last_known_elr": [],
             }
             for index in (range(topic.partition_count) if indexes is None else indexes)
@@ -220,7 +221,7 @@ def describe_topic(topic: Topic, node: int, indexes: range | None = None) -> Fie
 
 
 def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
-    """Where clients shall connect: what the user said, or else the address that this client has dialled."""
+    """Return the address for clients: the `advertise` setting, or the address that this client dialled."""
     if broker.config.advertise is not None:
         return parse_address(broker.config.advertise)
     return connection.dialled

@@ -1,11 +1,11 @@
-"""OffsetCommit (8): how far a group has read.
+"""OffsetCommit (8): commit the offsets of a group.
 
-Versions 2 to 10. v2 to v4 may carry a retention of their own, v6 adds the leader epoch, v7 static members, v8 is
-flexible, v9 takes the member epoch of the new protocol (KIP-848), v10 names topics by id.
+Versions 2 to 10. v2 to v4 may contain a retention time, v6 adds the leader epoch, v7 static members, v8 is flexible, v9
+accepts the member epoch of the new protocol (KIP-848), v10 names topics by id.
 
-The answer waits for the store, while the connection goes on with its next request: all commits that come in meanwhile,
-of this connection and others, share the store's next commit. A partition that is refused does not hold up the others;
-one of a topic whose readers are guarded is refused unless this connection owns it.
+The answer waits for the store, while the connection continues with its next request: all commits that arrive in the
+meantime, on any connection, share the store's next commit. A rejected partition does not affect the others. A partition
+of a topic with guarded readers is rejected unless this connection owns it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY: Final = 8
 _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
 _FEW: Final = 500
-"""Partitions that are checked at once."""
+"""Maximum number of partitions to check in one piece."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
@@ -50,14 +50,14 @@ async def _in_pieces(commit: _Commit) -> Answer:
         rows = commit.begin(topic)
         async for partition in paced(topic.partitions):
             commit.check(rows, partition, refusal)
-    # The sender is judged again, and nothing is waited for between this and the commit: it may have lost its place.
+    # Check the sender again, with no await between this and the commit: it may have lost its membership in between.
     refuse_severed(commit.request.connection)
     commit.refuse(_check_sender(commit.broker, commit.request))
     return commit.store()
 
 
 class _Commit:
-    """What becomes of a request, partition by partition."""
+    """The outcome of a request, partition by partition."""
 
     def __init__(self, broker: Broker, request: ApiRequest) -> None:
         self.broker = broker
@@ -68,7 +68,7 @@ class _Commit:
         self._unknown = ErrorCode.NONE
 
     def begin(self, wanted: Any) -> list[dict[str, Any]]:
-        """Go on with this topic; the rows of its partitions go into what is returned."""
+        """Continue with this topic, and return the list for the rows of its partitions."""
         self._name, self._unknown = _topic_name(self.broker, self.request.version, wanted)
         rows: list[dict[str, Any]] = []
         self._topics.append({"name": self._name, "topic_id": getattr(wanted, "topic_id", None), "partitions": rows})

@@ -1,10 +1,10 @@
-"""OffsetFetch (9): how far a group has read, as committed.
+"""OffsetFetch (9): the committed offsets of a group.
 
 Versions 1 to 10. v2 can ask for all partitions (null), v5 adds the leader epoch, v6 is flexible, v7 adds
-`require_stable` (KIP-447: UNSTABLE_OFFSET_COMMIT where an open transaction may yet change the answer), v8 asks for
+`require_stable` (KIP-447: UNSTABLE_OFFSET_COMMIT if an open transaction may still change the offset), v8 asks for
 several groups at once, v9 adds the member epoch of the new protocol, v10 names topics by id.
 
-A partition without a committed offset is answered with −1 and no error, and so is a group that does not exist.
+The answer for a partition without a committed offset, or a group that does not exist, is −1 without an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fencepost.types import TopicPartition
 _FIRST_VERSION_WITH_GROUPS: Final = 8
 _NO_OFFSET: Final = -1
 _FEW: Final = 1000
-"""Partitions that are looked up at once."""
+"""Maximum number of partitions to look up in one piece."""
 _FEW_GROUPS: Final = 20
 
 

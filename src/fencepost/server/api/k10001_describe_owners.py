@@ -1,8 +1,8 @@
-"""DescribeOwners (10001): who holds which resource, since when and from where, and who waits.
+"""DescribeOwners (10001): the owners of resources, with the time and address of each, and the waiting claims.
 
-fencepost's own; version 1 adds the last grant of named resources, also where nobody owns them any more. The answer
-comes when everything that was accepted until then is readable: of whoever is not named in it any more, nothing will
-come to light later (OWN-9).
+This API is fencepost's own. Version 1 adds the last grant of given resources, also of those without an owner. It
+answers when everything accepted so far is readable: no more records will appear from an owner that it does not name
+(OWN-9).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FindCoordinator (10): who coordinates a group or a transaction? This one node, always.
+"""FindCoordinator (10): the coordinator of a group or a transactional id, which is always this node.
 
-Versions 0 to 6. v1 adds the kind of key, v3 is flexible, v4 asks for several keys at once, v5 and v6 add codes and a
-kind (share groups) that are not served: INVALID_REQUEST.
+Versions 0 to 6. v1 adds the type of key, v3 is flexible, v4 asks for several keys at once, v5 and v6 add error codes
+and a type (share groups) that is not supported: INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _node(broker: Broker, request: ApiRequest) -> dict[str, Any]:
     if getattr(request.message, "key_type", _GROUP) not in (_GROUP, _TRANSACTION):
         return {
             "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": "only groups and transactions have a coordinator here",
+            "error_message": "the key type must be 0 (group) or 1 (transaction)",
             "node_id": _NO_NODE,
             "host": "",
             "port": -1,

@@ -1,7 +1,7 @@
-"""JoinGroup (11): become a member of a group, or say that one is still there; parked until the group has gathered.
+"""JoinGroup (11): join a classic group or rejoin it; the request waits until all members have joined.
 
-Versions 0 to 9. v1 adds the rebalance timeout, v4 wants new members to come back with the id they are told (KIP-394),
-v5 adds static members, v6 is flexible, v7 tells the protocol's type, v8 takes a reason (which nobody reads), v9 can
+Versions 0 to 9. v1 adds the rebalance timeout, v4 makes new members rejoin with the id that they are assigned
+(KIP-394), v5 adds static members, v6 is flexible, v7 returns the protocol's type, v8 accepts a reason (ignored), v9 can
 tell a returning static leader to skip the assignment.
 
 The rules are in `core.groups.classic`.
@@ -23,7 +23,7 @@ _FIRST_VERSION_WITH_SKIPPING: Final = 9
 
 
 def client_host(connection: Connection) -> str:
-    """The client's address as Kafka writes it, with Java's slash in front."""
+    """Return the client's address as Kafka writes it, with Java's slash in front."""
     return "/" + connection.peer.rpartition(":")[0]
 
 

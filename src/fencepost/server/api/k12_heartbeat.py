@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a classic group is alive, and learns here that it must rejoin (REBALANCE_IN_PROGRESS).
+"""Heartbeat (12): keep a member of a classic group alive, and tell it when to rejoin (REBALANCE_IN_PROGRESS).
 
 Versions 0 to 4. v3 adds static members, v4 is flexible.
 """

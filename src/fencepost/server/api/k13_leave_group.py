@@ -1,7 +1,7 @@
-"""LeaveGroup (13): members leave a classic group, by themselves or by an administrator's hand.
+"""LeaveGroup (13): remove members from a classic group, on their own request or an administrator's.
 
-Versions 0 to 5. Up to v2 one member leaves; v3 takes several, and static ones by their instance id alone (KIP-345),
-v4 is flexible, v5 takes a reason (which nobody reads).
+Versions 0 to 5. Up to v2 one member leaves; v3 accepts several, and static ones by their instance id alone (KIP-345),
+v4 is flexible, v5 accepts a reason (ignored).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader hands in the assignment, everyone else waits for their part of it.
+"""SyncGroup (14): the leader sends the assignment, and every member waits for its part.
 
-Versions 0 to 5. v3 adds static members, v4 is flexible, v5 lets the member say which protocol it believes in.
+Versions 0 to 5. v3 adds static members, v4 is flexible, v5 adds the protocol that the member expects.
 """
 
 from __future__ import annotations

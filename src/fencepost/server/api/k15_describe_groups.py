@@ -1,8 +1,8 @@
 """DescribeGroups (15): state, protocol and members of classic groups.
 
-Versions 0 to 6. v3 asks for authorised operations, which are not computed since nobody is authenticated, v4 adds static
-members, v5 is flexible. A group that does not exist is "Dead" without an error up to v5, as in Kafka; v6 says
-GROUP_ID_NOT_FOUND. A group of the new protocol is not found here either: see k69.
+Versions 0 to 6. v3 adds authorised operations, which are not computed because there is no authentication, v4 adds
+static members, v5 is flexible. As in Kafka, a group that does not exist is "Dead" without an error up to v5; v6 answers
+GROUP_ID_NOT_FOUND. The same applies to a group of the new protocol: see k69.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListGroups (16): all groups, of either protocol.
 
 Versions 0 to 5. v3 is flexible, v4 adds the state and a filter on it, v5 the type (classic, consumer) and a filter on
-it. Names in filters are compared without regard to case, as in Kafka.
+it. Filters ignore case, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ApiVersions (18): what the server speaks, from the registry. Clients ask this first.
+"""ApiVersions (18): the supported APIs and versions, from the registry. It is a client's first request.
 
-Versions 0 to 4. v3 is flexible and carries the client's name and version; its answer keeps the old header all the same,
-so that a client can read it before anything is negotiated. An unknown version is answered in v0 with
-UNSUPPORTED_VERSION and the range of this API. No features are advertised: transactions run by the older protocol.
+Versions 0 to 4. v3 is flexible and adds the client's name and version; its answer still has the old header, so that a
+client can read it before versions are negotiated. An unsupported version is answered in v0 with UNSUPPORTED_VERSION and
+the versions of this API. No features are advertised, so transactions use the older protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_VERSION_WITH_NAME: Final = 3
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 _LONGEST_NAME: Final = 255
-"""Characters of a client's name that are kept."""
+"""Characters of a client's name that the server keeps."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields:

@@ -1,8 +1,7 @@
-"""CreateTopics (19): new topics, each with its own error and the reason in words.
+"""CreateTopics (19): create topics; each has its own error code and message in the answer.
 
-Versions 2 to 7. v4 allows −1 for the number of partitions and replicas, v5 is flexible and tells the resulting
-configs, v7 the topic's id. There is one replica; more are refused, except that −1 and manual assignments to this node
-are fine.
+Versions 2 to 7. v4 allows −1 for the number of partitions and replicas, v5 is flexible and returns the resulting
+configs, v7 the topic's id. The replication factor must be 1 or −1; a manual assignment may only name this node.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _partition_count(broker: Broker, wanted: Any) -> int:
     if wanted.replication_factor not in (-1, 1):
         raise ServerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted.replication_factor}: there is one node, so it can only be 1",
+            f"the replication factor must be 1, not {wanted.replication_factor}: there is one node",
         )
     return broker.config.default_partitions if wanted.num_partitions == -1 else int(wanted.num_partitions)
 

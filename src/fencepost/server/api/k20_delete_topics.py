@@ -1,5 +1,5 @@
-"""DeleteTopics (20): by name, or by id from v6 on. Records are unreachable when it answers; their files go in the
-background. A guarded topic is deleted by whoever owns all of it, or after its guard was taken off.
+"""DeleteTopics (20): delete topics by name, or by id from v6 on. When it answers, the records are unreachable; the
+server removes their files in the background. Only the owner of all partitions may delete a guarded topic.
 
 Versions 1 to 6. v4 is flexible, v5 adds an error message, v6 ids.
 """
@@ -40,7 +40,7 @@ async def _delete(broker: Broker, request: ApiRequest, name: str | None, topic_i
 
 def _find(broker: Broker, name: str | None, topic_id: Any) -> Topic:
     if name is not None and topic_id is not None:
-        raise ServerError(ErrorCode.INVALID_REQUEST, "name the topic or give its id, not both")
+        raise ServerError(ErrorCode.INVALID_REQUEST, "send the topic's name or its id, not both")
     if name is not None:
         return broker.topics.require(name)
     topic = broker.topics.by_id(topic_id)

@@ -1,6 +1,6 @@
-"""DeleteRecords (21): everything before an offset goes; −1 means everything that can be read.
+"""DeleteRecords (21): delete all records before an offset; −1 means all readable records.
 
-Versions 0 to 2; v2 is flexible. Answered when the new start is durable.
+Versions 0 to 2; v2 is flexible. It answers when the new start offset is durable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, b
         if not 0 <= offset <= log.high_watermark:
             raise ServerError(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_records(offset)
-        # Whole segments go at once, not in the next round; but nothing that the request does not name.
+        # Remove whole segments now, not in the next round of retention, but only those that the request covers.
         log.apply_retention(broker.clock.now_ms(), only_deleted=True)
         partition.wake()
         await partition.save_snapshot()

@@ -1,9 +1,9 @@
-"""InitProducerId (22): a pid and an epoch. Without a name always a fresh pid; with a name (a transactional id) the
-name's own pid with the next epoch, which fences whoever had the epoch before (IDEM-5).
+"""InitProducerId (22): issue a pid and an epoch. Without a transactional id the pid is new; with one it is the id's own
+pid with the next epoch, which fences the producer that had the last epoch (IDEM-5).
 
-Versions 0 to 5. v2 is flexible, v3 lets a client name the pid and epoch it has (KIP-360), v4 answers PRODUCER_FENCED
-where older versions answer INVALID_PRODUCER_EPOCH. A transaction that is open under the name is aborted first; one
-that is being decided is waited for.
+Versions 0 to 5. v2 is flexible, v3 lets a client send the pid and epoch it has (KIP-360), v4 answers PRODUCER_FENCED
+where older versions answer INVALID_PRODUCER_EPOCH. An open transaction of the id is aborted first; if one is being
+ended, the request waits for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         return _refused(ErrorCode.INVALID_REQUEST)
     known = name is None or broker.transactions.get(name) is not None
     if not known and len(broker.transactions) >= broker.config.max_transactional_ids:
-        logger.warning("transactional id %r is refused: there are max_transactional_ids already", name)
+        logger.warning("rejected transactional id %r: there are already max_transactional_ids", name)
         return _refused(ErrorCode.POLICY_VIOLATION)
     try:
         if name is None:

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended. There is only epoch 0, and it ends at the end of the log.
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch. There is only epoch 0; it ends at the high watermark.
 
-Versions 2 to 4; v3 adds the replica id, v4 is flexible. Consumers ask this to find out whether their position was
-truncated.
+Versions 2 to 4; v3 adds the replica id, v4 is flexible. Consumers use it to detect that the log was truncated before
+their position.
 """
 
 from __future__ import annotations

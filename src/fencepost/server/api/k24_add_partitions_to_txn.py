@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (24): these partitions are part of the transaction, which begins with the first of them.
+"""AddPartitionsToTxn (24): add partitions to the transaction, which begins with the first of them.
 
-Versions 0 to 3. v2 answers PRODUCER_FENCED, v3 is flexible; v4 and v5 are for brokers among themselves. All or
-nothing: if one partition does not exist or may not be written, the others are answered OPERATION_NOT_ATTEMPTED.
+Versions 0 to 3. v2 answers PRODUCER_FENCED, v3 is flexible; v4 and v5 are for use between brokers. All or nothing: if
+one partition does not exist or may not be written, the others are answered OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations

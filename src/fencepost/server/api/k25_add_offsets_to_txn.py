@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): offsets of this group will be part of the transaction.
+"""AddOffsetsToTxn (25): add a group to the transaction, so that its offsets can be committed with it.
 
 Versions 0 to 4. v2 answers PRODUCER_FENCED, v3 is flexible, v4 is the same for clients that know TRANSACTION_ABORTABLE.
 """

@@ -1,7 +1,8 @@
-"""EndTxn (26): commit or abort. Answered when the markers are in the logs; asked again, it gives the same answer.
+"""EndTxn (26): commit or abort a transaction. It answers when the markers are in the logs; a retry gets the same
+answer.
 
 Versions 0 to 4. v2 answers PRODUCER_FENCED, v3 is flexible, v4 is the same for clients that know
-TRANSACTION_ABORTABLE. v5, which bumps the epoch with every transaction (KIP-890, part 2), is not served.
+TRANSACTION_ABORTABLE. v5, which bumps the epoch with every transaction (KIP-890, part 2), is not supported.
 """
 
 from __future__ import annotations

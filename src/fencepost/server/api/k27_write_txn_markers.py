@@ -1,8 +1,8 @@
-"""WriteTxnMarkers (27): an administrator ends a hanging transaction in given partitions by hand.
+"""WriteTxnMarkers (27): end a hanging transaction in some partitions, for an administrator.
 
-Version 1. Only what hangs can be ended this way: where the coordinator knows the transaction as open or decided, the
-request is refused, since it is the coordinator's to end (`fencepost transactions abort`). In a guarded topic its owner
-alone may commit, since that is to write; to abort what holds up its readers is left to administrators.
+Version 1. It works only for hanging transactions. If the coordinator knows the transaction as open or decided, the
+request is rejected, because the coordinator must end it (`fencepost transactions abort`). In a guarded topic only the
+owner may commit, because that is a write. Any administrator may abort, because the transaction blocks readers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, i
     try:
         partition: Partition = broker.partition(topic, index)
         log = await partition.open()
-        # Nothing is waited for between here and the append, so that what is judged still holds there.
+        # No await between here and the append, so that the checks still hold there.
         refuse_severed(request.connection)
         if marker.transaction_result:
             check_write(broker, request.connection, partition.topic, index)

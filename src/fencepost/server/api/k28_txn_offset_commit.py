@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (28): offsets of a group that count if, and only if, the transaction commits.
+"""TxnOffsetCommit (28): stage offsets of a group, which are committed if and only if the transaction commits.
 
-Versions 0 to 4. v2 adds the leader epoch, v3 is flexible and names the member (KIP-447: one that its group has replaced
-is refused), v4 answers TRANSACTION_ABORTABLE where older ones answer INVALID_TXN_STATE.
+Versions 0 to 4. v2 adds the leader epoch, v3 is flexible and names the member (KIP-447: a replaced member is rejected),
+v4 answers TRANSACTION_ABORTABLE where older ones answer INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencepost.types import Epoch, Offset, Pid, TopicPartition
 _NO_GENERATION: Final = -1
 _FIRST_VERSION_WITH_ABORTABLE: Final = 4
 _NEVER_FENCED: Final = 2**15
-"""No version of this API answers PRODUCER_FENCED: it is INVALID_PRODUCER_EPOCH here."""
+"""No version of this API answers PRODUCER_FENCED; INVALID_PRODUCER_EPOCH takes its place."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -89,7 +89,7 @@ def _check_member(broker: Broker, message: Any) -> ErrorCode:
         return ErrorCode.NONE
     instance_id = getattr(message, "group_instance_id", None)
     error = broker.groups.check_commit(message.group_id, member, generation, instance_id, transactional=True)
-    # A member of a group that is gone is one of a generation that is gone, as far as this API knows.
+    # This API does not know GROUP_ID_NOT_FOUND.
     return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
 

@@ -1,4 +1,5 @@
-"""DescribeAcls (29): there are none, and Kafka has a code for that. Versions 1 to 3; v2 is flexible."""
+"""DescribeAcls (29): answers that there are no ACLs, as Kafka without an authorizer. Versions 1 to 3; v2 is
+flexible."""
 
 from __future__ import annotations
 

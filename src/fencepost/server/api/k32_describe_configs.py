@@ -1,6 +1,6 @@
-"""DescribeConfigs (32): the configs of topics, defaults included, and the settings of this node.
+"""DescribeConfigs (32): the configs of topics, with defaults, and the settings of this node.
 
-Versions 1 to 4. v1 tells where a value comes from, v3 its type and documentation, v4 is flexible.
+Versions 1 to 4. v1 adds the source of a value, v3 its type and documentation, v4 is flexible.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]
         ]
     if resource.resource_type == BROKER:
         if resource.resource_name not in ("", str(broker.config.node_id)):
-            raise ServerError(ErrorCode.INVALID_REQUEST, f"this is node {broker.config.node_id}")
+            raise ServerError(ErrorCode.INVALID_REQUEST, f"the node must be {broker.config.node_id}, the only one")
         return _server_rows(broker)
     if resource.resource_type in (CLIENT_METRICS, GROUP):
-        return []  # tools ask; there is nothing to set
-    raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
+        return []  # tools ask for them, but there is nothing to configure
+    raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs")
 
 
 def _row(name: str, own: str | None, default: str, kind: str, documentation: str, with_synonyms: bool) -> Fields:

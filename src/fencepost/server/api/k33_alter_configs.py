@@ -1,6 +1,6 @@
-"""AlterConfigs (33): replaces all configs of a topic; the older way, kept because tools still use it.
+"""AlterConfigs (33): replace all configs of a topic. Newer clients use k44, but some tools still use this one.
 
-Versions 0 to 2; v2 is flexible. Settings of the node are fixed when it starts.
+Versions 0 to 2; v2 is flexible. The settings of the node cannot change while it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 async def alter(
     broker: Broker, request: ApiRequest, changed: Callable[[Topic, Any], Mapping[str, str]]
 ) -> list[Fields]:
-    """Gives each topic named in the request the configs that `changed` makes of it; answers row by row."""
+    """Set the configs of each topic in the request to the result of `changed`; return the rows of the answer."""
     message = request.message
     times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     rows: list[Fields] = []
@@ -42,7 +42,7 @@ async def alter(
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named more than once")
             if resource.resource_type != TOPIC:
                 raise ServerError(
-                    ErrorCode.INVALID_REQUEST, "only topics can be altered; settings of the node are given at its start"
+                    ErrorCode.INVALID_REQUEST, "only topics can be altered; restart the server to change its settings"
                 )
             async with broker.topics.changing(resource.resource_name) as topic:
                 refuse_severed(request.connection)

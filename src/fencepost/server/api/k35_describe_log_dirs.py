@@ -1,7 +1,6 @@
-"""DescribeLogDirs (35): the one data directory, with the size of each partition in it.
+"""DescribeLogDirs (35): the data directory, with the size of each partition.
 
-Versions 1 to 5. v2 is flexible, v4 adds the disk's size. Partitions nobody has opened since the start are measured on
-the disk.
+Versions 1 to 5. v2 is flexible, v4 adds the disk's size. The size of a closed partition is the sum of its files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): more partitions for a topic; never fewer, since keys would move and records be lost.
+"""CreatePartitions (37): add partitions to a topic. Their number cannot be reduced, because records would be lost.
 
 Versions 0 to 3; v2 is flexible. A manual assignment may only name this node.
 """
@@ -43,10 +43,10 @@ def _check(broker: Broker, topic: Topic, wanted: Any) -> None:
     if wanted.count < has:
         raise ServerError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {wanted.name!r} has {has} partitions; there can only be more, not {wanted.count}",
+            f"topic {wanted.name!r} has {has} partitions; the new number must be higher, not {wanted.count}",
         )
     if wanted.count > MAX_PARTITIONS:
-        raise ServerError(ErrorCode.INVALID_PARTITIONS, f"a topic has at most {MAX_PARTITIONS} partitions")
+        raise ServerError(ErrorCode.INVALID_PARTITIONS, f"a topic can have at most {MAX_PARTITIONS} partitions")
     broker.topics.check_more_partitions(wanted.count - has)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - has:

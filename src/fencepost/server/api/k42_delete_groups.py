@@ -1,8 +1,8 @@
-"""DeleteGroups (42): groups without members, with their offsets. Versions 0 to 2; v2 is flexible.
+"""DeleteGroups (42): delete groups without members, with their offsets. Versions 0 to 2; v2 is flexible.
 
-A group with offsets in an open transaction is no more deleted than one with members (NON_EMPTY_GROUP). Kafka deletes
-it, and what the transaction had for it, although the transaction's commit is confirmed later. A group with offsets of a
-topic whose readers are guarded is deleted by the owner of those partitions alone (GROUP_AUTHORIZATION_FAILED).
+A group with members, or with offsets in an open transaction, is not deleted (NON_EMPTY_GROUP). Kafka would delete the
+latter with its staged offsets, and still confirm the transaction's commit later. Only the owner of the partitions may
+delete a group with offsets of a topic with guarded readers (GROUP_AUTHORIZATION_FAILED).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""ElectLeaders (43): there is nothing to elect; every partition is told so. Versions 0 to 2; v2 is flexible."""
+"""ElectLeaders (43): ELECTION_NOT_NEEDED for every partition, because there is one node. Versions 0 to 2; v2 is
+flexible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): sets, deletes, appends to or subtracts from single configs of a topic.
+"""IncrementalAlterConfigs (44): set, delete, append to or subtract from single configs of a topic.
 
 Versions 0 and 1.
 """
@@ -46,7 +46,7 @@ def _new_value(configs: Mapping[str, str], change: Any) -> str | None:
         return change.value  # type: ignore[no-any-return]
     known = KNOWN.get(change.name)
     if change.config_operation not in (_APPEND, _SUBTRACT):
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"there is no operation {change.config_operation}")
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"the operation must be 0 to 3, not {change.config_operation}")
     if known is None or known.kind != "list":
         raise ServerError(ErrorCode.INVALID_CONFIG, f"{change.name} is not a list: it can only be set or deleted")
     items = [item for item in configs.get(change.name, known.default).split(",") if item]

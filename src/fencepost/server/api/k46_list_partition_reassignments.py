@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): none are ever under way on one node. Version 0."""
+"""ListPartitionReassignments (46): always empty, because there is one node. Version 0."""
 
 from __future__ import annotations
 

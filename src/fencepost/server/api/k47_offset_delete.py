@@ -1,8 +1,8 @@
-"""OffsetDelete (47): forget a group's offsets of some partitions. Version 0.
+"""OffsetDelete (47): delete a group's offsets of some partitions. Version 0.
 
-A topic that members read cannot be forgotten (GROUP_SUBSCRIBED_TO_TOPIC); in a group whose members are no consumers,
-what they read is not known, so it must be empty (NON_EMPTY_GROUP). Where a topic's readers are guarded, only the owner
-of a partition has its offsets forgotten: the next reader would begin elsewhere.
+Offsets of a topic that members read cannot be deleted (GROUP_SUBSCRIBED_TO_TOPIC). A group whose members are not
+consumers must be empty (NON_EMPTY_GROUP), because the server does not know what they read. If a topic's readers are
+guarded, only the owner of a partition may delete its offsets, because they decide where the next reader starts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
                 doomed.append((topic, partitions[-1]))
         topics.append({"name": wanted.name, "partitions": partitions})
     allowed: list[TopicPartition] = []
-    for topic, row in doomed:  # nothing is waited for from here on: who owns what may have changed above
+    for topic, row in doomed:  # no await from here on: ownership may have changed above
         row["error_code"] = _guard(broker, request, topic, row["partition_index"])
         if row["error_code"] is ErrorCode.NONE:
             allowed.append(TopicPartition(topic.name, row["partition_index"]))

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): there are no quotas. Versions 0 and 1; v1 is flexible."""
+"""DescribeClientQuotas (48): always empty, because there are no quotas. Versions 0 and 1; v1 is flexible."""
 
 from __future__ import annotations
 

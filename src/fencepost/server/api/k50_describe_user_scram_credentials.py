@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): nobody has credentials here; a user asked for by name is not found. Version 0."""
+"""DescribeUserScramCredentials (50): RESOURCE_NOT_FOUND for every user, because there are no credentials. Version 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): this one node.
+"""DescribeCluster (60): the cluster id and its only node.
 
 Versions 0 to 2; v1 asks for brokers or controllers, v2 for fenced brokers too.
 """

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): per partition the producers it knows, with epoch and H(P). Version 0."""
+"""DescribeProducers (61): the producers that a partition remembers, with epoch and H(P). Version 0."""
 
 from __future__ import annotations
 

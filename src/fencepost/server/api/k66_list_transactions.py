@@ -1,7 +1,7 @@
-"""ListTransactions (66): the transactional ids there are, filtered.
+"""ListTransactions (66): the transactional ids that match some filters.
 
-Versions 0 to 2. v1 filters by how long a transaction has been open, v2 by a pattern of the name: of RE2's syntax, as in
-Kafka, because Python's `re` can be made to take for ever.
+Versions 0 to 2. v1 adds a filter by how long a transaction has been open, v2 one by a pattern of the id. As in Kafka,
+patterns have RE2's syntax: matching one with Python's `re` could take forever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
-"""Kafka has these states, too: asking for them is no mistake."""
+"""States that exist only in Kafka; a filter may name them."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
 
-Versions 0 and 1. With v0 a member may leave its id to the server; v1 adds subscriptions by regular expression, matched
-against whole topic names. Expressions are RE2's, as in Kafka (`core.groups.patterns`).
+Versions 0 and 1. With v0 the server may choose a member's id; v1 adds subscriptions by regular expression, matched
+against whole topic names. As in Kafka, expressions have RE2's syntax (`core.groups.patterns`).
 
 The rules are in `core.groups.kip848`.
 """
@@ -55,7 +55,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 
 
 def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
-    """Partitions as the wire lists them: the indexes under their topic."""
+    """Return the partitions grouped by topic, as in the wire format."""
     indexes: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         indexes.setdefault(topic_id, []).append(index)

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69): state, epochs, members and assignments of groups of the new protocol (KIP-848).
 
-Versions 0 and 1; v1 adds the type of each member. Authorised operations are not computed: nobody is authenticated. A
-classic group is not found here (GROUP_ID_NOT_FOUND): see k15.
+Versions 0 and 1; v1 adds the type of each member. Authorised operations are not computed, because there is no
+authentication. For a classic group the answer is GROUP_ID_NOT_FOUND: see k15.
 """
 
 from __future__ import annotations

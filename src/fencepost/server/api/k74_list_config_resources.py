@@ -1,6 +1,6 @@
-"""ListConfigResources (74): what has configs here: topics and this node.
+"""ListConfigResources (74): the resources that have configs: topics and this node.
 
-Versions 0 and 1. v0 asks for client metrics only, of which there are none; v1 for any types, and without types for all.
+Versions 0 and 1. v0 asks for client metrics only, and there are none; v1 adds a list of types, where empty means all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (75): topics page by page, for tools that describe very many partitions. Version 0."""
+"""DescribeTopicPartitions (75): topics in pages, for tools that describe very many partitions. Version 0."""
 
 from __future__ import annotations
 
