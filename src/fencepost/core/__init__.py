@@ -4,11 +4,11 @@ producers/           sequences, duplicates, batches in flight, memory shares, ab
 groups/              consumer groups: both protocols, assignors, committed offsets
 own/                 who owns a resource, on both kinds of server
 sequence.py          the arithmetic of sequences, and where they wrap
-transactions.py      server: the states of a transaction, and who may go where
+transactions.py      server: the states of a transaction and the legal transitions
 micro_batch.py       Spark: the steps of a micro-batch, and where to resume after any of them failed
-fetch_sessions.py    server: what a client reads and was told; which partitions an answer has
+fetch_sessions.py    server: which partitions a client reads, and which of them an answer contains
 topic_name.py        server, client: which names a topic may have
-broker_choice.py     client: which broker is asked what any can answer, and when a second one is
+broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does
 replication.py       client: how many replicas fencepost's own topics have
 repeats.py           a limit on log lines about things that keep happening
 backoff.py           client: how long to wait before the next attempt

@@ -1,13 +1,13 @@
-"""Which broker is asked a question that any broker can answer, and when a second one is asked as well.
+"""The choice of a broker for a request that any broker can answer, and of further brokers if it hangs.
 
-A broker that hangs (a stopped process, a disk that does not answer) keeps its connections and says nothing. A client
-that waits for it alone waits for the whole request timeout, although the other brokers could answer at once. Hence two
-rules for questions that change nothing (Metadata, FindCoordinator, a pid without a name):
+A hanging broker (a stopped process, a disk that does not answer) keeps its connections open and stays silent. A client
+that waits for it alone waits for the whole request timeout, although other brokers could answer at once. Hence two
+rules for requests that change nothing (Metadata, FindCoordinator, a pid without a name):
 
     choice    the broker with the fewest unanswered requests; one that has been silent for a while comes last
-    hedge     no answer after a short time: another broker is asked, too; the first answer counts
+    hedge     without an answer after a short time, ask another broker too; the first answer counts
 
-Times are given; nothing here knows a socket or a clock.
+The caller passes the time.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Final, Generic, NamedTuple, TypeVar
 B = TypeVar("B", bound=Hashable)
 
 HEDGE_AFTER: Final = 0.25
-"""Seconds until a second broker is asked; each further one is asked after twice as long."""
+"""Seconds until a second broker is asked; the wait doubles for each further one."""
 
 
 class Load(NamedTuple):
-    """What a client knows of one broker at a moment."""
+    """A client's view of one broker at a moment."""
 
     in_flight: int = 0
-    """Requests that are not answered yet."""
+    """Unanswered requests."""
     waiting_since: float | None = None
     """When the oldest of them was sent."""
     failures: int = 0
-    """Attempts in a row that ended without an answer."""
+    """Consecutive attempts that ended without an answer."""
 
     def is_silent(self, now: float) -> bool:
         return self.waiting_since is not None and now - self.waiting_since >= HEDGE_AFTER
 
 
 def by_load(loads: Mapping[B, Load], now: float) -> list[B]:
-    """Return the brokers, the one to ask first in front. Equals stay in the given order."""
+    """Return the brokers in the order to ask them. Equals stay in the given order."""
 
     def rank(broker: B) -> tuple[bool, int, int]:
         load = loads[broker]
@@ -46,23 +46,23 @@ def by_load(loads: Mapping[B, Load], now: float) -> list[B]:
 
 
 class Hedge(Generic[B]):
-    """One question that changes nothing, from its first broker until it is answered or lost."""
+    """A request that changes nothing, from its first broker until it is answered or lost."""
 
     __slots__ = ("_outstanding", "_pause", "next_at")
 
     def __init__(self, now: float) -> None:
         self.next_at = now
-        """When a broker, or another one, is to be asked."""
+        """When to ask the next broker."""
         self._pause = HEDGE_AFTER
         self._outstanding: set[B] = set()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer may still come."""
+        """Return whether an answer may still come."""
         return bool(self._outstanding)
 
     def choose(self, loads: Mapping[B, Load], now: float) -> B | None:
-        """Return the broker to ask now; None while it is too early, or nobody is left to ask."""
+        """Return the broker to ask now; None if it is too early, or all have been asked."""
         if now < self.next_at:
             return None
         free = {broker: load for broker, load in loads.items() if broker not in self._outstanding}
@@ -74,6 +74,6 @@ class Hedge(Generic[B]):
         self._pause *= 2
 
     def failed(self, broker: B, now: float) -> None:
-        """This broker will not answer any more: the next one need not wait."""
+        """Note that this broker will not answer, so that the next one is asked at once."""
         self._outstanding.discard(broker)
         self.next_at = min(self.next_at, now)

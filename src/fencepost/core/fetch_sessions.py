@@ -1,13 +1,13 @@
-"""Fetch sessions (KIP-227): the server remembers which partitions a client reads and what it was told of them.
+"""Fetch sessions (KIP-227): the server remembers which partitions a client reads and what it has told the client.
 
-A request of a session names only what the client wants otherwise than before, and its answer has only the partitions
-with news: records, an error, or another end or beginning. A partition is *due* until a look at it found nothing to
-read and nothing to tell; it is due again when the log changes or the client names it. So a request costs as much as
-there is news, however many partitions the session has.
+A request of a session names only the partitions that changed for the client. Its answer contains only partitions with
+news: records, an error, or a new start or end offset. A partition is *due* until a check finds nothing to read or
+report; it is due again when the log changes or the client names it. So the cost of a request depends on the news, not
+on the number of partitions.
 
-    epoch 0     a new session, with all that the request names; one that it names is ended
+    epoch 0     a new session with the named partitions; the session whose id the request carries ends
     epoch 1 …   the next request of a session; each raises the epoch by one, after 2³¹−1 comes 1
-    epoch −1    no session; one that the request names is ended
+    epoch −1    no session; the session whose id the request carries ends
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _LAST_EPOCH: Final = 2**31 - 1
 IDLE_SECONDS: Final = 120.0
-"""A session that was not used for so long makes way for a new one, as in Kafka."""
+"""Seconds without use after which a session may be evicted for a new one, as in Kafka."""
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -30,20 +30,20 @@ S = TypeVar("S", bound="FetchSession[Any, Any]")
 
 
 class FetchSession(Generic[K, R]):
-    """What one client reads: partitions, as it names them, each with what the server keeps of it."""
+    """The partitions that one client reads, by the client's key, each with the server's data."""
 
     def __init__(self, *, by_id: bool = False) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
-        """What the next request has to carry."""
+        """The epoch that the next request must carry."""
         self.by_id = by_id
-        """Whether topics are named by their ids."""
+        """Topics are named by id."""
         self.rows: dict[K, R] = {}
         self.due: dict[K, None] = {}
-        """In the order in which they are looked at."""
+        """In the order of checking."""
 
     def put(self, key: K, row: R) -> None:
-        """The client wants this partition, or wants it from elsewhere."""
+        """Add a partition, or change the offset to read from."""
         self.rows[key] = row
         self.due[key] = None
 
@@ -52,7 +52,7 @@ class FetchSession(Generic[K, R]):
         return self.rows.pop(key, None)
 
     def changed(self, key: K) -> None:
-        """There may be something to read or to tell."""
+        """Make the partition due: there may be something to read or report."""
         if key in self.rows:
             self.due[key] = None
 
@@ -60,19 +60,19 @@ class FetchSession(Generic[K, R]):
         self.due.update(dict.fromkeys(self.rows))
 
     def is_idle(self, key: K) -> None:
-        """There is nothing to read, and nothing to tell that the client does not know."""
+        """Note that the partition has nothing to read, and nothing to report that the client does not know."""
         self.due.pop(key, None)
 
     def was_served(self, key: K) -> None:
-        """Its records go into an answer. Next time those come first that had no room: a busy partition must not keep
-        the others from their turn."""
+        """Move a partition whose records went into an answer to the end, so that a busy partition does not starve the
+        others."""
         if key in self.due:
             del self.due[key]
             self.due[key] = None
 
 
 class Full(NamedTuple):
-    """The request names everything that it wants."""
+    """A request that names all its partitions."""
 
     wants_session: bool
 
@@ -85,10 +85,10 @@ class _SessionEntry(NamedTuple, Generic[S]):
 
 
 class FetchSessions(Generic[S]):
-    """All sessions of a server, at most so many, with at most so many partitions in all of them together.
+    """All sessions of a server, with limits on the sessions and on the sum of their partitions.
 
-    A session belongs to its owner (a connection) and ends with it. When there is no room, the one that was idle for
-    longest makes way if it was idle for long; else no new one is begun, and the client goes on without.
+    A session belongs to its owner (a connection) and ends with it. Without room for a new session, the longest idle one
+    is evicted if it was idle long enough; otherwise the client continues without a session.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class FetchSessions(Generic[S]):
         self._new_id = new_id
         self._let_go = let_go
         self._kept: OrderedDict[int, _SessionEntry[S]] = OrderedDict()
-        """By the id; the one that was used last is the last."""
+        """By id; the most recently used is last."""
         self._of_owner: dict[Hashable, set[int]] = {}
         self.rows = 0
-        """Of all sessions, and lent."""
+        """Partitions of all sessions, and those lent."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def judge(self, session_id: int, epoch: int, owner: Hashable, now: float, *, by_id: bool) -> Full | S | ErrorCode:
-        """What a request with these numbers is: one that names all, the next one of a session, or wrong."""
+        """Classify a request by its numbers: a full one, the next of a session, or an error."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             kept = self._kept.get(session_id)
             if kept is not None and kept.owner == owner:
@@ -128,7 +128,7 @@ class FetchSessions(Generic[S]):
         return session
 
     def begin(self, session: S, owner: Hashable, now: float) -> bool:
-        """Keep a new session if there is room for it; it then has an id."""
+        """Register a new session, which gives it an id; return False if there is no room."""
         rows = len(session.rows)
         if not rows or rows > self._most_rows or not self._make_room(rows, now):
             return False
@@ -141,7 +141,7 @@ class FetchSessions(Generic[S]):
         return True
 
     def resized(self, session: S) -> bool:
-        """Partitions came or went: whether the session may stay. It is ended if it has none, or too many by now."""
+        """Count the partitions anew. If the session has none or too many, end it and return False."""
         kept = self._kept[session.id]
         rows = len(session.rows)
         if not rows or self.rows + rows - kept.rows > max(self._most_rows, self.rows):
@@ -152,7 +152,7 @@ class FetchSessions(Generic[S]):
         return True
 
     def lend(self, rows: int) -> bool:
-        """Room for the partitions of a request that waits without a session."""
+        """Reserve room for the partitions of a request that waits without a session; return False if there is none."""
         if self.rows + rows > self._most_rows:
             return False
         self.rows += rows
@@ -171,7 +171,7 @@ class FetchSessions(Generic[S]):
         self._let_go(kept.session)
 
     def ended(self, owner: Hashable) -> None:
-        """The owner is gone, and its sessions with it."""
+        """End the sessions of an owner that is gone."""
         for session_id in self._sessions_of(owner):
             self.end(session_id)
 

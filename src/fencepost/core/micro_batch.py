@@ -1,20 +1,20 @@
-"""Exactly once on Spark: the decisions of one micro-batch, without doing any of it.
+"""Exactly-once micro-batches on Spark: the decisions; the caller carries out the steps.
 
-Theory of operation. A micro-batch is one transaction of the sink's transactional id, shared by all tasks. What may
-happen to it (a crash between any two steps, an answer that is lost, a task that runs twice, a driver that was only
-paused and wakes up inside its successor's batch) comes down to one question: *is batch N of query Q in the log?* It is
-answered in one way only: by a fence, after which nobody of before can write or commit, and a look at the sink's
-progress topic, whose last committed record was written in the same transaction as the batch it speaks of.
+Theory of operation. A micro-batch is one transaction of the sink's transactional id, shared by all tasks. Every failure
+(a crash between any two steps, a lost answer, a task that runs twice, a paused driver that wakes up during its
+successor's batch) leads to one question: *is batch N of query Q in the log?* There is one way to answer it: fence the
+transactional id, so that no earlier driver or task can write or commit, and then read the sink's progress topic. Its
+last committed record was written in the same transaction as the batch that it names.
 
-A batch's number alone does not say which rows it has: a checkpoint that was restored from a backup plans batch N anew,
-perhaps from other offsets. So the record also carries the batch's *origin*: a hash of the offsets, the targets, and
-Spark's run. Another hash or other targets under the same number: `SinkNameInUse`. The same run: Spark never repeats a
-batch within a run, so somebody calls the sink, or another sink of its name, twice, and `CalledTwice` says so.
+The number of a batch does not identify its rows: with a checkpoint restored from a backup, Spark plans batch N again,
+perhaps from other offsets. So the record also has the batch's *origin*: a hash of the offsets, the targets, and Spark's
+run. Another hash or other targets for the same number raise `SinkNameInUse`. Spark never repeats a batch within a run,
+so the same run means that the program calls this sink, or another sink of its name, twice: `CalledTwice`.
 
-`SinkProtocol.micro_batch` is a generator. It yields what is to be done next (`Fence`, `Look` …) and is sent what
-came of it; a step that failed is thrown in as `StepFailed`. It never looks at an error code: whatever went wrong after
-the fence, the next turn fences and looks again. Whoever carries the steps out (`client/transactions/micro_batch.py`,
-or a test without a JVM) decides nothing.
+`SinkProtocol.micro_batch` is a generator. It yields the next step (`Fence`, `Look` …) and is sent the result; a failed
+step is thrown in as `StepFailed`. It never checks an error code: after any failure behind the fence, the next turn
+fences and looks again. The code that carries out the steps (`client/transactions/micro_batch.py`, or a test without a
+JVM) makes no decisions.
 
     ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ (from another run: Announce) ─▶ done
     │                              │ no, tries left
@@ -23,8 +23,8 @@ or a test without a JVM) decides nothing.
     │                              ▼
     └── anything fails ◀── Freeze ─▶ Publish ─▶ Commit ─▶ done
 
-*Peek comes before every fence but a sink's first. A driver that was replaced while it was paused must not fence its
-successor; it learns of it without disturbing: the epoch is no longer its own, and the progress names a newer
+*Peek comes before every fence except a sink's first. A driver that was replaced while it was paused must not fence its
+successor. Peek tells it without side effects: the epoch is no longer its own, and the progress names a newer
 incarnation.
 """
 
@@ -47,13 +47,13 @@ _READABLE: Final = (1, 2)
 """Versions of progress records. Version 1 had no origin."""
 
 _RUNS_KEPT: Final = 16
-"""Of those that have dealt with a batch. Each run after the first passes over it, crashes, and is started again."""
+"""Runs kept in the record of a batch. Each run after the first skipped the batch and crashed before the next."""
 
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
-"""Whoever took the epoch announces itself a moment later; after so many looks it was the coordinator's own bump."""
+"""A successor that took the epoch announces itself soon; after so many looks, the coordinator bumped it itself."""
 
 
-# --- what is known ---
+# --- state ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class SinkInstance:
     """One sink object in one driver process."""
 
     token: str
-    """Unlike any other, so that a record can be known as one's own."""
+    """Unique, so that a sink recognises its own records."""
     host: str
     process: int
 
 
 class Origin(NamedTuple):
-    """Where a batch comes from and goes to, beyond its number. An empty field is not known, and not compared."""
+    """The source and targets of a batch, beyond its number. An empty field is unknown and not compared."""
 
     run: str = ""
     """Spark's id of this start of the query."""
     offsets: str = ""
-    """A hash of the source offsets that the batch begins and ends with."""
+    """A hash of the batch's first and last source offsets."""
     targets: str = ""
-    """Where its rows go, as the sink was told."""
+    """The topics of its rows, as configured in the sink."""
 
 
 UNKNOWN: Final = Origin()
@@ -82,7 +82,7 @@ UNKNOWN: Final = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The record of the progress topic: what was written last, and who is at work."""
+    """The record of the progress topic: the last batch written, and the driver at work."""
 
     query: str
     batch: int
@@ -92,10 +92,10 @@ class Progress:
     process: int
     time_ms: Milliseconds
     position: str = ""
-    """Copy alone: where in the source it goes on."""
+    """Only for copies: the position in the source to continue from."""
     runs: str = ""
-    """The run of the query that wrote this batch and those that passed over it since, with blanks between them. It and
-    the two fields below are empty in records of version 1, for jobs and for copies."""
+    """The run of the query that wrote this batch and the runs that skipped it since, separated by spaces. This and the
+    two fields below are empty in records of version 1, for jobs and for copies."""
     offsets: str = ""
     targets: str = ""
 
@@ -107,13 +107,13 @@ class Progress:
         try:
             fields = json.loads(value)
             if fields.pop("version") not in _READABLE:
-                raise UnknownProgress("a progress record of a newer version of fencepost: upgrade this one")
+                raise UnknownProgress("progress record of a newer version of fencepost: upgrade this one")
             return cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnknownProgress(f"not a progress record: {value[:100]!r}") from error
 
     def seen_by(self, run: str) -> bool:
-        """Whether this run of the query has dealt with the batch."""
+        """Return whether this run of the query has written or skipped the batch."""
         return run in self.runs.split()
 
     @property
@@ -125,18 +125,18 @@ class Progress:
         return f"{wrote}, by process {self.process} on {self.host}"
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
 class UnknownProgress(FencepostError):
-    """The progress topic holds something that this version cannot read."""
+    """The progress topic has a record that this version cannot read."""
 
     fatal = True
 
 
 class SinkNameInUse(FencepostError):
-    """The sink's name has written for another query, or further than this one is: skipping or writing could both be
-    wrong, so a person decides."""
+    """The sink's name was used by another query, or for later batches of this one. Skipping and writing could both be
+    wrong, so a person must decide."""
 
     fatal = True
 
@@ -146,12 +146,12 @@ class SinkNameInUse(FencepostError):
 
 
 class CalledTwice(ConfigError):
-    """Two DataFrames for one batch under one name: the second one's rows would be taken for rows that are in the log.
-    A mistake in the program, so `adopt` does not help."""
+    """Two DataFrames for one batch under one name: the second one's rows would count as already written. This is a bug
+    in the program, so `adopt` does not help."""
 
 
 class Replaced(Fenced):
-    """A newer driver runs this sink. Final: this one stops, and has not disturbed it."""
+    """A newer driver runs this sink. This one stops for good, without having disturbed it."""
 
     def __init__(self, name: str, by: Progress) -> None:
         super().__init__(
@@ -163,26 +163,26 @@ class Replaced(Fenced):
 
 
 class Poisoned(FencepostError):
-    """What is to be published is not what was frozen: a lost block was computed anew and came out otherwise."""
+    """The rows differ from the frozen ones: a lost block was recomputed with another result."""
 
     retriable = True
 
 
 class StepFailed(Exception):
-    """Thrown into the generator: the step did not come to a good end, and may or may not have taken effect."""
+    """Thrown into the generator: the step failed, and may or may not have taken effect."""
 
     def __init__(self, cause: BaseException, *, thaw: bool = False) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.thaw = thaw
-        """What was frozen is no longer there as it was: freeze anew."""
+        """The frozen content was lost or changed: freeze again."""
 
 
-# --- what is to be done ---
+# --- steps ---
 
 
 class Peek(NamedTuple):
-    """Ask the coordinator for the name's present identity, without disturbing. Answer: Identity or None."""
+    """Ask the coordinator for the name's current identity, without side effects. Answer: Identity or None."""
 
 
 class Fence(NamedTuple):
@@ -198,18 +198,18 @@ class Pause(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Commit a transaction that holds this record alone. Answer: None."""
+    """Commit a transaction with only this record. Answer: None."""
 
     identity: Identity
     progress: Progress
 
 
 class Freeze(NamedTuple):
-    """Fix the content of the batch, or with `fresh=False` keep what was fixed before. Answer: any manifest."""
+    """Fix the content of the batch; with `fresh=False` keep the frozen content. Answer: any manifest."""
 
     fresh: bool
     position: str
-    """Where the last batch ended, for those whose content is a range of positions."""
+    """The end of the last batch, for batches that are ranges of positions."""
 
 
 class Publish(NamedTuple):
@@ -220,7 +220,7 @@ class Publish(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Check what is there, add the progress record, end the transaction. Answer: None."""
+    """Check what was written, add the progress record, commit the transaction. Answer: None."""
 
     identity: Identity
     manifest: Any
@@ -233,20 +233,20 @@ SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Freeze | Publish 
 class Outcome(NamedTuple):
     batch: int
     skipped: bool
-    """It was in the log already, from an earlier run."""
+    """The batch was already in the log, from an earlier run."""
     attempts: int
-    """How often it was published until it was in; 0 if it was skipped."""
+    """How often it was published; 0 if it was skipped."""
     manifest: Any
     identity: Identity
     compared: bool = True
-    """False for a batch that was skipped by its number alone: the record or the caller does not know its offsets."""
+    """False for a batch skipped by its number alone, because the record or the caller lacks its offsets."""
 
 
 # --- the decisions ---
 
 
 class SinkProtocol:
-    """A sink's life in one driver. `micro_batch` is called for one batch after the other, never for two at once."""
+    """A sink's decisions in one driver. Call `micro_batch` for one batch at a time."""
 
     def __init__(self, name: str, who: SinkInstance, *, adopt: bool = False, attempts: int = 3) -> None:
         self.name = name
@@ -256,9 +256,9 @@ class SinkProtocol:
         self._announced = False
         self._announcements = 0
         self._highest_seen = -1
-        """Incarnation: one's own, or before that the highest found. A higher one of somebody else means: replaced."""
+        """This sink's incarnation, or before its first the highest found. A higher one means that it was replaced."""
         self._identity: Identity | None = None
-        """What the last fence gave."""
+        """The identity from the last fence."""
 
     def micro_batch(
         self,
@@ -268,9 +268,9 @@ class SinkProtocol:
         position: str = "",
         origin: Origin = UNKNOWN,
     ) -> Generator[SinkStep, Any, Outcome]:
-        """The steps of one batch. `batch=None`: the one after the last, for a query that is numbered by its progress.
+        """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic.
 
-        A manifest with an attribute `position` has it recorded; otherwise `position` is.
+        The progress record gets the manifest's attribute `position`, or else the argument.
         """
         wanted = batch
         attempts = self._announcements = 0
@@ -284,7 +284,7 @@ class SinkProtocol:
                 said = self._announcement(last, query, batch, origin, now_ms)
                 passing_over = said.batch == batch
                 yield from self._announce(identity, said)
-                continue  # whether it took effect is what the next look says
+                continue  # the next look tells whether it took effect
             if batch is None:
                 batch = last.batch + 1 if last is not None else 0
             if last is not None and last.query == query and last.batch == batch:
@@ -296,13 +296,13 @@ class SinkProtocol:
                     self._refuse(last, query, wanted, origin)
                 if noted or not origin.run:
                     return Outcome(batch, True, 0, None, identity, bool(origin.offsets and last.offsets))
-                # For a second sink of this name: in this run the batch has been dealt with.
+                # Record the skip, so that a second sink of this name in this run is noticed.
                 passing_over = True
                 yield from self._announce(identity, self._passed_over(last, origin, now_ms))
                 continue
             self._refuse(last, query, wanted, origin)
             if attempts >= self.attempts and failure is not None:
-                # The fence has aborted what the last attempt left open: readers are not held up.
+                # The fence has aborted the last attempt's transaction, so readers are not held up.
                 raise failure.cause from failure
             attempts += 1
             try:
@@ -329,19 +329,19 @@ class SinkProtocol:
     def _stop_if_replaced(self) -> Generator[SinkStep, Any, None]:
         if (yield Peek()) == self._identity:
             return
-        # Somebody has fenced this sink, or the coordinator has, whose transaction timed out. A successor says so in the
-        # progress topic before it publishes anything; it is given the time for that.
+        # A successor has fenced this sink, or the coordinator did after a transaction timeout. A successor announces
+        # itself in the progress topic before it publishes anything, so give it some time.
         for turn in range(_LOOKS_BEFORE_TAKING_BACK):
             if turn:
                 yield Pause()
             self._heed((yield Look()))
 
     def _heed(self, last: Progress | None) -> None:
-        """Takes note of an incarnation; raises if it is somebody else's and newer."""
+        """Note an incarnation; raise if it is newer and belongs to another sink."""
         if last is None:
             if self._announced:
                 raise SinkNameInUse(
-                    f"the progress of sink {self.name!r} is gone: it was reset while this driver ran. Start it anew",
+                    f"the progress of sink {self.name!r} is gone: it was reset during this run. Restart the query",
                     None,
                 )
             self._highest_seen = max(self._highest_seen, 0)
@@ -349,8 +349,8 @@ class SinkProtocol:
         if last.token == self.who.token:
             self._announced = True
         elif self._announced or 0 <= self._highest_seen < last.incarnation:
-            # Who has announced itself and finds another's record was replaced, whatever its number: they begin anew
-            # where a sink is reset.
+            # A sink that has announced itself and finds another's record was replaced, whatever the incarnation:
+            # numbers restart when a sink is reset.
             raise Replaced(self.name, last)
         self._highest_seen = max(self._highest_seen, last.incarnation)
 
@@ -363,7 +363,7 @@ class SinkProtocol:
                 raise failure.cause from failure
         else:
             if self._announcements > self.attempts:
-                raise FencepostError(f"sink {self.name!r}: its record was committed, but is not to be read")
+                raise FencepostError(f"sink {self.name!r}: its progress record was committed, but cannot be read back")
 
     def _announcement(
         self, last: Progress | None, query: str, batch: int | None, origin: Origin, now_ms: Milliseconds
@@ -383,7 +383,7 @@ class SinkProtocol:
         return replace(said, incarnation=max(self._highest_seen, 0) + 1)
 
     def _copied(self, last: Progress, now_ms: Milliseconds) -> Progress:
-        """What was written last, said by this sink."""
+        """Return the last record, with this sink as its writer."""
         mine = self._record(last.query, last.batch, now_ms, last.position, UNKNOWN)
         return replace(mine, runs=last.runs, offsets=last.offsets, targets=last.targets)
 
@@ -392,22 +392,22 @@ class SinkProtocol:
         return replace(self._copied(last, now_ms), runs=" ".join(runs))
 
     def _refuse(self, last: Progress | None, query: str, batch: int | None, origin: Origin) -> None:
-        """Raises SinkNameInUse or CalledTwice unless `batch` of `query` may come after `last`, or is the same."""
+        """Raise SinkNameInUse or CalledTwice unless `batch` of `query` may follow `last`, or is the same batch."""
         if batch is None:
             batch = last.batch + 1 if last is not None else 0
         if last is None or not last.wrote_something:
             if batch > 0:
                 raise SinkNameInUse(
-                    f"sink {self.name!r} knows of no batch, but query {query} is at batch {batch}: were its earlier "
-                    "ones written by another sink? adopt=True starts with this one",
+                    f"sink {self.name!r} knows of no batch, but query {query} is at batch {batch}. Did another sink "
+                    "write the earlier ones? adopt=True starts with this one",
                     last,
                 )
             return
         if last.query != query:
             raise SinkNameInUse(
                 f"the name {self.name!r} belongs to another query ({last}); this is query {query}, batch {batch}. Was "
-                "the checkpoint lost or copied? A new query needs a name of its own, or adopt=True, which takes the "
-                "name over and writes this batch, whatever was written before",
+                "the checkpoint lost or copied? Give a new query its own name; or use adopt=True, which takes the name "
+                "over and writes this batch, whatever was written before",
                 last,
             )
         if batch < last.batch:
@@ -420,27 +420,27 @@ class SinkProtocol:
             self._refuse_another(last, origin)
 
     def _refuse_another(self, last: Progress, origin: Origin) -> None:
-        """Raises unless a batch of `origin` is the one of the same number that `last` speaks of."""
+        """Raise unless the batch of `origin` is the same batch that `last` names."""
         if origin.run and last.seen_by(origin.run):
             who = "it" if last.token == self.who.token else "another sink of this name"
             raise CalledTwice(
-                f"sink {self.name!r} was called twice for batch {last.batch}: {who} has dealt with the batch in this "
-                "run of the query. A sink writes one DataFrame per micro-batch. Unite what is to be written (the "
-                "column topic says where a row goes), or use a second sink, with another name"
+                f"sink {self.name!r} was called twice for batch {last.batch}: {who} has already handled it in this "
+                "run of the query. A sink writes one DataFrame per micro-batch: union the DataFrames (the column topic "
+                "names the topic of each row), or use a second sink with another name"
             )
         written = f"sink {self.name!r} has already written batch {last.batch} of query {last.query}"
         if origin.offsets and last.offsets and origin.offsets != last.offsets:
             raise SinkNameInUse(
-                f"{written}, from other source offsets than this batch {last.batch} has. Was the checkpoint restored "
-                "from a backup? To skip the batch could lose rows. adopt=True writes it, which repeats the rows that "
+                f"{written}, from other source offsets than this batch {last.batch}. Was the checkpoint restored "
+                "from a backup? Skipping the batch could lose rows. adopt=True writes it, which repeats the rows that "
                 "both have",
                 last,
             )
         if origin.targets and last.targets and origin.targets != last.targets:
             raise SinkNameInUse(
                 f"{written}, but to {last.targets}, and this one goes to {origin.targets}. Do two sinks share the "
-                "name? Each needs its own. Was the sink's topic changed? adopt=True writes this batch to the new one, "
-                "too",
+                "name? Each needs its own. Was the sink's topic changed? adopt=True also writes this batch to the new "
+                "one",
                 last,
             )
 

@@ -1,8 +1,8 @@
-"""How often the topics that fencepost creates are replicated, and what is wrong with one that is there.
+"""The replication of topics that fencepost creates, and warnings about existing ones.
 
-A group of owners, a sink's progress and a copy's target must outlive any one broker: they are created with three
-replicas, or as many as there are brokers. Of three, two must have a record before it is acknowledged: then one broker
-may be gone and nothing is lost, and writing goes on.
+Topics of owners, of a sink's progress and of a copy's target must survive the loss of any one broker. They get three
+replicas, or as many as there are brokers. Of three, two must have a record before it is acknowledged, so one broker
+can fail without losing records or stopping writes.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 ENOUGH: Final = 3
-"""Replicas: one broker may be away for maintenance, or dead, and a second copy of everything is still there."""
+"""Replicas: while one broker is down, a second copy of every record still exists."""
 
 
 class Replication(NamedTuple):
     factor: int
-    """How many brokers have the topic."""
+    """Brokers that have the topic."""
     min_insync: int
-    """How many of them must have a record before it is acknowledged (Kafka's `min.insync.replicas`)."""
+    """Brokers that must have a record before it is acknowledged (Kafka's `min.insync.replicas`)."""
 
 
 def fitting(brokers: int, wanted: int | None = None) -> Replication:
-    """Return what a new topic gets in a cluster of so many brokers; `wanted` is the user's own number of replicas."""
+    """Return the replication of a new topic; `wanted` is the number of replicas that the user asked for."""
     factor = min(ENOUGH, max(1, brokers)) if wanted is None else wanted
     return Replication(factor, 2 if factor >= ENOUGH else 1)
 
 
 def weakness(found: Replication, brokers: int) -> str | None:
-    """Say what a broker's failure would do to this topic, and what to change; None if it survives one."""
+    """Describe what one broker's failure would do to this topic, and the remedy; None if the topic survives it."""
     best = fitting(brokers)
     if found.factor < best.factor:
         times = "once" if found.factor == 1 else f"{found.factor} times"

@@ -1,18 +1,17 @@
-"""The states of a transaction, who may go where, and what each request of the coordinator is answered.
+"""The states of a transaction, the legal transitions, and the coordinator's answer to each request.
 
-A `TransactionMetadata` belongs to a transactional id (a name). It lives through
+A `TransactionMetadata` belongs to a transactional id (a name). Its states are
 
     EMPTY ──► ONGOING ──► PREPARE_COMMIT ──► COMPLETE_COMMIT ──► ONGOING …
                  └──────► PREPARE_ABORT ───► COMPLETE_ABORT ───► ONGOING …
 
 and InitProducerId takes any resting state (EMPTY, COMPLETE_*) back to EMPTY with a new epoch. PREPARE is the
-decision: once it is durable the transaction *is* committed or aborted, and only markers are missing. The caller makes
-things durable and writes markers; the functions here judge, and change the state only when told that the request was
-accepted.
+decision: once it is durable the transaction *is* committed or aborted, and only markers are missing. The caller stores
+the state and writes markers; the `judge_` methods change nothing, the others apply an accepted request.
 
-Where Kafka is loose, this is strict. An epoch is compared in every state, so that InitProducerId with an older one
-never aborts the transaction of a successor. And a repeated InitProducerId is answered again only as long as the new
-epoch has not been used: once it has, its answer has arrived, and whoever asks with the epoch before is somebody else.
+Two checks are stricter than Kafka's. Epochs are compared in every state, so InitProducerId with an older epoch never
+aborts a successor's transaction. And a repeated InitProducerId gets the same answer only until the new epoch is used:
+from then on its answer has arrived, and a request with the epoch before comes from another producer.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ FROM: Final = {
     TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
 }
-"""Which states may lead to a state: the whole table."""
+"""The states that may precede each state: the whole table of transitions."""
 
 DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 MAX_EPOCH: Final = Epoch(2**15 - 2)
-"""The last epoch that is given out; one above it is kept for fencing a transaction that timed out at the last one."""
+"""The last epoch for producers; the one above it is kept for fencing a transaction that timed out at this one."""
 
 
 class IllegalStep(Exception):
-    """A bug of the caller: this state does not lead to that one."""
+    """The caller's bug: the table has no such transition."""
 
 
 NOBODY: Final = Identity(NO_PID, NO_EPOCH)
 
 
 class Decision(NamedTuple):
-    """What EndTxn is answered; with NONE and `proceed` the caller makes the decision durable and writes the markers."""
+    """The answer to EndTxn. With `proceed` the caller makes the decision durable and writes the markers."""
 
     error: ErrorCode
     proceed: bool = False
@@ -72,18 +71,18 @@ class TransactionMetadata:
     epoch: Epoch
     timeout_ms: Milliseconds
     last: Identity = NOBODY
-    """Who may have this epoch by naming the one before, until it is used: the one who has asked for it like that and
-    may have lost the answer (KIP-360), or the one whose transaction took too long (KIP-588)."""
+    """The identity that may get the current epoch by naming its own, until the epoch is used: the producer that asked
+    for it and may have lost the answer (KIP-360), or the one whose transaction timed out (KIP-588)."""
     retired: tuple[Pid, ...] = ()
-    """Pids whose epochs are used up. They stay fenced: nobody gets one of them again."""
+    """Pids whose epochs are exhausted. They stay fenced and are never issued again."""
     state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
-    """Consumer groups whose offsets are part of it."""
+    """Consumer groups whose offsets the transaction commits."""
     started_ms: Milliseconds = -1
     updated_ms: Milliseconds = -1
     marker_epoch: Epoch = NO_EPOCH
-    """The epoch that the markers carry: higher than the producer's when it is fenced by them."""
+    """The epoch in the markers: higher than the producer's if they fence it."""
 
     @property
     def identity(self) -> Identity:
@@ -98,7 +97,7 @@ class TransactionMetadata:
     # -- InitProducerId ---------------------------------------------------------------------------------------
 
     def judge_init(self, expected: Identity) -> ErrorCode:
-        """NONE: the caller may take it over (after aborting it, if it is ONGOING). CONCURRENT_TRANSACTIONS: later."""
+        """Return NONE if the caller may take over (an ONGOING transaction is aborted first), else the error."""
         if expected != NOBODY and expected not in (self.identity, self.last):
             return ErrorCode.PRODUCER_FENCED
         if self.state in DECIDED:
@@ -106,8 +105,8 @@ class TransactionMetadata:
         return ErrorCode.NONE
 
     def is_repeated_init(self, expected: Identity) -> bool:
-        """The epoch is there already for who asks: its answer was lost, or a timeout has bumped it. Not if that was the
-        bump kept for a fence: nobody gets that epoch, as there would be none left to fence it with."""
+        """Return whether the asking producer already has the epoch: its answer was lost, or a timeout bumped it. The
+        epoch above MAX_EPOCH is never given out, because no epoch is left to fence it."""
         return expected != NOBODY and expected == self.last and self.epoch <= MAX_EPOCH
 
     @property
@@ -117,8 +116,8 @@ class TransactionMetadata:
     def take_over(
         self, new: Identity, timeout_ms: Milliseconds, now: Milliseconds, *, expected: Identity = NOBODY
     ) -> None:
-        """InitProducerId succeeds: whoever had the older epoch is fenced from here on. Without an expected epoch that
-        is somebody else, who must not be taken for one that repeats its request."""
+        """Apply InitProducerId, which fences the older epoch. A request without an expected epoch comes from another
+        producer, so the old one must not pass for a repeated request."""
         self._move(TransactionState.EMPTY, now)
         self.last = expected
         if new.pid != self.pid:
@@ -135,7 +134,7 @@ class TransactionMetadata:
     # -- joining and writing ----------------------------------------------------------------------------------
 
     def judge_producer(self, who: Identity) -> ErrorCode:
-        """Is this the producer that the name belongs to now?"""
+        """Return NONE if this is the current producer of the name, else the error."""
         if who.pid != self.pid:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if who.epoch != self.epoch:
@@ -143,14 +142,14 @@ class TransactionMetadata:
         return ErrorCode.NONE
 
     def judge_add(self, who: Identity) -> ErrorCode:
-        """May partitions or a group be added? From a resting state this begins the next transaction."""
+        """Return NONE if partitions or a group may be added. From a resting state this begins the next transaction."""
         error = self.judge_producer(who)
         if error is ErrorCode.NONE and self.state in DECIDED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         return error
 
     def add(self, partitions: set[TopicPartition], groups: set[str], now: Milliseconds) -> bool:
-        """Says whether anything changed."""
+        """Add partitions and groups; return whether anything changed."""
         begins = self.state is not TransactionState.ONGOING
         if begins:
             self._clear()
@@ -164,7 +163,7 @@ class TransactionMetadata:
         return True
 
     def judge_write(self, who: Identity, partition: TopicPartition) -> ErrorCode:
-        """May a transactional batch of this producer be appended to this partition now?"""
+        """Return NONE if a transactional batch of this producer may be appended to this partition now."""
         if who.pid != self.pid:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if who.epoch != self.epoch:
@@ -193,9 +192,9 @@ class TransactionMetadata:
         return Decision(ErrorCode.INVALID_TXN_STATE)
 
     def prepare(self, *, commit: bool, now: Milliseconds, fence: bool = False) -> None:
-        """The decision. With `fence` (a timeout, a take-over) the markers carry the next epoch, and so fence the
-        producer in every partition it wrote to; its own next request is refused because the name moves on to that
-        epoch too. By naming the epoch it had it may get the new one, unless somebody else has come (KIP-588)."""
+        """Decide the transaction. With `fence` (a timeout, a takeover) the markers carry the next epoch. They fence the
+        producer in every partition it wrote to, and the name moves to that epoch, so the producer's next request is
+        refused. It may get the new epoch by naming its old one, unless another producer has come (KIP-588)."""
         self._move(TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT, now)
         if fence:
             self.last = self.identity
@@ -203,7 +202,7 @@ class TransactionMetadata:
         self.marker_epoch = self.epoch
 
     def complete(self, now: Milliseconds) -> None:
-        """The markers are in the logs."""
+        """End the transaction after all markers are in the logs."""
         committed = self.state is TransactionState.PREPARE_COMMIT
         self._move(TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT, now)
         self._clear()

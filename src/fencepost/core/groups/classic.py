@@ -1,26 +1,26 @@
 """A consumer group of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-The coordinator's side, without sockets or clock. Requests come in with the time and an opaque handle; out come effects:
-which parked request gets which answer, and that the group's metadata must be stored first (`group_messages.py` has them
-all). `next_deadline` says when `tick` wants to be called, `tick` does what time alone brings about.
+The coordinator's side, without sockets or clock. A request comes with the time and an opaque handle. It returns
+effects: the answers to parked requests, and whether the group's metadata must be stored first
+(`classic_messages.py`). `next_deadline` says when to call `tick`, which handles timeouts.
 
-Theory of operation. A group goes round in a circle:
+Theory of operation. A group moves in a circle:
 
-    Empty ──join──▶ PreparingRebalance ──all are back──▶ CompletingRebalance ──leader's SyncGroup──▶ Stable
+    Empty ──join──▶ PreparingRebalance ──all rejoined──▶ CompletingRebalance ──leader's SyncGroup──▶ Stable
       ▲                   ▲    │                               │                                     │
-      └──nobody is left───┼────┘◀── join, leave, expiry ───────┴─────────────────────────────────────┘
+      └──no member left───┼────┘◀── join, leave, expiry ───────┴─────────────────────────────────────┘
 
-In PreparingRebalance every JoinGroup is parked until all known members have come back, or the rebalance timeout throws
-out those who have not. Then the generation rises, everyone is answered, and the leader gets the list of members. In
-CompletingRebalance every SyncGroup is parked until the leader's arrives with the assignment. A member that is parked
-cannot send heartbeats (its connection waits), so its session does not expire meanwhile.
+In PreparingRebalance every JoinGroup is parked until all known members have rejoined, or the rebalance timeout removes
+those that have not. Then the generation rises, every JoinGroup is answered, and the leader gets the list of members. In
+CompletingRebalance every SyncGroup is parked until the leader's arrives with the assignment. A member with a parked
+request cannot send heartbeats (its connection waits), so its session does not expire meanwhile.
 
-Two kinds of members need care. A dynamic one first asks without an id and is told one (KIP-394): until it comes back
-with it, it is *pending*, and holds up the rebalance for a session timeout at most. A static one (KIP-345) has a name of
-its own, `instance_id`; when it comes back under a new member id it takes over its old place and assignment without a
-rebalance, and whoever still uses the old id is fenced.
+Two kinds of members need care. A dynamic member first joins without an id and is given one (KIP-394). Until it rejoins
+with that id it is *pending*, and delays the rebalance by at most a session timeout. A static member (KIP-345) has an
+`instance_id`. When it returns with a new member id, it takes over its old place and assignment without a rebalance, and
+the old member id is fenced.
 
-Cooperative rebalances (KIP-429) need nothing here: the assignors on the clients' side make two rounds of it.
+Cooperative rebalances (KIP-429) need nothing here: the clients' assignors perform them as two rebalances.
 """
 
 from __future__ import annotations
@@ -51,36 +51,36 @@ from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
 
 MOST_PROTOCOLS: Final = 100
-"""That a member offers; clients have a handful of assignors."""
+"""Protocols that a member may offer; clients have a handful of assignors."""
 
 
 @dataclass(slots=True)
 class Group:
-    """One group. Every public method that may settle parked requests returns the effects of its step."""
+    """One group. Every public method that may answer parked requests returns its effects."""
 
     group_id: str
     settings: GroupSettings
     new_id: Callable[[], str]
-    """Gives the random part of a new member id: core has no randomness of its own."""
+    """Returns the random part of a new member id: core has no randomness of its own."""
     state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str | None = None
-    """None for a group that nobody ever joined: a *simple* one, with offsets only."""
+    """None for a *simple* group, which only has offsets and was never joined."""
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, Milliseconds] = field(default_factory=dict)
-    """Member ids handed out and not yet used, with the time when they lapse."""
+    """Member ids given out but not used yet, with their expiry."""
     statics: dict[str, str] = field(default_factory=dict)
     """instance id → member id."""
     _initial: bool = False
-    """This rebalance started from Empty: it waits for its delay, not for the members."""
+    """This rebalance started from Empty: it waits for the initial delay, not for members."""
     _initial_left_ms: Milliseconds = 0
     _joined_in_delay: bool = False
     _join_deadline: Milliseconds | None = None
     _sync_deadline: Milliseconds | None = None
     _unsynced: set[str] = field(default_factory=set)
-    """Answered in this generation's join, and no SyncGroup seen from them yet."""
+    """Members whose JoinGroup was answered in this generation and whose SyncGroup is still missing."""
     _effects: list[Effect] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ requests
@@ -125,7 +125,7 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, now: Milliseconds, leaving: Iterable[Leave]) -> tuple[list[ErrorCode], list[Effect]]:
-        """One error code per leaving member; the others are rebalanced once for all of them."""
+        """Remove members; return an error code for each. One rebalance follows for all of them."""
         errors = []
         lost = unblocked = False
         for who in leaving:
@@ -154,12 +154,12 @@ class Group:
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """May this sender commit offsets now? A commit that may counts as a sign of life."""
+        """Return NONE if this sender may commit offsets now; that also counts as a heartbeat."""
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            # Somebody without membership commits into a group that has members: they would fight over the offsets.
-            # A transaction's owner is known by its pid instead.
+            # A non-member must not commit to a group that has members. A transactional sender is identified by its pid
+            # instead.
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = self._check_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
@@ -167,13 +167,13 @@ class Group:
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
-            # Its generation is right, but somebody else may own the partition a moment later.
+            # The generation is right, but another member may get the partition a moment later.
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._touch(self.members[member_id], now)
         return ErrorCode.NONE
 
     def close(self) -> list[Effect]:
-        """The coordinator stops: whoever is parked shall look for it anew."""
+        """Answer all parked requests with NOT_COORDINATOR, because the coordinator stops."""
         for member in self.members.values():
             self._settle_join(member, JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id))
             self._settle_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR))
@@ -183,7 +183,7 @@ class Group:
     # ------------------------------------------------------------------------------------------ time
 
     def next_deadline(self) -> Milliseconds | None:
-        """When `tick` has something to do, if nothing else happens before."""
+        """Return when `tick` has something to do, if nothing else happens before."""
         deadlines = [member.deadline for member in self.members.values() if member.deadline is not None]
         deadlines += self.pending.values()
         deadlines += [at for at in (self._join_deadline, self._sync_deadline) if at is not None]
@@ -214,11 +214,11 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Nobody is in it, nobody is about to be, and nobody ever was."""
+        """Return whether the group has no members, no pending ones, and never had any."""
         return self.is_empty and not self.pending and self.generation == 0
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics the members read; None where that cannot be known (not consumers, or not yet agreed)."""
+        """Return the topics that the members read; None if unknown (not consumers, or no agreed protocol)."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -251,7 +251,7 @@ class Group:
         record: GroupRecord,
         now: Milliseconds,
     ) -> Group:
-        """The group as it was when `record` was stored; every member has one session timeout to show up."""
+        """Restore a stored group; every member has one session timeout to send a request."""
         group = cls(group_id, settings, new_id)
         group.generation = record.generation
         group.protocol_type = record.protocol_type
@@ -285,15 +285,15 @@ class Group:
         if request.member_id in self.members or request.instance_id in self.statics:
             return True
         if self.state is GroupState.PREPARING_REBALANCE:
-            # Those who do not come back will make room; only those who are back count.
+            # Members that do not rejoin will be removed, so only those that have rejoined count.
             taken = sum(member.parked_join is not None for member in self.members.values())
         if not request.member_id:
-            # Ids that were handed out and never used lapse, but not soon: somebody who only ever asks must not pile up.
+            # Unused ids expire late: a client that only asks for ids must not accumulate them.
             taken = max(taken, len(self.pending))
         return taken < self.settings.max_size
 
     def _supports(self, request: Join) -> bool:
-        """Is there a protocol left that everyone would speak?"""
+        """Return whether a protocol remains that all members support."""
         if not request.protocol_type or not 0 < len(request.protocols) <= MOST_PROTOCOLS:
             return False
         if not self.members:
@@ -332,14 +332,14 @@ class Group:
         member = self.members[request.member_id]
         unchanged = member.protocols == request.protocols
         if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            # It did not get the answer to its last JoinGroup: here it is again.
+            # It missed the answer to its last JoinGroup: repeat it.
             self._touch(member, now)
             self._answer(handle, self._joined(member))
         elif self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
             self._touch(member, now)
             self._answer(handle, self._joined(member))
         else:
-            # The leader of a stable group rejoins because it wants a new assignment (topics may have changed).
+            # The leader of a stable group rejoins to get a new assignment (topics may have changed).
             self._update(member, request)
             self._park_join(member, handle)
             self._rebalance(now)
@@ -375,11 +375,11 @@ class Group:
         member.client_host = request.client_host
 
     def _replace_static(self, now: Milliseconds, member: Member, member_id: str, request: Join, handle: Handle) -> None:
-        """A static member is back under a new id; the old id is fenced, its place and assignment stay."""
+        """Give a returning static member its new id; fence the old id, keep its place and assignment."""
         former = member.member_id
         self._settle_join(member, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former))
         self._settle_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
-        # The order of the members decides who leads next, so the place in the dict is kept too.
+        # The order of members decides the next leader, so the place in the dict is kept too.
         member.member_id = member_id
         self.members = {entry.member_id: entry for entry in self.members.values()}
         self.statics[request.instance_id or ""] = member_id
@@ -395,8 +395,8 @@ class Group:
             self._effects.append(Save())
             result = self._joined(member)
             if led and not request.may_skip_assignment:
-                # An older client that reads its own id as the leader's would assign anew, to members whose state it
-                # does not know; told the old id, it takes itself for a follower.
+                # An older client that sees its own id as the leader's would assign again, to members whose state it
+                # does not know. With the old id as leader, it acts as a follower.
                 result = result._replace(leader=former, members=())
             self._answer(handle, result._replace(skip_assignment=led and request.may_skip_assignment))
         else:
@@ -406,7 +406,7 @@ class Group:
     # ------------------------------------------------------------------------------------------ rebalance
 
     def _rebalance(self, now: Milliseconds) -> None:
-        """Somebody came, changed or left: start a rebalance, or see whether the one under way is complete."""
+        """Start a rebalance after a membership change, or check whether the current one is complete."""
         if self.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_are_back(now)
             return
@@ -431,7 +431,7 @@ class Group:
             self._complete_join_if_all_are_back(now)
 
     def _after_loss(self, now: Milliseconds, *, lost: bool, unblocked: bool) -> None:
-        """`lost`: members are gone. `unblocked`: only ids that nobody used yet, which a rebalance had waited for."""
+        """Rebalance after members were `lost`. `unblocked`: pending ids are gone, which may complete a rebalance."""
         if lost:
             self._rebalance(now)
         elif unblocked and self.state is GroupState.PREPARING_REBALANCE:
@@ -447,7 +447,7 @@ class Group:
 
     def _join_time_is_over(self, now: Milliseconds) -> None:
         if self._initial and self._joined_in_delay and self._initial_left_ms > 0:
-            # Members are still streaming in: wait once more, at most a rebalance timeout in all.
+            # Members keep joining: wait again, at most a rebalance timeout in total.
             self._joined_in_delay = False
             delay = min(self.settings.initial_rebalance_delay_ms, self._initial_left_ms)
             self._initial_left_ms -= delay
@@ -456,9 +456,9 @@ class Group:
             self._complete_join(now)
 
     def _complete_join(self, now: Milliseconds) -> None:
-        """Nobody is waited for any longer: a new generation of those who are here."""
+        """Begin a new generation with the members that have rejoined."""
         for member in list(self.members.values()):
-            # A static member may be restarting: it keeps its place until its session is over.
+            # A static member may be restarting: it keeps its place until its session expires.
             if member.parked_join is None and member.instance_id is None:
                 self._remove(member)
         if self.members and not self._elect_leader():
@@ -483,7 +483,7 @@ class Group:
         self._sync_deadline = now + self._rebalance_timeout_ms()
 
     def _elect_leader(self) -> bool:
-        """Keeps the leader if it is here, otherwise takes the first who is; False if nobody is."""
+        """Keep the leader if it has rejoined, else take the first member that has; return False if none has."""
         if self.leader in self.members and self.members[self.leader].parked_join is not None:
             return True
         for member in self.members.values():
@@ -493,7 +493,7 @@ class Group:
         return False
 
     def _choose_protocol(self) -> str:
-        """Of the protocols that all speak, the one most members prefer; in a tie, the first in the first list."""
+        """Return the commonly supported protocol that most members prefer; a tie goes to the first member's order."""
         members = list(self.members.values())
         spoken = {name for name, _ in members[0].protocols}
         for other in members[1:]:
@@ -505,7 +505,7 @@ class Group:
         return max(common, key=votes.__getitem__)
 
     def _assign(self, now: Milliseconds, assignments: dict[str, bytes]) -> None:
-        """The leader has spoken."""
+        """Apply the leader's assignment."""
         self.state = GroupState.STABLE
         self._effects.append(Save())
         for member in self.members.values():
@@ -542,7 +542,7 @@ class Group:
         return ErrorCode.NONE
 
     def _remove(self, member: Member) -> None:
-        # A new member can be dropped while its JoinGroup is parked; if its client still lives, it tries again.
+        # A new member can be dropped while its JoinGroup is parked; a live client tries again.
         self._settle_join(member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
         self._settle_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         del self.members[member.member_id]
@@ -575,7 +575,7 @@ class Group:
     # ------------------------------------------------------------------------------------------ parked requests
 
     def _park_join(self, member: Member, handle: Handle) -> None:
-        # A second JoinGroup of the same member: its client has given the first one up.
+        # With a second JoinGroup of the same member, its client has abandoned the first.
         self._settle_join(member, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         member.parked_join = handle
         member.deadline = None

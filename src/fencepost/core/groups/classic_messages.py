@@ -1,7 +1,4 @@
-"""What a group of the classic protocol is asked, what it answers, and what is stored of it: data, no rules.
-
-The rules are in `groups.py`.
-"""
+"""Requests, results and stored records of a group of the classic protocol; `classic.py` has the rules."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
 
 Handle: TypeAlias = Hashable
-"""Names a parked request; it is only ever handed back, in an Answer."""
+"""The handle of a parked request; core only returns it in an Answer."""
 
 NO_GENERATION: Final = -1
 CONSUMER: Final = "consumer"
-"""The protocol type of consumers; Connect's workers, for example, have another."""
+"""The protocol type of consumers; Connect's workers, for example, use another."""
 
 
 class GroupState(StrEnum):
-    """Kafka's names, as ListGroups and DescribeGroups carry them."""
+    """Kafka's names, as in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -41,7 +38,7 @@ class GroupSettings:
     max_session_timeout_ms: Milliseconds = 1_800_000
     max_size: int = 2**31 - 1
     new_member_join_timeout_ms: Milliseconds = 300_000
-    """A new member that parks a JoinGroup has no session yet: one whose client went away is dropped after this."""
+    """A new member with a parked JoinGroup has no session yet; it is dropped after this time."""
 
 
 class Join(NamedTuple):
@@ -57,9 +54,9 @@ class Join(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     needs_known_id: bool = True
-    """From v4 on a new dynamic member is first told its id (KIP-394)."""
+    """From v4 on a new dynamic member is first given its id (KIP-394)."""
     may_skip_assignment: bool = True
-    """From v9 on a static leader that came back can be told not to assign anew (KIP-814)."""
+    """From v9 on a returning static leader can be told not to assign again (KIP-814)."""
 
 
 class Sync(NamedTuple):
@@ -74,7 +71,7 @@ class Sync(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """One member of a LeaveGroup request; an empty member id with an instance id is an administrator's."""
+    """One member of a LeaveGroup request; an administrator sends an instance id and no member id."""
 
     member_id: str
     instance_id: str | None = None
@@ -94,7 +91,7 @@ class JoinResult(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
-    """All members, for the leader alone."""
+    """All members; only the leader gets them."""
     skip_assignment: bool = False
 
 
@@ -106,7 +103,7 @@ class SyncResult(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The request behind `handle` is answered."""
+    """The answer to the request behind `handle`."""
 
     handle: Handle
     result: JoinResult | SyncResult
@@ -120,7 +117,7 @@ Effect: TypeAlias = Answer | Save
 
 
 class MemberRecord(NamedTuple):
-    """What is stored of a member."""
+    """The stored part of a member."""
 
     member_id: str
     instance_id: str | None
@@ -133,7 +130,7 @@ class MemberRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """What is stored of a group: enough for its members to go on with heartbeats after a crash."""
+    """The stored part of a group: enough for its members to continue with heartbeats after a crash."""
 
     generation: int
     protocol_type: str | None
@@ -155,7 +152,7 @@ class Member:
     parked_join: Handle | None = None
     parked_sync: Handle | None = None
     deadline: Milliseconds | None = None
-    """When it is thrown out unless it shows up; None while a request of it is parked, for then it cannot."""
+    """When its session expires; None while a request of it is parked, because then it cannot send heartbeats."""
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -174,9 +171,9 @@ class Member:
 
 
 def topics_of_subscription(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's metadata (ConsumerProtocolSubscription); None if it is something else.
+    """Return the topics in a consumer's metadata (ConsumerProtocolSubscription); None if it has another format.
 
-    version INT16, topics [STRING], … — later versions only add fields behind.
+    version INT16, topics [STRING], … — later versions only append fields.
     """
     try:
         version, count = struct.unpack_from(">hi", metadata)

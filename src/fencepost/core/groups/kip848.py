@@ -1,26 +1,26 @@
-"""A consumer group of the new protocol (KIP-848): ConsumerGroupHeartbeat alone.
+"""A consumer group of the new protocol (KIP-848), which has one request: ConsumerGroupHeartbeat.
 
-The server assigns, and every member is led to its part of the assignment step by step, by the answers to its own
-heartbeats; nobody waits for anybody at a barrier. No I/O and no clock: a heartbeat comes in with the time and the
-topics that exist, its answer comes out, and `take_changes` says what must be stored before that answer may be sent.
+The server assigns partitions, and the answers to a member's own heartbeats lead it to its part of the assignment step
+by step; no member waits for another at a barrier. There is no I/O and no clock: a heartbeat comes with the time and the
+existing topics, and `take_changes` returns what must be stored before its answer is sent.
 
 Theory of operation. Three counters:
 
-- `epoch` of the group rises when a member comes, leaves or changes its subscription, or a topic it reads changes;
-- `assignment_epoch` is the group epoch that the *target assignment* was computed for; it catches up at the next
-  heartbeat of anyone;
-- the epoch of a member is the one it has been led to. A member is *stable* when it equals `assignment_epoch`.
+- the group's `epoch` rises when a member joins, leaves or changes its subscription, or a subscribed topic changes;
+- `assignment_epoch` is the group epoch of the current *target assignment*; it catches up at the next heartbeat of any
+  member;
+- a member's epoch is the one it has reached. A member is *stable* when it equals `assignment_epoch`.
 
-A member holds `assigned` partitions (it may read them) and `revoking` ones (it was told to give them up and has not yet
-said that it has). To go on to the next target it first gives up what is not in it, staying at its epoch meanwhile; then
-it gets what is free, at the new epoch; what others still hold it gets in later heartbeats, as they let go. So a
-partition is never held by two at once: this is the invariant, and `_holders` is the table that enforces it.
+A member holds `assigned` partitions (it may read them) and `revoking` ones (it was told to release them and has not
+confirmed). On the way to the next target it first releases partitions that are not in the target, and stays at its
+epoch meanwhile. Then it gets the free ones, at the new epoch, and the rest in later heartbeats, as other members
+release them. So no partition is ever held by two members: `_holders` is the table that enforces this invariant.
 
-A member that is silent for a session timeout, or does not give up its partitions within its rebalance timeout, is
-removed. A static member may leave with epoch −2 to say that it will be back: its place is kept for a session timeout.
+A member that is silent for a session timeout, or does not release its partitions within its rebalance timeout, is
+removed. A static member may leave with epoch −2 to announce its return: its place is kept for a session timeout.
 
-Left out: members of the classic protocol inside such a group (Kafka's online upgrade). An empty group may change its
-protocol; one with members may not.
+Not supported: members of the classic protocol inside such a group (Kafka's online upgrade). An empty group may change
+its protocol; one with members may not.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class ConsumerGroup:
     statics: dict[str, str] = field(default_factory=dict)
     """instance id → member id."""
     known: dict[str, TopicInfo] = field(default_factory=dict)
-    """The topics that members read and that exist, as of `epoch`."""
+    """The existing topics that members read, as of `epoch`."""
     _matched: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The topics that each pattern stands for."""
+    """The topics that each pattern matches."""
     _topics_version: int | None = None
-    """The topics' version that `known` was made from; None: look again."""
+    """The topics' version that `known` was made from; None: check again."""
     _holders: dict[PartitionId, str] = field(default_factory=dict)
-    """Who holds a partition, assigned or revoking."""
+    """The member that holds a partition, assigned or revoking."""
     _changed: bool = False
     _changed_members: set[str] = field(default_factory=set)
 
@@ -89,13 +89,13 @@ class ConsumerGroup:
             return HeartbeatResult(refusal.code, refusal.message)
 
     def check_commit(self, member_id: str, member_epoch: int) -> ErrorCode:
-        """May this sender commit offsets now?"""
+        """Return NONE if this sender may commit offsets now."""
         if member_epoch < 0 and not self.members:
             return ErrorCode.NONE
         return self._check_epoch(member_id, member_epoch)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """May this sender ask for offsets? Anybody may who does not pretend to be a member."""
+        """Return NONE if this sender may fetch offsets. Non-members always may."""
         if not member_id and member_epoch < 0:
             return ErrorCode.NONE
         return self._check_epoch(member_id or "", member_epoch)
@@ -108,7 +108,7 @@ class ConsumerGroup:
         return min(deadlines, default=None)
 
     def tick(self, now: Milliseconds) -> list[str]:
-        """Removes those whose time is over, and says who they were."""
+        """Remove the members whose time is over, and return their ids."""
         gone = [
             member
             for member in self.members.values()
@@ -146,7 +146,7 @@ class ConsumerGroup:
         return ConsumerGroupRecord(self.epoch, self.assignment_epoch, self.assignor, dict(self.known))
 
     def take_changes(self) -> Changes | None:
-        """What has changed since the last call, or None."""
+        """Return the changes since the last call, or None."""
         if not self._changed and not self._changed_members:
             return None
         members = {
@@ -158,7 +158,7 @@ class ConsumerGroup:
         return Changes(self.record(), members)
 
     def put_back(self, changes: Changes) -> None:
-        """The changes could not be stored: the next ones will contain them."""
+        """Take back changes that could not be stored: the next ones will contain them."""
         self._changed = True
         self._changed_members |= changes.members.keys()
 
@@ -171,7 +171,7 @@ class ConsumerGroup:
         members: Iterable[ConsumerMemberRecord],
         now: Milliseconds,
     ) -> ConsumerGroup:
-        """The group as it was stored; every member has one session timeout to show up."""
+        """Restore a stored group; every member has one session timeout to send a heartbeat."""
         group = cls(group_id, settings, record.epoch, record.assignment_epoch, record.assignor)
         group.known = dict(record.known)
         for stored in members:
@@ -208,7 +208,7 @@ class ConsumerGroup:
         )
 
     def _member_of(self, request: Heartbeat) -> tuple[ConsumerMember, bool]:
-        """The member that sends this, and whether it is a new one."""
+        """Return the member that sends this, and whether it is new."""
         joins = request.member_epoch == JOIN_EPOCH
         if request.instance_id is not None:
             holder = self.statics.get(request.instance_id)
@@ -220,7 +220,10 @@ class ConsumerGroup:
             if not joins:
                 raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is not in the group")
             if len(self.members) >= self.settings.max_size:
-                raise ServerError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has as many members as it may have")
+                raise ServerError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"the group has {len(self.members)} members, the maximum",
+                )
             return self._add(ConsumerMember(request.member_id, request.instance_id)), True
         if not joins:
             self._check_member_epoch(member, request)
@@ -234,7 +237,7 @@ class ConsumerGroup:
         return member
 
     def _replace_static(self, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
-        """A static member is back under a new id, and goes on where the old one stopped."""
+        """Let a static member that returns with a new id continue where the old one stopped."""
         if former.epoch != LEAVE_STATIC_EPOCH:
             raise ServerError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -248,7 +251,7 @@ class ConsumerGroup:
         return self._add(member)
 
     def _update(self, member: ConsumerMember, request: Heartbeat) -> bool:
-        """Takes over what the request says anew; True if the member now reads other topics."""
+        """Apply the changed fields of the request; return True if the subscription changed."""
         before = member.record()
         if request.rack_id is not None:
             member.rack_id = request.rack_id
@@ -268,7 +271,7 @@ class ConsumerGroup:
         return (after.topic_names, after.topic_regex) != (before.topic_names, before.topic_regex)
 
     def _look_at(self, topics: ExistingTopics) -> None:
-        """Which topics are read now? If not the same as before, or not of the same size, the group moves on."""
+        """Update the topics that are read. If they or their partition counts changed, the group's epoch rises."""
         names: set[str] = set()
         for member in self.members.values():
             names |= member.topic_names
@@ -286,7 +289,7 @@ class ConsumerGroup:
 
     def _bump(self) -> None:
         if self.epoch == self.assignment_epoch:
-            # Several causes before the next target is computed are one step.
+            # Several changes before the next target are one step.
             self.epoch += 1
         self._changed = True
 
@@ -314,7 +317,7 @@ class ConsumerGroup:
     # ------------------------------------------------------------------------------------------ reconciliation
 
     def _reconcile(self, now: Milliseconds, member: ConsumerMember, owned: Partitions | None) -> None:
-        """One step of this member towards its target. `owned` is what it says it holds; None if it does not say."""
+        """Move this member one step towards its target. `owned` are the partitions it reports; None if it does not."""
         epoch = member.epoch
         if member.state is MemberState.STABLE:
             if member.epoch == self.assignment_epoch:
@@ -367,7 +370,7 @@ class ConsumerGroup:
         if member is None:
             raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is not in the group")
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            # The session goes on: if it is not back by its end, the place is given away.
+            # The session continues: if the member is not back by its end, it loses its place.
             self._hold(member, member.assigned, NOTHING)
             member.state = MemberState.STABLE
             member.epoch = LEAVE_STATIC_EPOCH
@@ -384,7 +387,7 @@ class ConsumerGroup:
         if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
             del self.statics[member.instance_id]
         self._changed_members.add(member.member_id)
-        # What it alone had subscribed is not read any more.
+        # Topics that only this member subscribed to are no longer read.
         self._topics_version = None
 
     # ------------------------------------------------------------------------------------------ checks
@@ -395,7 +398,7 @@ class ConsumerGroup:
             if not may_be_new:
                 raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {request.instance_id} is not in the group")
         elif holder != request.member_id:
-            raise ServerError(ErrorCode.FENCED_INSTANCE_ID, f"instance {request.instance_id} is member {holder} by now")
+            raise ServerError(ErrorCode.FENCED_INSTANCE_ID, f"instance {request.instance_id} is now member {holder}")
 
     @staticmethod
     def _check_member_epoch(member: ConsumerMember, request: Heartbeat) -> None:

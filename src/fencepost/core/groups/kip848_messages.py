@@ -1,5 +1,4 @@
-"""What a consumer group of the new protocol is asked and answers, and what is kept of it; the rules stand in
-`consumer_group.py`."""
+"""Requests, results and stored records of a consumer group of the new protocol; `kip848.py` has the rules."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from fencepost.types import Milliseconds
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
-"""A static member goes away for a while and keeps its partitions."""
+"""A static member leaves temporarily and keeps its partitions."""
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 NOTHING: Final[Partitions] = frozenset()
 
 
 class ConsumerGroupState(StrEnum):
-    """Kafka's names, as ListGroups and ConsumerGroupDescribe carry them."""
+    """Kafka's names, as in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -34,11 +33,11 @@ class ConsumerGroupState(StrEnum):
 
 class MemberState(StrEnum):
     STABLE = "stable"
-    """Has all of its target, or has not been told of a newer one yet."""
+    """Has its whole target, or has not been told of a newer one yet."""
     UNREVOKED = "unrevoked"
-    """Was told to give partitions up; nothing else happens until it has."""
+    """Was told to release partitions; nothing else happens until it has."""
     UNRELEASED = "unreleased"
-    """Has all of its target that is free; the rest is still held by others."""
+    """Has the free part of its target; other members still hold the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,14 @@ class TopicInfo(NamedTuple):
 
 
 class ExistingTopics(NamedTuple):
-    """The topics that exist. `version` rises whenever one is made, deleted or gets partitions."""
+    """The existing topics. `version` rises whenever one is created, deleted or gets partitions."""
 
     version: int
     by_name: Mapping[str, TopicInfo]
 
 
 class Heartbeat(NamedTuple):
-    """A ConsumerGroupHeartbeat request; None (or −1) means: as before."""
+    """A ConsumerGroupHeartbeat request; None (or −1) means unchanged."""
 
     member_id: str
     member_epoch: int
@@ -79,7 +78,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """All that a member must say when it joins, or after an error: it then wants its whole assignment in return."""
+        """Return whether all fields are set, as after a join or an error; the answer then has the whole assignment."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms >= 0
             and (self.topic_names is not None or self.topic_regex is not None)
@@ -93,11 +92,11 @@ class HeartbeatResult(NamedTuple):
     member_id: str | None = None
     member_epoch: int = 0
     assignment: Partitions | None = None
-    """None: as before."""
+    """None: unchanged."""
 
 
 class ConsumerMemberRecord(NamedTuple):
-    """What is stored of a member."""
+    """The stored part of a member."""
 
     member_id: str
     instance_id: str | None
@@ -117,7 +116,7 @@ class ConsumerMemberRecord(NamedTuple):
 
 
 class ConsumerGroupRecord(NamedTuple):
-    """What is stored of the group itself."""
+    """The stored part of the group itself."""
 
     epoch: int
     assignment_epoch: int
@@ -126,7 +125,7 @@ class ConsumerGroupRecord(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is to be stored since the last time; a member that maps to None is gone."""
+    """The changes to store; a member that maps to None is gone."""
 
     group: ConsumerGroupRecord
     members: Mapping[str, ConsumerMemberRecord | None]
@@ -145,7 +144,7 @@ class ConsumerMember:
     assignor: str | None = None
     epoch: int = JOIN_EPOCH
     previous_epoch: int = JOIN_EPOCH
-    """An answer may get lost: who comes with this one has not heard of `epoch` yet."""
+    """A member that sends this epoch has missed the answer with `epoch`."""
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
@@ -153,7 +152,7 @@ class ConsumerMember:
     deadline: Milliseconds = 0
     """End of its session."""
     revoke_deadline: Milliseconds | None = None
-    """When it must have given up `revoking`."""
+    """When it must have released `revoking`."""
 
     def record(self) -> ConsumerMemberRecord:
         return ConsumerMemberRecord(*(getattr(self, name) for name in ConsumerMemberRecord._fields))
@@ -165,7 +164,7 @@ class ConsumerMember:
 
 
 def check_form(request: Heartbeat) -> HeartbeatResult | None:
-    """The refusal of a request that is wrong whatever the state of the group; None if it is not."""
+    """Return the error of a request that is invalid in every state of the group; None if it is valid."""
     problem = None
     if not request.member_id:
         problem = "MemberId can't be empty"

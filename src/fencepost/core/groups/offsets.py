@@ -1,7 +1,6 @@
-"""The committed offsets of one group: what is committed, what a transaction has yet to decide, what is too old to keep.
+"""The committed offsets of one group, those pending in open transactions, and their expiry.
 
-A table without I/O. The coordinator stores a change first and enters it here when the store has it, so what a reader is
-told is never taken back by a crash.
+The coordinator stores a change before it enters it here, so a crash never takes back what a reader was told.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ class Committed(NamedTuple):
     metadata: str
     committed_ms: Milliseconds
     expires_ms: Milliseconds | None = None
-    """Only if the client asked for a retention of its own (OffsetCommit up to v4)."""
+    """Set only if the client asked for its own retention (OffsetCommit up to v4)."""
 
 
 class OffsetTable:
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, Committed] = {}
         self._undecided: dict[Pid, dict[TopicPartition, Committed | None]] = {}
-        """Sent with a transaction that is still open (TxnOffsetCommit); None where a later commit has overruled it."""
+        """Pending offsets of open transactions (TxnOffsetCommit); None if a later plain commit overrules one."""
         self.text_size = 0
-        """Characters of the texts that were committed with the offsets."""
+        """Characters of the metadata committed with the offsets."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -43,7 +42,7 @@ class OffsetTable:
 
     @property
     def has_undecided(self) -> bool:
-        """Are there offsets that an open transaction may yet commit?"""
+        """Return whether an open transaction may still commit offsets."""
         return any(self._undecided.values())
 
     def get(self, partition: TopicPartition) -> Committed | None:
@@ -56,7 +55,7 @@ class OffsetTable:
             self._committed[partition] = committed
 
     def remove(self, partition: TopicPartition, expected: Committed | None = None) -> None:
-        """Forgets an offset; with `expected` only if it has not been committed anew meanwhile."""
+        """Remove an offset; with `expected` only if it has not been committed again since."""
         if expected is None or self._committed.get(partition) == expected:
             former = self._committed.pop(partition, None)
             self.text_size -= len(former.metadata) if former is not None else 0
@@ -64,14 +63,14 @@ class OffsetTable:
     # --- transactions ---
 
     def stage(self, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
-        """Offsets of an open transaction: nobody sees them yet."""
+        """Add offsets of an open transaction, which readers do not see yet."""
         self._undecided.setdefault(pid, {}).update(offsets)
 
     def staged(self, pid: Pid) -> Mapping[TopicPartition, Committed | None]:
         return self._undecided.get(pid, {})
 
     def staged_for(self, partitions: Collection[TopicPartition]) -> dict[Pid, list[TopicPartition]]:
-        """Which of these a plain commit would overrule now, by transaction."""
+        """Return which of these partitions a plain commit would overrule, by transaction."""
         found: dict[Pid, list[TopicPartition]] = {}
         for pid, offsets in self._undecided.items():
             staged = [partition for partition in partitions if offsets.get(partition) is not None]
@@ -80,7 +79,7 @@ class OffsetTable:
         return found
 
     def staged_of(self, topic: str) -> set[TopicPartition]:
-        """The partitions of this topic that an open transaction may yet commit."""
+        """Return the partitions of this topic that an open transaction may still commit."""
         return {
             partition
             for offsets in self._undecided.values()
@@ -89,19 +88,19 @@ class OffsetTable:
         }
 
     def overrule(self, staged: Mapping[Pid, Collection[TopicPartition]]) -> None:
-        """A plain commit came after these were staged: it stays, whatever becomes of the transactions. As in Kafka, the
-        partitions are undecided all the same until those end."""
+        """Void staged offsets, because a later plain commit wins whatever becomes of their transactions. As in Kafka,
+        the partitions stay undecided until the transactions end."""
         for pid, partitions in staged.items():
             self._undecided[pid].update(dict.fromkeys(partitions))
 
     def decide(self, pid: Pid, *, commit: bool) -> None:
-        """The transaction is over: its offsets count, or never were."""
+        """Commit or drop the offsets of an ended transaction."""
         offsets = self._undecided.pop(pid, {})
         if commit:
             self.put({partition: offset for partition, offset in offsets.items() if offset is not None})
 
     def is_undecided(self, partition: TopicPartition) -> bool:
-        """An open transaction may yet change this one: who wants a stable answer must ask again later (KIP-447)."""
+        """Return whether an open transaction may still change this offset; stable readers then retry (KIP-447)."""
         return any(partition in offsets for offsets in self._undecided.values())
 
     # --- age ---
@@ -114,10 +113,10 @@ class OffsetTable:
         empty_since_ms: Milliseconds | None,
         is_read: Callable[[str], bool],
     ) -> dict[TopicPartition, Committed]:
-        """What may be forgotten.
+        """Return the expired offsets.
 
-        The time counts from the commit, or from when the last member left, whichever is later; while members read a
-        topic it does not count at all. A retention that the client asked for is taken as it is.
+        The retention counts from the commit or from when the last member left, whichever is later, and not while
+        members read the topic. A retention that the client asked for applies unchanged.
         """
         too_old = {}
         for partition, committed in self._committed.items():

@@ -2,11 +2,11 @@
 
 dedup.py             server: H(P), the last batches, and the verdict on a new one
 aborted.py           server: the aborted transactions of a partition
-pid.py               client: how a pid is asked for, bumped and lost
-inflight.py          client: order, retries and doubt of a partition's batches
-window.py            client: how many bytes are in flight to a broker
-sharing.py           client: how a producer's memory is shared out to topics and partitions
-enlist.py            client: which partitions a transaction has
-recollection.py      client: what was written since ids were saved
-read_committed.py    client: which batches a reader of committed records skips
+pid.py               client: requesting, bumping and losing a pid
+inflight.py          client: order, retries and in-doubt batches of a partition
+window.py            client: how many bytes may be in flight to a broker
+sharing.py           client: the division of a producer's memory among topics and partitions
+enlist.py            client: the partitions of a transaction
+recollection.py      client: the records written since ids were saved
+read_committed.py    client: the batches that a read_committed reader skips
 """

@@ -1,12 +1,12 @@
-"""The aborted transactions of one partition: what readers of committed records have to leave out.
+"""The aborted transactions of one partition, whose records read_committed readers skip.
 
-Every one whose records are still in the log is kept, in the order of the markers. A reader asks for those that touch a
-range of offsets. Markers rise, first offsets need not: a long transaction may end after many short ones that began
-later. But no transaction is longer than the longest, so whatever begins before an offset ends at most that much behind
-it, and two binary searches bound what has to be looked at.
+The index keeps every aborted transaction with records in the log, in order of the markers. A reader asks for those that
+overlap a range of offsets. Marker offsets rise; first offsets need not, because a long transaction may end after many
+short ones that began later. But a transaction that begins before an offset ends at most the longest length behind it,
+so two binary searches bound the entries to check.
 
-The thread that owns the partition adds and forgets; others may ask at the same time, because the list is appended to or
-replaced, never cut.
+The thread that owns the partition adds and forgets entries. Others may ask at the same time, because the list is only
+appended to or replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AbortedTransactions:
     def __init__(self) -> None:
         self._entries: list[AbortedTransaction] = []
         self._longest = 0
-        """From the first offset to the marker, of any entry so far."""
+        """The largest distance from first offset to marker so far."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -52,7 +52,7 @@ class AbortedTransactions:
             self.add(entry)
 
     def between(self, offset: Offset, upto: Offset) -> list[AbortedTransaction]:
-        """Those that a reader of the offsets from `offset` up to but not including `upto` has to leave out, by their
+        """Return the transactions that overlap the offsets from `offset` up to but not including `upto`, sorted by
         first offset."""
         entries = self._entries
         behind = bisect_left(entries, offset, key=_marker_offset)
@@ -60,5 +60,5 @@ class AbortedTransactions:
         return sorted((entry for entry in entries[behind:beyond] if entry.first_offset < upto), key=_first_offset)
 
     def forget(self, before: Offset) -> None:
-        """The log starts at `before` now: what ended earlier concerns nobody any more."""
+        """Drop the transactions that ended before the new start of the log."""
         self._entries = self._entries[bisect_left(self._entries, before, key=_marker_offset) :]

@@ -1,16 +1,15 @@
-"""Is this batch new? H(P) + 1 = S, per partition (IDEM-2).
+"""Deduplication: a batch with first sequence S is new if S = H(P) + 1, per partition (IDEM-2).
 
-A `ProducerTable` is what one partition knows of its producers: per pid the epoch, H(P) (`last_sequence`) and the last
-few batches. `judge` says what a batch is and changes nothing; `apply` is called after the batch is in the log. Recovery
-replays the log's tail through `apply`, and so arrives at the very state that was built up before the crash.
+A `ProducerTable` holds a partition's producers: per pid the epoch, H(P) (`last_sequence`) and the last few batches.
+`judge` classifies a batch and changes nothing; `apply` is called after the batch is in the log. Recovery replays the
+log's tail through `apply`, and so rebuilds the state from before the crash.
 
-A batch counts as a duplicate only if these very bytes are in the log, inside the transaction that it belongs to. A
-client may use sequences again for other records: librdkafka does, after an abort with a batch in flight. To acknowledge
-such a batch would lose it.
+A batch is a duplicate only if the same bytes are in the log, inside the same transaction. A client may reuse sequences
+for other records: librdkafka does so after an abort with a batch in flight. Acknowledging such a batch would lose it.
 
 The memory is bounded: an entry per live producer, at most REMEMBERED batches each, and `expire` drops idle producers.
-A producer that is not in the table has either never written here, and then begins at sequence 0, or was forgotten, and
-then any sequence may be its next. `remembers_from` tells the two apart with one number, because pids only rise.
+A producer that is not in the table either never wrote here, and must begin at sequence 0, or was forgotten, and may
+continue at any sequence. Pids only rise, so one number, `remembers_from`, tells the two apart.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fencepost.core.producers.aborted import AbortedTransaction, AbortedTransact
 from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence
 
 REMEMBERED: Final = 16
-"""Batches remembered per producer: as many as a client may have in flight (Kafka's clients five, ours up to this)."""
+"""Batches remembered per producer: as many as a client may have in flight (Kafka's clients 5, ours up to 16)."""
 
 NO_SEQUENCE_YET: Final = Sequence(-1)
 NO_OFFSET: Final = Offset(-1)
@@ -35,61 +34,61 @@ class RememberedBatch(NamedTuple):
     last_sequence: Sequence
     base_offset: Offset
     crc: int | None
-    """The sender's checksum; None where it is not known, because the batch was rewritten by the server (LogAppendTime,
-    compaction) and then read back from the log."""
+    """The sender's checksum; None if the server rewrote the batch (LogAppendTime, compaction) and later read it back
+    from the log."""
     timestamp: Milliseconds
 
 
 class SequencedBatch(NamedTuple):
-    """What the rule needs to know of a batch that carries a pid."""
+    """The fields of a batch with a pid that `judge` and `apply` need."""
 
     pid: Pid
     epoch: Epoch
     first_sequence: Sequence
     last_sequence: Sequence
     length: int
-    """Sequences from the first to the last, both included."""
+    """Number of sequences."""
     crc: int | None
     timestamp: Milliseconds
     transactional: bool = False
 
 
 class Accept(NamedTuple):
-    """New, and next in line."""
+    """The batch is new and next in sequence."""
 
 
 class Duplicate(NamedTuple):
-    """Already in the log: acknowledge it with the offset it has there."""
+    """The batch is in the log: acknowledge it with its offset there."""
 
     base_offset: Offset
     timestamp: Milliseconds
 
 
 class Conflict(NamedTuple):
-    """Its sequences, or some of them, are those of other records in the log: of a remembered batch with another
-    checksum, or of an earlier transaction. It is not in the log, and cannot be with these sequences."""
+    """Other records in the log have some of its sequences: a remembered batch with another checksum, or an earlier
+    transaction. The batch is not in the log, and cannot be appended with these sequences."""
 
     expected: Sequence
 
 
 class Forgotten(NamedTuple):
-    """A duplicate, for all its sequences were accepted, but no remembered batch has just these."""
+    """A duplicate: all its sequences were accepted, but no remembered batch matches them."""
 
     last_sequence: Sequence
 
 
 class Gap(NamedTuple):
-    """Not next in line: something between is missing, or the batch overlaps what is there and reaches beyond it."""
+    """The batch is not next: sequences are missing before it, or it only partly overlaps accepted ones."""
 
     expected: Sequence
 
 
 class Unknown(NamedTuple):
-    """From a producer that has never written here, and yet not its first batch: something before it is missing."""
+    """The producer never wrote here, but this is not its first batch: earlier batches are missing."""
 
 
 class StaleEpoch(NamedTuple):
-    """From an epoch that a newer one has replaced."""
+    """The batch is from an epoch that a newer one has replaced."""
 
     current_epoch: Epoch
 
@@ -103,41 +102,41 @@ UNKNOWN: Final = Unknown()
 class ProducerEntry:
     epoch: Epoch
     last_sequence: Sequence = NO_SEQUENCE_YET
-    """H(P); NO_SEQUENCE_YET after a marker of a new epoch, when no record of that epoch is in the log."""
+    """H(P); NO_SEQUENCE_YET after a marker of a new epoch that has no records yet."""
     last_offset: Offset = NO_OFFSET
-    """Where the log says this epoch and sequence: the end of its last batch, or the marker that the epoch came with."""
+    """Offset of the last record, or of the marker that began the epoch."""
     last_seen: Milliseconds = -1
     batches: list[RememberedBatch] = field(default_factory=list)
     """Oldest first, at most REMEMBERED."""
     transaction_start: Offset | None = None
-    """First offset of the open transaction, if there is one."""
+    """First offset of the open transaction, if any."""
     run: int = 0
-    """Sequences in a row, up to H(P), that were surely accepted here; those before may never have been."""
+    """Consecutive sequences up to H(P) that were certainly accepted here; earlier ones may not have been."""
     transaction_sequence: Sequence | None = None
-    """First sequence of the open transaction; None if there is none, or it is not known."""
+    """First sequence of the open transaction; None if there is none, or it is unknown."""
 
 
 class IssuedPids(NamedTuple):
-    """The pids that a server has issued, which only rise."""
+    """The range of pids that a server has issued. Pids only rise."""
 
     below: Pid = Pid(0)
-    """The server has issued every pid below this one; others are another server's."""
+    """The server has issued every pid below this one; others come from another server."""
     deleted_below: Pid = Pid(0)
-    """Pids below this one may have written to a topic that was deleted since, and a new one may have its name."""
+    """Pids below this one may have written to a deleted topic whose name was reused."""
 
 
 class ProducerTable:
-    """All producers that one partition knows. Not thread-safe: it belongs to whoever owns the partition's log."""
+    """The producers of one partition. Not thread-safe: it belongs to the owner of the partition's log."""
 
     __slots__ = ("_entries", "_open_transactions", "aborted", "remembers_from")
 
     def __init__(self) -> None:
         self._entries: dict[Pid, ProducerEntry] = {}
         self._open_transactions: dict[Pid, Offset] = {}
-        """Where each open transaction starts, lowest offset first: offsets only rise, so that is the order of entry."""
+        """First offset of each open transaction, lowest first: offsets only rise, so that is the insertion order."""
         self.aborted = AbortedTransactions()
         self.remembers_from = Pid(0)
-        """Every producer with this pid or a higher one that has ever written here is in the table."""
+        """Every producer with this pid or a higher one that ever wrote here is in the table."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -149,12 +148,12 @@ class ProducerTable:
         return self._entries.get(pid)
 
     def judge(self, batch: SequencedBatch, issued_below: Pid = NO_PID) -> BatchVerdict:
-        """Say what this batch is to the log, as it stands. Changes nothing. The server has issued the pids below
-        `issued_below`; by default none is known to be its own, and nobody is `Unknown`."""
+        """Classify the batch; change nothing. The server has issued the pids below `issued_below`; by default none is
+        known to be its own, and no producer is `Unknown`."""
         entry = self._entries.get(batch.pid)
         if entry is None:
-            # It never wrote here, or it was forgotten, or the pid is another server's. Where the table cannot tell,
-            # any sequence is taken, as Kafka does: a client that must know reads the log back.
+            # It never wrote here, was forgotten, or has another server's pid. If the table cannot tell, accept any
+            # sequence, as Kafka does: a client that must know reads the log back.
             is_new = self.remembers_from <= batch.pid < issued_below
             return UNKNOWN if is_new and batch.first_sequence != 0 else ACCEPT
         if batch.epoch < entry.epoch:
@@ -167,7 +166,7 @@ class ProducerTable:
         return _judge_repeat(entry, batch, expected)
 
     def apply(self, batch: SequencedBatch, base_offset: Offset, now: Milliseconds) -> None:
-        """The batch is in the log at `base_offset`: H(P) moves to its last sequence."""
+        """Record a batch that is in the log at `base_offset`: H(P) moves to its last sequence."""
         entry = self._entries.get(batch.pid)
         if entry is None or batch.epoch > entry.epoch:
             start = entry.transaction_start if entry else None
@@ -190,9 +189,8 @@ class ProducerTable:
     def end_transaction(
         self, pid: Pid, epoch: Epoch, marker_offset: Offset, now: Milliseconds, *, aborted: bool = False
     ) -> None:
-        """A marker of this pid is in the log: its transaction is over, and if it was aborted, its records are not for
-        readers of committed ones. A marker of a newer epoch fences the older one, and what was remembered of that one
-        goes: the new epoch starts at sequence 0."""
+        """Record a marker of this pid: its transaction has ended. If it was aborted, read_committed readers skip its
+        records. A marker of a newer epoch fences the older one and drops its state: the new epoch starts at 0."""
         start = self._open_transactions.pop(pid, None)
         if aborted and start is not None:
             self.aborted.add(AbortedTransaction(pid, start, marker_offset))
@@ -204,18 +202,18 @@ class ProducerTable:
         entry.transaction_start = entry.transaction_sequence = None
 
     def first_open_transaction(self) -> Offset | None:
-        """Where the oldest open transaction starts: readers of committed records stop there."""
+        """Return the first offset of the oldest open transaction: read_committed readers stop there."""
         return next(iter(self._open_transactions.values()), None)
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
-        """Puts back an entry read from a snapshot."""
+        """Restore an entry from a snapshot."""
         self._entries[pid] = entry
         if entry.transaction_start is not None:
             starts = {**self._open_transactions, pid: entry.transaction_start}
             self._open_transactions = dict(sorted(starts.items(), key=lambda start: start[1]))
 
     def expire(self, before: Milliseconds) -> list[Pid]:
-        """Forgets the producers not seen since `before`, except those with an open transaction; says which."""
+        """Drop and return the producers not seen since `before`, except those with an open transaction."""
         idle = [
             pid for pid, entry in self._entries.items() if entry.last_seen < before and entry.transaction_start is None
         ]
@@ -232,7 +230,7 @@ class ProducerTable:
 
 
 def _judge_repeat(entry: ProducerEntry, batch: SequencedBatch, expected: Sequence) -> BatchVerdict:
-    """Judge a batch of the present epoch that is not the next in line."""
+    """Judge a batch of the current epoch that is not next in sequence."""
     behind = sequence.distance(batch.first_sequence, expected)
     if behind <= 0:
         return Gap(expected)
@@ -244,7 +242,7 @@ def _judge_repeat(entry: ProducerEntry, batch: SequencedBatch, expected: Sequenc
                 return Duplicate(known.base_offset, known.timestamp)
             return Conflict(expected)
     if batch.transactional:
-        # Of this transaction, or records of an earlier one have these sequences.
+        # Sequences before this transaction belong to records of an earlier one.
         start_sequence = entry.transaction_sequence
         if start_sequence is None or sequence.distance(start_sequence, batch.first_sequence) < 0:
             return Conflict(expected)

@@ -1,7 +1,7 @@
-"""Which partitions a transaction has, as its producer knows it: nothing is sent to one before the coordinator has it.
+"""The partitions of a producer's transaction: a batch is sent only after the coordinator has added its partition.
 
-The coordinator writes the markers that end a transaction into the partitions it was told of, and into no others. A
-batch in any other partition would stay open for ever there. So a partition's first batch waits for the answer.
+The coordinator writes the markers that end a transaction only into partitions that were added. In any other partition
+the transaction would stay open for ever. So a partition's first batch waits for the coordinator's answer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ class Enlisted:
 
     def __init__(self) -> None:
         self.error: FencepostError | None = None
-        """The first failure in it: such a transaction can only be aborted."""
+        """The first failure: after it the transaction can only be aborted."""
         self.is_begun = False
-        """Whether the coordinator knows of it: there is something to end."""
+        """The coordinator may know of the transaction, so it must be ended."""
         self._added: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, None] = {}
         self._asking = False
         self._one_by_one = False
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Whether a batch may go there now; if not, the partition is to be added."""
+        """Return whether a batch may be sent now; if not, the partition will be added."""
         if partition in self._added:
             return True
         self._wanted[partition] = None
@@ -32,11 +32,11 @@ class Enlisted:
 
     @property
     def is_growing(self) -> bool:
-        """Partitions are being added, or wait for it: ended now, the coordinator would begin another one with them."""
+        """Return whether partitions are still to be added: after the end they would begin another transaction."""
         return self._asking or bool(self._wanted)
 
     def to_add(self) -> list[TopicPartition]:
-        """What to tell the coordinator now: one question at a time, for all that have gathered meanwhile."""
+        """Return the partitions to add now, in one request. Only one request is in flight at a time."""
         if self._asking or self.error is not None:
             return []
         wanted = list(self._wanted)[: 1 if self._one_by_one else None]
@@ -45,8 +45,8 @@ class Enlisted:
         return wanted
 
     def refused(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The coordinator takes none of these, because of one of them. Returns the one, if it is known: it is no longer
-        wanted. Otherwise they are asked for one by one."""
+        """Note that the coordinator rejected all of these because of one. Return that one, if it is known, and drop it.
+        Otherwise they are added one by one from now on."""
         self._asking = False
         self._one_by_one = True
         if len(partitions) > 1:

@@ -1,36 +1,35 @@
-"""Order, retry and doubt of the batches of one partition, as the client sees them (IDEM-5, IDEM-6).
+"""The client's rules for order, retries and in-doubt batches of one partition (IDEM-5, IDEM-6).
 
-A `Flight` holds the batches of one partition that were sent and are not settled, oldest first. It decides what may be
-sent next and what an answer means; sending, time and settling are the caller's. The rules:
+A `Flight` holds the sent but unsettled batches of one partition, oldest first. It decides what may be sent next and
+what an answer means; the caller sends, keeps time and settles. The rules:
 
-* A batch is stamped (pid, epoch, base sequence) when it is first sent, and sent again with the very same stamp.
-* The first batch under a stamp's (pid, epoch) goes alone, since a server that knows nothing of the pid takes any
-  sequence. Once one is acknowledged, up to `limit` are in flight. After a long idle time the server may have
-  forgotten the pid, so the next one goes alone again.
-* When one fails, nothing new is sent. The answers to the later ones are awaited (the server refuses them as out of
-  order), then all of them are sent again in order, one at a time: M1 M2 M3 never becomes M1 M3 M2.
-* A batch whose answer was lost is *in doubt*: perhaps persisted. It stays in doubt, whatever a later attempt is refused
-  with, until an acknowledgement or a look into the log says what is there. When its time is nearly over the log is
-  asked, once per attempt and without a change of numbers: what is not there is sent again as it is.
-* A batch whose time is over is given up at that moment, also while it is in flight; then it is persisted or not, and
-  nobody knows.
-* When a batch is given up, or the server's H(P) is not what it should be, the numbering has a hole. The rest then gets
-  new numbers from 0 under the next epoch, which shuts out whatever of the old epoch is still on its way. Nothing gets
-  new numbers while a batch is in doubt: the log is read back first. And a batch that this side no longer waited for may
-  reach the log after that reading, and before the next epoch does: it is given up, since it might be there twice.
+* A batch gets its stamp (pid, epoch, base sequence) when it is first sent, and keeps it in every retry.
+* The first batch of a (pid, epoch) goes alone, because a server that does not know the pid accepts any sequence. Once
+  one is acknowledged, up to `limit` are in flight. After a long idle time the server may have forgotten the pid, so the
+  next one goes alone again.
+* After a failure nothing new is sent. The flight awaits the answers to the later batches (the server rejects them as
+  out of order), then resends all in order, one at a time: M1 M2 M3 never becomes M1 M3 M2.
+* A batch whose answer was lost is *in doubt*: it may be persisted. It stays in doubt, whatever error a retry gets,
+  until an acknowledgement or the log decides. Shortly before its timeout the log is read, once per attempt: a batch
+  that is not there is resent with the same stamp.
+* A batch that times out is given up at once, even while in flight. Whether it is persisted is then unknown.
+* When a batch is given up, or the server's H(P) does not match, the numbering has a hole. The remaining batches are
+  renumbered from 0 under the next epoch, which fences delayed requests of the old one. Nothing is renumbered while a
+  batch is in doubt: the log is read first. A batch whose attempt this side abandoned may still reach the log after that
+  read and before the next epoch does. It is given up, because renumbering could duplicate it.
 
 `next_step` is these rules as one function:
 
-    in flight, all well                    → SEND, while there is room
-    in flight, something failed            → WAIT for the remaining answers
+    in flight, no failure                  → SEND, while there is room
+    in flight, with a failure              → WAIT for the remaining answers
     hole, something in doubt               → LOOK_BACK   (the caller reads the log, then calls `looked_back`)
-    hole, nothing in doubt                 → BUMP        (the caller takes out what may be late, fetches a successor,
-                                                          then calls `renumber`)
-    in doubt, and its time nearly over     → LOOK_BACK
-    something to send again                → RESEND, one at a time, not before the backoff is over
-    nothing to send again                  → SEND
+    hole, nothing in doubt                 → BUMP        (the caller fails the batches of `take_late`, gets the next
+                                                          identity, then calls `renumber`)
+    in doubt, shortly before the timeout   → LOOK_BACK
+    something to resend                    → RESEND, one at a time, after the backoff
+    nothing to resend                      → SEND
 
-Without idempotence there are no stamps, one batch is in flight, and doubt ends in sending again: at least once.
+Without idempotence there are no stamps, one batch is in flight, and in-doubt batches are resent: at least once.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from fencepost.errors import ErrorCode, Persisted
 from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, Epoch, Offset, Pid, Sequence
 
 KAFKA_LIMIT: Final = 5
-"""Batches in flight per partition on Kafka, which knows only a producer's last five again."""
+"""Batches in flight per partition on Kafka, which recognises only a producer's last five."""
 
 PROOF_LASTS: Final = 900.0
-"""Seconds for which a server surely remembers an idle pid. Kafka's default is a day, but it can be configured."""
+"""Seconds for which a server certainly remembers an idle pid. Kafka's default is a day, but configurable."""
 
 FIRST: Final = Sequence(0)
 
 MAY_BE_PERSISTED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-"""Errors that are answered after the append."""
+"""Errors that a server may return after the append."""
 
 LOST_TRACK: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""The server's H(P) is not what this batch follows."""
+"""The batch does not follow the server's H(P)."""
 
 BatchT = TypeVar("BatchT")
 
@@ -73,28 +72,28 @@ NO_STAMP: Final = Stamp(NO_PID, NO_EPOCH, NO_SEQUENCE)
 
 class Step(Enum):
     SEND = "send"
-    """A new batch may go."""
+    """Send a new batch."""
     RESEND = "resend"
-    """The oldest goes again."""
+    """Resend the oldest batch."""
     WAIT = "wait"
-    """For an answer, or for the backoff to pass."""
+    """Wait for an answer or the end of the backoff."""
     LOOK_BACK = "look back"
-    """The log must say which of those in doubt are there."""
+    """Read the log to find out which in-doubt batches are there."""
     BUMP = "bump"
-    """The rest needs new numbers under another epoch."""
+    """Renumber the remaining batches under another epoch."""
 
 
 class Verdict(Enum):
-    """What a refusal means for the batch."""
+    """The consequence of a server error for the batch."""
 
     RETRY = "retry"
-    """It stays, and will be sent again."""
+    """It stays, and will be resent."""
     PERSISTED = "persisted"
-    """It is in the log, at an offset the server does not remember."""
+    """It is in the log, at an unknown offset."""
     FENCED = "fenced"
-    """Another one took over: nothing of this producer will be accepted."""
+    """Another producer took over: the server accepts nothing from this one."""
     GIVE_UP = "give up"
-    """No repetition cures it; the caller fails it (`give_up`) or splits it (`split`)."""
+    """A retry would not help; the caller fails the batch (`give_up`) or splits it (`split`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,15 +105,15 @@ class Sent(Generic[BatchT]):
     in_doubt: bool = False
     attempts: int = 1
     may_still_arrive: bool = False
-    """An attempt was given up by this side: the server may still have it before it, whatever its log says now."""
+    """This side abandoned an attempt: it may still reach the log, whatever the log contains now."""
     looked_after: int = 0
-    """The attempt after which the log was last asked for it."""
+    """The attempt after which the log was last read for it."""
     follows: Offset | None = None
-    """The last acknowledged offset when it was first sent: if it is in the log, it is behind that."""
+    """The last acknowledged offset when it was first sent; in the log it can only come after that."""
 
     @property
     def persisted(self) -> Persisted:
-        """As far as is known while it is not acknowledged."""
+        """Return what is known about an unacknowledged batch."""
         return "unknown" if self.in_doubt or self.in_flight or self.may_still_arrive else "no"
 
 
@@ -128,12 +127,12 @@ class Flight(Generic[BatchT]):
         """Offset of the last record known to be in the log."""
         self._sent: list[Sent[BatchT]] = []  # a deque takes 700 bytes when empty, and most flights are (PROD-11)
         self._in_flight = 0
-        self._proven = False  # the server has acknowledged this identity here, so it knows its H(P)
+        self._proven = False  # the server has acknowledged this identity here, so it knows H(P)
         self._last_proof = float("-inf")
         self._hole = False
         self._wants_look_back = False
         self.retries = 0
-        """Batches that were sent again."""
+        """Batches resent so far."""
         self._not_before = float("-inf")
 
     def __len__(self) -> int:
@@ -148,9 +147,9 @@ class Flight(Generic[BatchT]):
 
     @property
     def look_back_from(self) -> Offset | None:
-        """Where to begin to read for what is in doubt; None: from the beginning of the log.
+        """Return the offset from which to read for in-doubt batches; None: from the start of the log.
 
-        Not the last acknowledged offset: a later batch may be acknowledged while an earlier one is in doubt.
+        That is not the last acknowledged offset: a later batch may be acknowledged while an earlier one is in doubt.
         """
         return self._sent[0].follows if self._sent else self.last_acknowledged
 
@@ -160,7 +159,7 @@ class Flight(Generic[BatchT]):
 
     @property
     def not_before(self) -> float:
-        """When the backoff is over."""
+        """Return the end of the backoff."""
         return self._not_before
 
     # --- what to do ---
@@ -183,7 +182,7 @@ class Flight(Generic[BatchT]):
         return Step.RESEND if self._sent else Step.SEND
 
     def begin(self, identity: Identity, next_sequence: Sequence = FIRST) -> None:
-        """The pid that batches are stamped with from now on; resumed ids bring their next sequence with them."""
+        """Set the identity for new batches; resumed ids also bring their next sequence."""
         assert not self._sent
         self.identity = identity
         self.next_sequence = next_sequence
@@ -191,7 +190,7 @@ class Flight(Generic[BatchT]):
         self._hole = False
 
     def send(self, batch: BatchT, count: int) -> Sent[BatchT]:
-        """A new batch goes; only when `next_step` said SEND."""
+        """Stamp a new batch for sending; only after `next_step` returned SEND."""
         if self.identity is None:
             assert not self._idempotent
             stamp = NO_STAMP
@@ -204,7 +203,7 @@ class Flight(Generic[BatchT]):
         return sent
 
     def resend(self) -> Sent[BatchT]:
-        """The oldest goes again, with its old stamp; only when `next_step` said RESEND."""
+        """Return the oldest batch for a retry with its old stamp; only after `next_step` returned RESEND."""
         sent = self._sent[0]
         assert not sent.in_flight
         sent.in_flight = True
@@ -216,7 +215,7 @@ class Flight(Generic[BatchT]):
     # --- what became of it ---
 
     def acknowledged(self, sent: Sent[BatchT], base_offset: Offset | None, now: float) -> None:
-        """It is in the log (at an offset that is None if nobody remembers it)."""
+        """Settle a batch that is in the log; its offset is None if the server does not remember it."""
         self._answered(sent)
         self._sent.remove(sent)
         self._note(sent, base_offset)
@@ -224,14 +223,14 @@ class Flight(Generic[BatchT]):
         self._last_proof = now
 
     def refused(self, sent: Sent[BatchT], code: ErrorCode, now: float, backoff: float) -> Verdict:
-        """The server answered with an error. RETRY is arranged here; the other verdicts are the caller's to act on."""
+        """Handle an error of the server. RETRY is arranged here; the caller acts on the other verdicts."""
         earlier_unsettled = self._sent[0] is not sent
         self._answered(sent)
         if code in MAY_BE_PERSISTED:
             sent.in_doubt = True
         if code in LOST_TRACK and self._idempotent:
-            # With an earlier one unsettled, or a hole before it, this is the expected end of a pipelined run (IDEM-6).
-            # Otherwise the server has lost, or truncated, or already passed what this batch follows.
+            # With an earlier batch unsettled, or a hole before it, this is the expected end of a pipeline (IDEM-6).
+            # Otherwise the server has lost, truncated or already passed the sequence before this batch.
             if not earlier_unsettled:
                 self._hole = True
             return Verdict.RETRY
@@ -245,19 +244,19 @@ class Flight(Generic[BatchT]):
         return Verdict.GIVE_UP
 
     def lost(self, sent: Sent[BatchT], now: float, backoff: float, *, overdue: bool = False) -> None:
-        """The connection ended, or the answer did not come (`overdue`): in doubt."""
+        """Mark a batch as in doubt: its connection ended, or its answer did not come in time (`overdue`)."""
         self._answered(sent)
         sent.in_doubt = True
         sent.may_still_arrive |= overdue
         self._not_before = max(self._not_before, now + backoff)
 
     def never_left(self, sent: Sent[BatchT]) -> None:
-        """Not a byte of the request was written: no doubt about this attempt."""
+        """Note that no byte of the request was written, so this attempt leaves no doubt."""
         self._answered(sent)
 
     def give_up(self, sent: Sent[BatchT]) -> Persisted:
-        """This batch is failed; says what is known of it. The numbering has a hole from here on. An answer to it that
-        still comes is not for this flight any more."""
+        """Remove a failed batch and return what is known of it. From here on the numbering has a hole, and the flight
+        no longer expects an answer to this batch."""
         persisted = sent.persisted
         self._answered(sent)
         self._sent.remove(sent)
@@ -267,27 +266,27 @@ class Flight(Generic[BatchT]):
         return persisted
 
     def give_up_all(self) -> list[Sent[BatchT]]:
-        """Fenced, or closed for good: everything that is left, in order."""
+        """Remove and return all batches, in order: the producer is fenced or closed."""
         left = list(self._sent)
         self._sent.clear()
         self._in_flight = 0
         return left
 
     def wants_look_back(self, sent: Sent[BatchT]) -> None:
-        """Its time is nearly over: if it is in doubt, find out before it is failed. Once per attempt, because a log
-        that cannot be read must not keep it from being sent again."""
+        """Ask for a look into the log for an in-doubt batch that will soon time out. Once per attempt, because an
+        unreadable log must not prevent retries."""
         if self._idempotent and sent.in_doubt and not sent.in_flight and sent.looked_after < sent.attempts:
             self._wants_look_back = True
 
     def in_doubt(self) -> list[Sent[BatchT]]:
-        """What a look into the log that begins now can answer for."""
+        """Return the batches that a read of the log starting now can decide."""
         return [sent for sent in self._sent if sent.in_doubt and not sent.in_flight]
 
     def looked_back(
         self, found: Mapping[Stamp, Offset], asked: list[Sent[BatchT]]
     ) -> list[tuple[Sent[BatchT], Offset]]:
-        """What the log holds: that is acknowledged by it. The others that were `asked` for are known not to be there;
-        of what came into doubt after the reading had begun, it says nothing."""
+        """Settle and return the batches that were found in the log. The other `asked` ones are known not to be there;
+        the read says nothing about batches that came into doubt after it began."""
         settled = []
         self._looked(asked)
         for sent in list(self._sent):
@@ -312,14 +311,15 @@ class Flight(Generic[BatchT]):
             sent.looked_after = sent.attempts
 
     def take_late(self) -> list[Sent[BatchT]]:
-        """What cannot get new numbers, and is failed by the caller: nobody knows whether it will be there."""
+        """Remove and return the batches that an abandoned request may still append. The caller fails them, because
+        renumbering could duplicate them."""
         late = [sent for sent in self._sent if sent.may_still_arrive]
         for sent in late:
             self._sent.remove(sent)
         return late
 
     def renumber(self, identity: Identity) -> None:
-        """New numbers from 0 for what is left, under another (pid, epoch); only when `next_step` said BUMP."""
+        """Renumber the remaining batches from 0 under another identity; only after `next_step` returned BUMP."""
         assert not self._in_flight
         assert not any(sent.in_doubt or sent.may_still_arrive for sent in self._sent)
         assert identity != self.identity
@@ -332,11 +332,11 @@ class Flight(Generic[BatchT]):
             self.next_sequence = sequence.advance(self.next_sequence, sent.count)
 
     def start_over(self, before: list[tuple[BatchT, int]]) -> list[BatchT]:
-        """The transaction that everything unsettled is in is aborted, and with it what was acknowledged `before`: all
-        of it is to be sent again, in order, under the next identity. Says whose bytes may still be on their way."""
+        """Queue everything for resending under the next identity, because its transaction was aborted: the batches
+        acknowledged `before`, then the unsettled ones. Return the batches whose bytes may still be in flight."""
         on_their_way = [sent.batch for sent in self._sent if sent.in_flight]
         everything = [*before, *((sent.batch, sent.count) for sent in self._sent)]
-        # Without the old stamps: what the log or a late answer says about those is no longer of interest.
+        # Drop the old stamps: the log or a late answer about them no longer matters.
         self._sent = [
             Sent(batch, count, NO_STAMP, in_flight=False, attempts=0, follows=self.last_acknowledged)
             for batch, count in everything
@@ -346,7 +346,7 @@ class Flight(Generic[BatchT]):
         return on_their_way
 
     def split(self, sent: Sent[BatchT], parts: list[tuple[BatchT, int]]) -> None:
-        """The batch was too large and is certainly not persisted: its parts take its place and its sequences."""
+        """Replace a batch that was too large, and is not persisted, by its parts, which take over its sequences."""
         assert not sent.in_doubt
         assert sum(count for _, count in parts) == sent.count
         at = self._sent.index(sent)

@@ -1,15 +1,15 @@
-"""The client's side of a pid: how it is asked for, bumped and lost.
+"""The client's side of a pid: requesting, bumping and losing it.
 
-A `ProducerIdentity` is one producer's: which (pid, epoch) a partition that starts now begins with, and whether the
-server must be asked. It holds no partition's state: every partition keeps the (pid, epoch) it was stamped with until it
-has to change (`core/producers/inflight.py`), so that a bump for one partition never touches another's batch in flight.
+A `ProducerIdentity` knows the (pid, epoch) that a new partition of its producer starts with, and whether to ask the
+server for one. It holds no partition's state: every partition keeps the (pid, epoch) of its batches until it has to
+change (`core/producers/inflight.py`), so a bump for one partition never touches another's in-flight batches.
 
     NONE ──ask──▶ ASKING ──given──▶ READY ──exhausted──▶ NONE
-                    │ refused, retriable: back to NONE, not before a moment
+                    │ refused, retriable: back to NONE, until the backoff is over
                     │ refused for good: FINISHED, with the reason
 
-A producer without a name bumps by itself: the server compares epochs per partition and a bare pid is nobody else's, so
-the next epoch of a partition needs no question. A name's epoch belongs to the coordinator: there only the server bumps.
+A producer without a name bumps its epoch itself: the server compares epochs per partition, and nobody else uses the
+pid. The epoch of a named producer belongs to the coordinator, so only the server bumps it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Pid
 
 LAST_EPOCH: Final = Epoch(2**15 - 2)
-"""The highest a client may use; Kafka keeps 2**15 − 1 for fencing what is exhausted."""
+"""The highest epoch a client may use; Kafka keeps 2**15 − 1 for fencing the last one."""
 
 FENCING: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-"""What the server answers to an epoch that a newer one has replaced."""
+"""The server's errors for a stale epoch."""
 
 NAME_TAKEN: Final = FENCING | {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-"""What a coordinator answers to a producer whose name another one, or another pid, has by now."""
+"""A coordinator's errors for a producer whose name another producer or pid has taken."""
 
 
 class Identity(NamedTuple):
@@ -56,7 +56,7 @@ class ProducerIdentity:
 
     @property
     def ask_at(self) -> float | None:
-        """When to ask, if nobody has yet."""
+        """Return the earliest time to ask the server; None if there is nothing to ask."""
         return self._not_before if self.state is PidState.NONE else None
 
     def asked(self) -> None:
@@ -70,13 +70,13 @@ class ProducerIdentity:
         return self.current
 
     def answer_lost(self, now: float, backoff: float) -> None:
-        """Asking again is harmless: without a name it gives yet another pid, with one yet another epoch."""
+        """Ask again after the backoff. That is harmless: it gives another pid, or the name's next epoch."""
         assert self.state is PidState.ASKING, self.state
         self.state = PidState.NONE
         self._not_before = now + backoff
 
     def renew(self) -> None:
-        """The current one will not do any longer: ask for the next, naming the current one."""
+        """Ask for the next identity, naming the current one."""
         if self.state is PidState.READY:
             self.state = PidState.NONE
 
@@ -87,20 +87,20 @@ class ProducerIdentity:
             self.finished(code)
 
     def finished(self, code: ErrorCode) -> None:
-        """No more is to be had: fenced, or not allowed."""
+        """Stop for good: the producer is fenced, or not authorised."""
         self.state = PidState.FINISHED
         self.current = None
         self.reason = code
 
     def successor(self, of: Identity) -> Identity | None:
-        """What a partition that was stamped `of` continues with after a bump; None: ask the server first."""
+        """Return the identity that follows `of` after a bump; None: ask the server first."""
         if self.state is PidState.FINISHED:
             return None
         if not self.named and of.epoch < LAST_EPOCH:
             return Identity(of.pid, Epoch(of.epoch + 1))
         current = self.current
         if current is not None and (current.pid != of.pid or current.epoch > of.epoch):
-            return current  # another partition has already asked
+            return current  # another partition has already bumped
         if self.state is PidState.READY:
             self.state = PidState.NONE
         return None

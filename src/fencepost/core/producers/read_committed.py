@@ -1,8 +1,7 @@
-"""Which batches a reader of committed records leaves out: those of aborted transactions (read_committed).
+"""The filter of a read_committed reader: it skips the batches of aborted transactions.
 
-With the batches a server sends the list of aborted transactions that touch them: pid and first offset, in no order. A
-transaction is open from its first offset up to its marker; one pid has one transaction at a time, so a pid is enough to
-know it by.
+With the batches the server sends the aborted transactions that overlap them: pid and first offset, in any order. A
+transaction lasts from its first offset to its marker. A pid has one transaction at a time, so the pid identifies it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fencepost.types import Offset, Pid
 
 
 class CommittedOnly:
-    """For one answer's batches, shown in the order of the log."""
+    """The filter for the batches of one answer, which must be passed in log order."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._to_come = [(first_offset, pid) for pid, first_offset in aborted]
@@ -22,12 +21,12 @@ class CommittedOnly:
         self._open: set[int] = set()
 
     def hides(self, pid: Pid, last_offset: Offset, *, transactional: bool) -> bool:
-        """Whether the next batch, one with records, belongs to an aborted transaction."""
+        """Return whether the next batch, one with records, belongs to an aborted transaction."""
         self._advance(last_offset)
         return transactional and pid in self._open
 
     def ends(self, pid: Pid, offset: Offset) -> None:
-        """The next batch is a marker that aborts this pid's transaction."""
+        """Note that the next batch is the abort marker of this pid's transaction."""
         self._advance(offset)
         self._open.discard(pid)
 

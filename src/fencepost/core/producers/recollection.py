@@ -1,9 +1,9 @@
-"""What is in a partition's log since ids were saved, by what the log shows and what the server remembers (IDEM-4).
+"""The records that a producer wrote to a partition since its ids were saved (IDEM-4).
 
-A producer's lives since the save are told apart by (pid, epoch), which only rises. Within a life sequences have no gap,
-so a batch that is left shows that everything before it in its life was written, although retention or compaction took
-it away. What may be missing is the end of a life, or a life as a whole: there the server's H(P) helps, which is that of
-the newest epoch. Where neither the records nor the state is left, nobody knows, and the answer says so.
+Each *life* (run) of the producer since the save has its own (pid, epoch), which only rises. Within a life sequences
+have no gap, so a remaining batch proves that everything before it in its life was written, even if retention or
+compaction removed it. The end of a life, or a whole life, may be missing: then the server's H(P), which is that of the
+newest epoch, fills in. If neither the records nor the state is left, the answer is "unknown".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOWHERE: Final = Offset(-1)
 
 
 class Life(NamedTuple):
-    """One run of a producer; a later one compares as greater."""
+    """One run of a producer; a later one compares greater."""
 
     pid: Pid
     epoch: Epoch
@@ -28,36 +28,36 @@ class Known(NamedTuple):
     """A record that was written since the ids were saved."""
 
     offset: Offset = NOWHERE
-    """NOWHERE if it is not known."""
+    """NOWHERE if unknown."""
     content: int | None = None
-    """A hash of what it says; None if the record is gone."""
+    """A hash of the content; None if the record is gone."""
 
 
 class Written(NamedTuple):
-    """A batch of this producer, as found in the log."""
+    """A batch of this producer in the log."""
 
     life: Life
     first_sequence: Sequence
     contents: Mapping[int, int]
-    """By place in the batch; compaction may have taken some."""
+    """Content hashes by position in the batch; compaction may have removed some."""
 
 
 class _Run:
     def __init__(self, life: Life, first: Sequence) -> None:
         self.life = life
         self.first = first
-        """The first sequence that it wrote since the save."""
+        """The first sequence written since the save."""
         self.records: dict[int, Known] = {}
-        """By their distance from the first."""
+        """By distance from the first sequence."""
         self.count = 0
 
 
 class Recollection:
-    """Gathers what one partition's log holds, batch by batch, from `start` on."""
+    """Collects the producer's records of one partition, batch by batch, from `start` on."""
 
     def __init__(self, since: Life, next_sequence: Sequence | None, start: Offset | None) -> None:
-        """`since` is the life that saved the ids, and `next_sequence` where it was in this partition; None if the ids
-        do not know the partition. `start`: where the log is read from; None: from wherever it begins."""
+        """`since` is the life that saved the ids; `next_sequence` its next sequence in this partition, None if the ids
+        do not contain the partition. `start` is the first offset to read; None: the start of the log."""
         self._since = since
         self._is_saved = next_sequence is not None
         self._runs: list[_Run] = []
@@ -65,12 +65,12 @@ class Recollection:
             self._runs.append(_Run(since, next_sequence))
         self._position = start
         self._is_lost = False
-        """Offsets are missing since the last batch of this producer."""
+        """Offsets are missing after the last batch of this producer."""
         self._is_broken = False
         """Offsets are missing between two lives."""
 
     def pass_over(self, first: Offset, following: Offset) -> None:
-        """Offsets from `first` to before `following` are in the log."""
+        """Note that the offsets from `first` up to but not including `following` are in the log."""
         if self._position is not None and first > self._position:
             self._is_lost = True
         self._position = following if self._position is None else max(self._position, following)
@@ -78,7 +78,7 @@ class Recollection:
     def meet(self, batch: Written, offset: Offset, following: Offset) -> None:
         self.pass_over(offset, following)
         if self._is_saved and batch.life < self._since:
-            return  # an earlier life cannot have written after the save
+            return  # an earlier life cannot write after the save
         run = self._run_of(batch)
         self._is_lost = False
         for place, content in batch.contents.items():
@@ -91,14 +91,14 @@ class Recollection:
     def _run_of(self, batch: Written) -> _Run:
         if not self._runs or batch.life != self._runs[-1].life:
             self._is_broken |= self._is_lost and bool(self._runs)
-            # A life that ended before the ids were saved may have begun before them, too: nothing is made up for it.
+            # A life older than the save may have begun before it, so add no records that were not found.
             first = Sequence(0) if batch.life >= self._since else batch.first_sequence
             self._runs.append(_Run(batch.life, first))
         return self._runs[-1]
 
     def finish(self, end: Offset, remembered: Mapping[Life, Sequence]) -> list[Known] | None:
-        """Return what was written since the save, in order, or None if that cannot be known. `end` is the end of the
-        log; `remembered` the server's H(P) of this producer, −1 where it has none in that epoch."""
+        """Return the records written since the save, in order; None if that is unknown. `end` is the end of the log,
+        `remembered` the server's H(P) by life, −1 if it has none in that epoch."""
         self.pass_over(end, end)
         if not self._is_saved:
             self._add_newest(remembered)
@@ -107,7 +107,7 @@ class Recollection:
         return [run.records.get(at, Known()) for run in self._runs for at in range(run.count)]
 
     def _restore_end(self, remembered: Mapping[Life, Sequence]) -> bool:
-        """Complete the last life by what the server remembers; False if that does not say how it ended."""
+        """Complete the last life from the server's H(P); return False if that does not tell how the life ended."""
         run = self._runs[-1]
         newest = max(remembered, default=None)
         if newest is None or newest > run.life:
@@ -118,7 +118,7 @@ class Recollection:
         return True
 
     def _add_newest(self, remembered: Mapping[Life, Sequence]) -> None:
-        """The life that saved the ids had not written here by then: all that it, or a later one, wrote came after."""
+        """Add the newest life. Before the save nothing was written here, so all its sequences came after."""
         newest = max(remembered, default=None)
         if newest is None or newest < self._since or remembered[newest] < 0:
             return

@@ -1,21 +1,20 @@
-"""How a producer's memory is shared out: to topics, and inside a topic's share to its partitions (PROD-6).
+"""The division of a producer's memory among topics, and of a topic's share among its partitions (PROD-6).
 
-One rule at both levels: at most as much as is still free.
+One rule at both levels: hold at most as much as remains free.
 
-    a topic's share        half of what the other topics leave: a topic may hold as much as is then still free
-    a partition's part     half of what the topic's other partitions leave of that share, by the same rule
+    a topic's share        half of what the other topics leave
+    a partition's part     half of what the topic's other partitions leave of that share
 
-So one partition that floods, or has lost its leader, takes a quarter of the memory and leaves its topic another
-quarter; the second bad one takes at most half of the rest. Three exceptions keep the memory usable:
+So a partition that floods, or has lost its leader, takes a quarter of the memory and leaves its topic another quarter.
+A second bad partition takes at most half of the rest. Three exceptions keep the memory usable:
 
-* The partition of a topic that has only one gets the topic's whole share: there is nobody to leave room for.
-* A partition that holds nothing may take a record for which the topic has room, however large.
-* A share shrinks when other topics come, and what a bad partition holds already may then be all of it. So whatever its
-  topic holds, a partition may hold its part of a reserve: an eighth of what is free in all, divided by the topic's
-  partitions that hold something. It is never shut out by its neighbours, and the topic takes little more than its
-  share.
+* The only partition of a topic gets the topic's whole share: it need not leave room for others.
+* An empty partition may take a record of any size for which the topic has room.
+* A share shrinks when other topics arrive, and a bad partition may already hold all of it. So a partition may always
+  hold its part of a reserve: an eighth of all free memory, divided by the topic's non-empty partitions. Its neighbours
+  can never lock it out, and the topic takes little more than its share.
 
-The compiled kernel has these lines once more (`kernel/_intake.pxi`), since every record asks.
+The compiled kernel repeats these lines (`kernel/_intake.pxi`), because they run for every record.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from __future__ import annotations
 from typing import Final
 
 RESERVE: Final = 8
-"""The part of the free memory, an eighth, that a topic's partitions may hold beyond its share."""
+"""One eighth of the free memory is the reserve that a topic's partitions may hold beyond its share."""
 
 
 def topic_has_room(size: int, *, limit: int, held: int, topic: int) -> bool:
-    """`held` of the `limit` is taken, `topic` of it by the record's topic."""
+    """Return whether the topic may take `size` more; `held` of `limit` is in use, `topic` of it by this topic."""
     return topic + size <= limit - held - size
 
 
 def partition_has_room(size: int, *, limit: int, held: int, topic: int, partition: int, active: int) -> bool:
-    """`partition` of the topic's share is taken by one of its several partitions; `active` of these hold something.
+    """Return whether one of several partitions may take `size` more. It holds `partition`; `active` ones are not empty.
 
-    The share is (limit − others) / 2, and what is free of it must be no less than what the partition holds, both with
+    The share is (limit − others) / 2. Its free part must be no less than what the partition holds, both counted with
     the record: partition + size ≤ (limit − (held − topic)) / 2 − (topic + size).
     """
     if topic_has_room(size, limit=limit, held=held, topic=topic) and (
