@@ -2,9 +2,8 @@
 
 options.py, stats.py             a producer's settings; the values of `stats`
 ticket.py                        what `send` returns; failures that nobody has asked for
-queues.py, partition_queue.py    the queues between the caller's threads and the send thread
-filling.py, waiting_room.py      records into batches; records that have no partition yet
-table.py                         whole Arrow tables
+queues.py, partition_queue.py    the queues between the caller's threads and the send thread, and their parts
+waiting_room.py, table.py        records that have no partition yet; whole Arrow tables
 send_thread.py                   the thread, and producers that nobody closed
 sender.py                        one turn of the send thread, by these parts:
     state.py                     what they share: time, identity, open transaction, connections

@@ -15,7 +15,7 @@ from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
-from fencepost.client.produce.request import Aboard, ProduceRequests
+from fencepost.client.produce.request import CollatedRequest, ProduceRequests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
@@ -36,17 +36,7 @@ REQUESTS_IN_FLIGHT: Final = 16
 """Per broker. Requests that a broker has not read yet delay the next request of every other topic."""
 
 
-class Collated:
-    """A request to one leader that is being put together."""
-
-    __slots__ = ("aboard", "size")
-
-    def __init__(self) -> None:
-        self.aboard: list[Aboard] = []
-        self.size = 0
-
-
-Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], Collated]
+Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], CollatedRequest]
 """By leader and transactional id: a request has one of each."""
 
 
@@ -92,8 +82,8 @@ class Collation:
         """Send one batch of each queue. Return the queues that had one to send: they may have another."""
         requests: Requests = {}
         boarded = [queue for queue in candidates if self._board(queue, now, requests)]
-        for (connection, _), collated in requests.items():
-            self._requests.send(connection, collated.aboard)
+        for request in requests.values():
+            self._requests.send(request)
         return boarded
 
     def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
@@ -184,10 +174,10 @@ class Collation:
         if not self._enlisting.may_write(queue, step is Step.SEND, now):
             return False
         by = connection, self._state.transactional_id(queue)
-        collated = requests.get(by)
-        if collated is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
+        request = requests.get(by)
+        if request is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
-        boarded = 0 if collated is None else collated.size
+        boarded = 0 if request is None else request.size
         if not connection.window.admits(boarded, self._options.batch_size, little=_has_little(queue)):
             return False  # the next answer makes room
         if step is Step.RESEND:
@@ -197,13 +187,12 @@ class Collation:
         else:
             return False
         size = len(self._requests.encoded(sent))
-        if collated is not None and collated.size + size > self._largest_request(connection):
-            self._requests.send(connection, collated.aboard)
-            collated = None
-        if collated is None:
-            collated = requests[by] = Collated()
-        collated.aboard.append(Aboard(queue, sent))
-        collated.size += size
+        if request is not None and request.size + size > self._largest_request(connection):
+            self._requests.send(request)
+            request = None
+        if request is None:
+            request = requests[by] = CollatedRequest(*by)
+        request.add(queue, sent, size)
         return True
 
     def _choose_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:

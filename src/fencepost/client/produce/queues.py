@@ -21,14 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fencepost.client.cluster.checks import check_topic, header_pairs, whole_number
-from fencepost.client.produce.filling import RECORD_OVERHEAD, Filling, size_of
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
+    RECORD_OVERHEAD,
     EncodedRows,
+    Filling,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
     WaitingRows,
+    size_of,
 )
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
 from fencepost.client.produce.waiting_room import WaitingRoom

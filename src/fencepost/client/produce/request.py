@@ -42,6 +42,22 @@ class Aboard(NamedTuple):
     sent: Sent[ProducerBatch]
 
 
+class CollatedRequest:
+    """A Produce request that is being put together: one leader, one transactional id."""
+
+    __slots__ = ("aboard", "connection", "size", "transactional_id")
+
+    def __init__(self, connection: BrokerConnection, transactional_id: str | None) -> None:
+        self.connection = connection
+        self.transactional_id = transactional_id
+        self.aboard: list[Aboard] = []
+        self.size = 0
+
+    def add(self, queue: PartitionQueue, sent: Sent[ProducerBatch], size: int) -> None:
+        self.aboard.append(Aboard(queue, sent))
+        self.size += size
+
+
 class ProduceRequests:
     def __init__(self, state: SendState, settling: Settling) -> None:
         self._state = state
@@ -68,15 +84,18 @@ class ProduceRequests:
             batch.builder = None
         return batch.encoded
 
-    def send(self, connection: BrokerConnection, aboard: list[Aboard]) -> None:
+    def send(self, request: CollatedRequest) -> None:
+        """Send the request. The batches aboard must be encoded."""
+        connection, aboard, size = request.connection, request.aboard, request.size
         by_topic: dict[str, list[hot.ProducePartition]] = {}
         for queue, sent in aboard:
-            partition = hot.ProducePartition(queue.index, self.encoded(sent))
-            by_topic.setdefault(queue.topic.name, []).append(partition)
+            encoded = sent.batch.encoded
+            assert encoded is not None
+            by_topic.setdefault(queue.topic.name, []).append(hot.ProducePartition(queue.index, encoded))
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = ACKS[self._options.acks]
-        name = self._state.transactional_id(aboard[0].queue)  # the same for all batches aboard
-        request = hot.ProduceRequest(name, acks, int(self._options.request_timeout * 1000), topics)
+        timeout_ms = int(self._options.request_timeout * 1000)
+        message = hot.ProduceRequest(request.transactional_id, acks, timeout_ms, topics)
 
         def answered(version: int, body: memoryview) -> None:
             now = self._now()
@@ -88,7 +107,7 @@ class ProduceRequests:
             self._lost(aboard, left, overdue=isinstance(error, Overdue))
 
         try:
-            newest = NEWEST_PRODUCE_BY_NAME if name is None else NEWEST_PRODUCE_IN_TRANSACTION
+            newest = NEWEST_PRODUCE_BY_NAME if request.transactional_id is None else NEWEST_PRODUCE_IN_TRANSACTION
             version = connection.version(Key.PRODUCE, newest)
         except FencepostError as error:
             for queue, sent in aboard:
@@ -96,8 +115,7 @@ class ProduceRequests:
                 queue.flight.never_left(sent)
                 self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
             return
-        body = hot.encode_produce_request(version, request)
-        size = sum(len(self.encoded(sent)) for _, sent in aboard)
+        body = hot.encode_produce_request(version, message)
         sent_at = self._now()
         connection.window.sent(size, sent_at)
         if acks:

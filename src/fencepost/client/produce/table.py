@@ -14,9 +14,15 @@ from collections.abc import Generator, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fencepost.client.produce.filling import NAME_THE_PARTITION, RECORD_OVERHEAD, no_partition
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import EncodedRows, ProducerBatch, WaitingRows
+from fencepost.client.produce.partition_queue import (
+    NAME_THE_PARTITION,
+    RECORD_OVERHEAD,
+    EncodedRows,
+    ProducerBatch,
+    WaitingRows,
+    no_partition,
+)
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket
 from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge

@@ -11,14 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fencepost.client.produce.filling import Filling, size_of
 from fencepost.client.produce.partition_queue import (
     EarlyFailure,
     EncodedRows,
+    Filling,
     ProducerBatch,
     TopicQueues,
     WaitingRecord,
     WaitingRows,
+    size_of,
 )
 from fencepost.client.produce.ticket import Settlement, Ticket, Unplaced
 from fencepost.errors import FencepostError, RecordTooLarge, SendFailed
