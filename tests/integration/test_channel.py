@@ -210,7 +210,7 @@ def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(f
             begun.set()
             assert go_on.wait(60)
             channel.versions()
-            assert channel._socket is not None
+            assert channel._connection is not None
             ended.set()
         return channel.address.host
 
@@ -222,4 +222,4 @@ def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(f
     go_on.set()
     late.join(60)
     assert ended.is_set()
-    assert routes.channel(slow)._socket is None
+    assert routes.channel(slow)._connection is None

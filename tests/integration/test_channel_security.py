@@ -94,9 +94,9 @@ def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certifica
         for _ in range(2):
             assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
         # Versions and two questions: the peer has ended it now, or is about to.
-        assert channel._socket is not None
-        channel._socket.settimeout(30)
-        assert channel._socket.recv(1) == b""
+        assert channel._connection is not None
+        channel._connection.socket.settimeout(30)
+        assert channel._connection.socket.recv(1) == b""
         with pytest.raises(Unreachable, match="has ended"):
             channel.request(Key.DESCRIBE_CLUSTER, ASKED, reconnect=False)
         assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
@@ -106,7 +106,8 @@ def test_a_session_that_is_over_is_not_used_again() -> None:
     security = Security(sasl=Sasl("PLAIN", "a", "b"))
     with peer([0, 0], lifetime=1) as address, closing(Channel(address, security=security)) as channel:
         channel.versions()
-        channel._session_ends = 0.0  # the millisecond is over
+        assert channel._connection is not None
+        channel._connection.session_ends = 0.0  # the millisecond is over
         assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fencepost import Admin, Producer, Reader
 from fencepost.client.cluster.addresses import parse_address
-from fencepost.client.cluster.link import Link
+from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
@@ -92,9 +92,9 @@ def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, w
     settings = ClientSettings.from_config(config)
     with Admin(settings) as admin:
         assert admin.latest(topic) == {0: len(values)}
-    with Link(settings.servers[0], security=settings.security) as link:
-        link.send_fetch(topic, 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
-        assert link.receive_fetched().error_code == ErrorCode.NONE
+    with BatchChannel.open(settings.servers[0], settings) as channel:
+        channel.send_fetch(topic, 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
+        assert channel.receive_fetched().error_code == ErrorCode.NONE
 
 
 def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker, certificates: Certificates) -> None:
@@ -105,15 +105,15 @@ def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker,
     settings = ClientSettings.from_config(config)
     ends = time.monotonic() + 4
     answers = 0
-    with Link(settings.servers[0], security=settings.security) as link:
+    with BatchChannel.open(settings.servers[0], settings) as channel:
         while time.monotonic() < ends:
             for _ in range(2):
-                link.send_fetch("long-task", 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
-            while link.waiting:
-                assert link.receive_fetched().error_code == ErrorCode.NONE
+                channel.send_fetch("long-task", 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
+            while channel.waiting:
+                assert channel.receive_fetched().error_code == ErrorCode.NONE
                 answers += 1
             # Left under way: the broker holds it back until there is more, or the time is over.
-            link.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=20, committed=True)
+            channel.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=20, committed=True)
     assert answers > 6
 
 

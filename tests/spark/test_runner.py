@@ -410,10 +410,10 @@ def test_an_unclosed_sink_closes_its_connections_with_its_last_reference(ours: s
     sink = Runner(ClientSettings.of(ours), name)
     put(sink, name, 0, "a", "b")
     sockets = [
-        channel._socket
+        channel._connection.socket
         for routes in (sink.routes, sink.admin._routes)
         for channel in routes._channels.values()
-        if channel._socket is not None
+        if channel._connection is not None
     ]
     assert len(sockets) > 1
     assert all(each.fileno() >= 0 for each in sockets)

@@ -28,7 +28,7 @@ from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset, TopicPartition
-from fencepost.wire.apis import Key
+from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,6 @@ Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime 
 """Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
 or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
 
-_OFFSET_COMMIT_BY_NAME: Final = 9
 _ALL: Final = 2**63 - 1
 
 
@@ -417,14 +416,14 @@ class Reader(Closing):
         }
         if self._fetcher.tenure.connection is not None:
             # Where the topic is guarded, only the connection that owns a partition may say how far it was read.
-            self._stored(self._fetcher.ask(Key.OFFSET_COMMIT, fields, _OFFSET_COMMIT_BY_NAME))
+            self._stored(self._fetcher.ask(Key.OFFSET_COMMIT, fields, OFFSET_COMMIT_BY_NAME))
             return
         group = self._group
         with Routes(self._settings) as routes:
 
             def store_all() -> None:
                 channel = routes.to(routes.coordinator(group))
-                self._stored(channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message)
+                self._stored(channel.request(Key.OFFSET_COMMIT, fields, at_most=OFFSET_COMMIT_BY_NAME).message)
 
             routes.retried(store_all)
 

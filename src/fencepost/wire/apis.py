@@ -14,6 +14,12 @@ NEVER: Final = 1 << 15
 """As first flexible version: no version of this API is flexible."""
 
 
+FETCH_BY_NAME: Final = 12
+OFFSET_COMMIT_BY_NAME: Final = 9
+OFFSET_FETCH_BY_NAME: Final = 9
+"""The newest versions that name topics; later ones know only their ids, which deleted topics no longer have."""
+
+
 class Key(IntEnum):
     """The API keys that are spoken of by name."""
 

@@ -13,9 +13,9 @@ client may have asked in a version that the server does not know, and must be ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, Key, is_flexible
@@ -23,6 +23,8 @@ from fencepost.wire.primitives import INT32, NOT_READABLE, Buffer, read_string, 
 
 DEFAULT_MAX_SIZE: Final = 100 * 1024 * 1024
 """Kafka's socket.request.max.bytes."""
+MAX_ANSWER: Final = 256 << 20
+"""The largest answer that a client takes."""
 
 _API_VERSIONS: Final = int(Key.API_VERSIONS)  # asked for every frame: a plain number
 _REQUEST_HEAD: Final = Struct(">hhi")
@@ -83,35 +85,72 @@ def framed(parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 class FrameReader:
-    """Cuts a stream into frames. Bytes come in as they arrive; complete frames come out, without their prefix."""
+    """Cuts a stream into frames, without their length prefix.
 
-    def __init__(self, max_size: int = DEFAULT_MAX_SIZE) -> None:
+    Small frames are gathered in a scratch buffer and copied out of it. A frame larger than the buffer gets memory of
+    its own size, and the rest of it is received straight into that.
+    """
+
+    def __init__(
+        self,
+        max_size: int = DEFAULT_MAX_SIZE,
+        room: Callable[[int], Any] = bytearray,
+        scratch: int = 1 << 16,
+    ) -> None:
+        """`room` returns memory for a large frame, which need not be zeroed."""
         self.max_size = max_size
-        self._pending = bytearray()
+        self._room = room
+        self._scratch = memoryview(bytearray(scratch))
+        self._used = 0
+        self._large: memoryview | None = None
+        self._large_used = 0
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._pending)
+        """The number of bytes received of a frame that is not complete yet."""
+        return self._used if self._large is None else 4 + self._large_used
 
-    def feed(self, data: Buffer) -> list[bytes]:
-        """Malformed as soon as a length is seen that no frame may have, before its bytes are waited for.
+    def free(self) -> memoryview:
+        """Return the memory that the next bytes of the stream go to; `filled` is told how many came."""
+        return self._scratch[self._used :] if self._large is None else self._large[self._large_used :]
 
-        After that the stream cannot be read on: where the next frame begins is not known.
+    def filled(self, count: int) -> Iterator[memoryview]:
+        """Yield the frames that these bytes complete; the memory of each is the caller's to keep.
+
+        Raise Malformed for a length that no frame may have, before its bytes arrive. The stream cannot be read further
+        then: nobody knows where the next frame begins.
         """
-        pending = self._pending
-        pending += data
-        frames: list[bytes] = []
-        at = 0
-        while len(pending) - at >= 4:
-            size: int = INT32.unpack_from(pending, at)[0]
+        if self._large is not None:
+            self._large_used += count
+            if self._large_used == len(self._large):
+                whole, self._large = self._large, None
+                yield whole
+            return
+        scratch, at, used = self._scratch, 0, self._used + count
+        self._used = used
+        while used - at >= 4:
+            size: int = INT32.unpack_from(scratch, at)[0]
             if not 0 <= size <= self.max_size:
                 raise Malformed(f"frame of {size} bytes, allowed are 0 to {self.max_size}")
-            end = at + 4 + size
-            if end > len(pending):
+            if used - at - 4 < size:
+                if size + 4 > len(scratch):
+                    self._large = memoryview(self._room(size))
+                    self._large_used = used - at - 4
+                    self._large[: self._large_used] = scratch[at + 4 : used]
+                    at = used
                 break
-            frames.append(bytes(memoryview(pending)[at + 4 : end]))
-            at = end
+            yield memoryview(bytes(scratch[at + 4 : at + 4 + size]))
+            at += 4 + size
         if at:
-            del pending[:at]
+            scratch[: used - at] = scratch[at:used]
+        self._used = used - at
+
+    def feed(self, data: Buffer) -> list[bytes]:
+        """Return the frames that `data` completes, for callers that have received it already."""
+        view, frames = memoryview(data), []
+        while view:
+            free = self.free()[: len(view)]
+            free[:] = view[: len(free)]
+            frames += [bytes(frame) for frame in self.filled(len(free))]
+            view = view[len(free) :]
         return frames

@@ -1,10 +1,11 @@
 """Reaching a cluster: settings, security, connections, metadata, and finding the broker to ask.
 
-settings.py, security.py, config_names.py   addresses and timeouts; TLS and SASL; the names that other clients use
+addresses.py, settings.py, security.py      addresses; timeouts; TLS and SASL
+config_names.py                             the names that other clients use
 handshake.py, sasl.py                       TCP, TLS, versions, authentication
 sockets.py, connection.py, brokers.py       non-blocking: sockets in one selector, one broker, all brokers
 metadata.py                                 brokers, topics, partitions, leaders
-blocking.py, link.py                        blocking: one question at a time; record batches, pipelined
+blocking.py, batch_channel.py               blocking: one question at a time; record batches, pipelined
 routing.py                                  any broker, the controller, a leader, a coordinator
 patience.py                                 wait for a server that is away
 tenure.py                                   what one connection owns on fencepost's server

@@ -1,12 +1,11 @@
-"""One connection, one question at a time: a blocking request/response channel to one server.
+"""Blocking connections to one server: `BlockingConnection` pipelines requests, `Channel` asks one at a time.
 
-For what is asked now and then (administration, the command line, set-up of clients); the producer and the reader have a
-pipelined connection of their own. A channel connects when it is first asked, negotiates versions with ApiVersions, and
-connects anew after a failure. It never repeats a request by itself: whether a lost answer may be asked for again is
-known only to the caller.
+A `Channel` is for rare requests: administration, the command line, the set-up of clients. It connects when it is first
+asked, negotiates versions with ApiVersions, and reconnects after a failure. It never retries a request: only the caller
+knows whether a request whose answer was lost may be repeated.
 
-Threads may share a channel: a lock lets one question through at a time. `close` waits for no question: one that is
-under way in another thread ends with the connection.
+Threads may share a channel: a lock lets one request through at a time. `close` does not wait for a request in flight in
+another thread: that request fails.
 """
 
 from __future__ import annotations
@@ -17,29 +16,170 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import (
     INTRODUCTION,
     SOFTWARE_NAME,
     Question,
+    Versions,
+    Welcome,
+    choose_version,
     ended_by_peer,
-    follow,
     introduce,
     open_socket,
+    renew,
     tls_failed,
 )
 from fencepost.client.cluster.security import OPEN, Security
 from fencepost.core.broker_choice import Load
+from fencepost.core.steps import carry_out
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
+from fencepost.kernel import Buffer, room
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
-from fencepost.wire.frame import FrameReader, framed, read_response_head, request_head
+from fencepost.wire.frame import MAX_ANSWER, FrameReader, framed, read_response_head, request_head
 
-_MAX_ANSWER: Final = 256 << 20
-_RECEIVE: Final = 1 << 16
+
+class BlockingConnection(Closing):
+    """One connection: requests are written as they come, answers are read in that order. For one thread.
+
+    After an exception it is of no use: the next bytes on it could be the missing answer."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str = SOFTWARE_NAME,
+        request_timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+        security: Security = OPEN,
+    ) -> None:
+        self.address = address
+        self.request_timeout = request_timeout
+        """Seconds until an answer is given up."""
+        self.versions: Versions = {}
+        self.session_ends = float("inf")
+        self._client_id = client_id
+        self._security = security
+        self._correlation_id = 0
+        self._expected: deque[tuple[int, int, int]] = deque()
+        """Correlation id, key and version of the requests in flight."""
+        self._frames = FrameReader(MAX_ANSWER, room)
+        self._received: deque[memoryview] = deque()
+        """Complete frames that no request has taken yet."""
+        self._ahead: deque[tuple[int, memoryview]] = deque()
+        """Answers that were read before the caller asked for them."""
+        self.socket = open_socket(address, security, connect_timeout)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @property
+    def waiting(self) -> int:
+        """The number of answers that the caller has not received yet."""
+        return len(self._ahead) + len(self._expected)
+
+    def introduce(self) -> None:
+        """Negotiate versions and authenticate: the first requests on every connection."""
+        self._welcomed(carry_out(introduce(self.address, self._security.exchange()), self.ask))
+
+    def ask(self, question: Question) -> Any:
+        """Send one request and wait for its answer."""
+        key, version, fields = question
+        return messages.decode_response(
+            key, *self.exchange(key, version, messages.encode_request(key, version, fields))
+        )
+
+    def exchange(self, key: int, version: int, body: Buffer) -> tuple[int, memoryview]:
+        """Send one encoded request; return version and body of its answer."""
+        self._write(key, version, [body])
+        return self._read()
+
+    def send(self, key: int, version: int, parts: Sequence[Buffer]) -> None:
+        """Send one request; `receive` returns its answer later."""
+        if time.monotonic() >= self.session_ends:
+            self._renew()
+        self._write(key, version, parts)
+
+    def receive(self) -> tuple[int, memoryview]:
+        """Return version and body of the answer to the oldest request without one."""
+        return self._ahead.popleft() if self._ahead else self._read()
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self.versions = welcome.versions
+        self.session_ends = float("inf") if welcome.session is None else time.monotonic() + welcome.session
+
+    def _renew(self) -> None:
+        """Authenticate again (KIP-368), once all requests in flight are answered."""
+        while self._expected:
+            self._ahead.append(self._read())
+        exchange = self._security.exchange()
+        assert exchange is not None
+        self._welcomed(carry_out(renew(self.address, self.versions, exchange), self.ask))
+
+    def _write(self, key: int, version: int, parts: Sequence[Buffer]) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        whole = framed([request_head(key, version, self._correlation_id, self._client_id), *parts])
+        self._expected.append((self._correlation_id, key, version))
+        with self._failures_named(key):
+            self.socket.settimeout(self.request_timeout)
+            if isinstance(self.socket, ssl.SSLSocket):
+                self.socket.sendall(b"".join(whole))
+            else:
+                self._gather([memoryview(part) for part in whole])
+
+    def _gather(self, parts: list[memoryview]) -> None:
+        """Write all parts in as few calls as the socket takes: nothing is copied, and the server wakes once."""
+        while parts:
+            sent = self.socket.sendmsg(parts)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if sent:
+                parts[0] = parts[0][sent:]
+
+    def _read(self) -> tuple[int, memoryview]:
+        correlation_id, key, version = self._expected.popleft()
+        with self._failures_named(key):
+            deadline = time.monotonic() + self.request_timeout
+            while not self._received:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError
+                self.socket.settimeout(remaining)
+                count = self.socket.recv_into(self._frames.free())
+                if not count:
+                    raise ConnectionResetError("end of stream")
+                self._received.extend(self._frames.filled(count))
+            frame = self._received.popleft()
+            answered, body_at = read_response_head(key, version, frame)
+            if answered != correlation_id or (self._received and not self._expected):
+                raise Malformed(f"answer {answered} to question {correlation_id}")
+        return version, frame[body_at:]
+
+    @contextlib.contextmanager
+    def _failures_named(self, key: int) -> Iterator[None]:
+        name = messages.API_NAMES.get(key, str(key))
+        try:
+            yield
+        except TimeoutError:
+            raise TimedOut(
+                f"{self.address} did not answer {name} within {self.request_timeout:g} s; "
+                "whether it took effect is not known"
+            ) from None
+        except Malformed as error:
+            raise Unreachable(f"what listens at {self.address} does not speak Kafka's protocol ({error})") from error
+        except ssl.SSLError as error:
+            raise tls_failed(self.address, error) from error
+        except OSError as error:
+            raise Unreachable(
+                f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
+                "a server that is stopping does this, or one that expects TLS or SASL"
+            ) from error
 
 
 class Reply(NamedTuple):
@@ -49,6 +189,8 @@ class Reply(NamedTuple):
 
 
 class Channel:
+    """A connection that is opened when needed, for one request at a time."""
+
     def __init__(
         self,
         address: Address,
@@ -64,80 +206,78 @@ class Channel:
         self.request_timeout = request_timeout
         """Seconds until an answer is given up."""
         self._connect_timeout = connect_timeout
-        # Guards everything below: one request is on its way at a time.
+        # Guards the connection: one request is in flight at a time.
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._frames = FrameReader(_MAX_ANSWER)
-        self._versions: Mapping[int, tuple[int, int]] = {}
-        self._session_ends = float("inf")
-        self._correlation_id = 0
-        # Of all threads, guarded by nothing: single operations of a dict are atomic.
+        self._connection: BlockingConnection | None = None
+        # Shared by all threads without a lock: single operations of a dict are atomic.
         self._waiting: dict[object, float] = {}
         self._failures = 0
         self._is_to_close = False
 
     @property
     def load(self) -> Load:
-        """How many threads wait for an answer here, and since when; how often there was none."""
+        """The number of threads that wait for an answer, since when, and the failures in a row."""
         waiting = list(self._waiting.values())
         return Load(len(waiting), min(waiting, default=None), self._failures)
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
     ) -> Reply:
-        """Asks in the newest version that both sides know (and not above `at_most`), and waits for the answer.
+        """Ask in the newest version that both sides speak (and not above `at_most`), and wait for the answer.
 
-        `reconnect=False` is for those whose connection itself means something, as an owner's does: Unreachable if it
-        has ended."""
+        `reconnect=False`: raise Unreachable if the connection has ended. For callers whose connection itself means
+        something, as an owner's does."""
         with self._turn():
-            if not reconnect and (self._socket is None or ended_by_peer(self._socket)):
+            if not reconnect and (self._connection is None or ended_by_peer(self._connection.socket)):
                 raise Unreachable(f"the connection to {self.address} has ended")
-            self._connect()
-            return self._ask(key, self._version(key, at_most), fields)
+            connection = self._connect()
+            version = choose_version(self.address, connection.versions, key, at_most)
+            return Reply(version, self._ask(connection, Question(key, version, fields)))
 
-    def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The APIs that the server offers: key → (lowest, highest version)."""
+    def versions(self) -> Versions:
+        """Return the APIs that the server offers: key → (lowest, highest version)."""
         with self._turn():
-            self._connect()
-            return dict(self._versions)
+            return dict(self._connect().versions)
 
     def offers(self, key: int) -> bool:
         return key in self.versions()
 
     def round_trip(self) -> float:
-        """Seconds for one small question and its answer on the open connection."""
+        """Measure the seconds for one small request and its answer on the open connection."""
         with self._turn():
-            self._connect()
+            connection = self._connect()
+            version = choose_version(self.address, connection.versions, Key.API_VERSIONS)
             started = time.perf_counter()
-            self._ask(Key.API_VERSIONS, self._version(Key.API_VERSIONS, None), INTRODUCTION)
+            self._ask(connection, Question(Key.API_VERSIONS, version, INTRODUCTION))
             return time.perf_counter() - started
 
     def wait_for_end(self, seconds: float, woken: socket.socket) -> None:
-        """Returns when the other side has ended the idle connection, `woken` has something to read, or the time is
-        over. Which of them, the next request says. For the one thread that uses the channel."""
+        """Wait until the server ends the idle connection, `woken` has something to read, or the time is over.
+
+        The next request tells which of them it was. For the one thread that uses the channel."""
         with selectors.DefaultSelector() as waiting:
-            for each in (self._socket, woken):
+            for each in (None if self._connection is None else self._connection.socket, woken):
                 if each is not None:
                     waiting.register(each, selectors.EVENT_READ)
             waiting.select(seconds)
 
     def close(self) -> None:
         self._is_to_close = True
-        connected = self._socket
-        if connected is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
+        connection = self._connection
+        if connection is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+                socket.socket.shutdown(connection.socket, socket.SHUT_RDWR)
         self._close_if_free()
 
     def forget_socket(self) -> None:
-        """In a forked child, where nobody holds the lock and who held it is not there: the socket is the parent's."""
+        """Close the socket's copy in a forked child, where the thread that held the lock does not exist."""
         self._lock = threading.Lock()
         self._waiting = {}
         self._disconnect()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """The time of one question: other threads wait for its end, and `load` counts it."""
+        """Hold the lock for one request, and count it in `load`."""
         token = object()
         self._waiting[token] = time.monotonic()
         try:
@@ -153,7 +293,7 @@ class Channel:
             self._close_if_free()
 
     def _close_if_free(self) -> None:
-        """If another thread has the lock, it comes by here when it is done."""
+        """Close now, unless another thread has the lock: that thread calls this when it is done."""
         if self._is_to_close and self._lock.acquire(blocking=False):
             try:
                 self._disconnect()
@@ -162,105 +302,47 @@ class Channel:
 
     # --- under the lock ---
 
-    def _connect(self) -> None:
-        in_time = time.monotonic() < self._session_ends
-        if self._socket is not None and in_time and not ended_by_peer(self._socket):
-            return
-        self._disconnect()
-        self._socket = open_socket(self.address, self._security, self._connect_timeout)
-        self._frames = FrameReader(_MAX_ANSWER)
+    def _connect(self) -> BlockingConnection:
+        connection = self._connection
+        if connection is not None:
+            if time.monotonic() < connection.session_ends and not ended_by_peer(connection.socket):
+                return connection
+            self._disconnect()
+        connection = self._connection = BlockingConnection(
+            self.address,
+            client_id=self._client_id,
+            request_timeout=self.request_timeout,
+            connect_timeout=self._connect_timeout,
+            security=self._security,
+        )
+        with self._given_up_on_failure():
+            connection.introduce()
+        return connection
+
+    def _ask(self, connection: BlockingConnection, question: Question) -> Any:
+        key, version, fields = question
+        connection.request_timeout = self.request_timeout
+        body = messages.encode_request(key, version, fields)  # a field of the wrong type must not cost the connection
+        with self._given_up_on_failure():
+            answer = connection.exchange(key, version, body)
+        return messages.decode_response(key, *answer)
+
+    @contextlib.contextmanager
+    def _given_up_on_failure(self) -> Iterator[None]:
         try:
-            began = time.monotonic()
-            self._versions, session = follow(introduce(self.address, self._security.exchange()), self._put)
-            self._session_ends = float("inf") if session is None else began + session
-        except BaseException:
+            yield
+        except BaseException:  # KeyboardInterrupt too: the answer is still to come on this socket
             self._disconnect()
             raise
 
     def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _version(self, key: int, at_most: int | None) -> int:
-        name = messages.API_NAMES.get(key, str(key))
-        if key not in self._versions:
-            raise ServerError(ErrorCode.UNSUPPORTED_VERSION, f"the server at {self.address} does not offer {name}")
-        (their_lowest, their_highest), (our_lowest, our_highest) = self._versions[key], messages.versions(key)
-        version = min(their_highest, our_highest if at_most is None else min(our_highest, at_most))
-        if version < max(their_lowest, our_lowest):
-            raise ServerError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the server at {self.address} offers {name} in versions {their_lowest} to {their_highest}, "
-                f"this client speaks {our_lowest} to {our_highest if at_most is None else at_most}",
-            )
-        return version
-
-    def _put(self, question: Question) -> Any:
-        return self._ask(*question).message
-
-    def _ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Reply:
-        return Reply(version, messages.decode_response(key, version, self._exchange(key, version, fields)))
-
-    def _exchange(self, key: int, version: int, fields: Mapping[str, Any]) -> memoryview:
-        """Sends one request and returns the body of its answer. On any failure the connection is given up, since the
-        next bytes on it could be the answer to this question."""
-        # Encoded first: a field of the wrong type must not cost the connection.
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        correlation_id = self._correlation_id
-        head = request_head(key, version, correlation_id, self._client_id)
-        request = b"".join(framed([head, messages.encode_request(key, version, fields)]))
-        assert self._socket is not None
-        name = messages.API_NAMES.get(key, str(key))
-        try:
-            frame = self._send_and_receive(self._socket, request)
-            answered, body_at = read_response_head(key, version, frame)
-            if answered != correlation_id:
-                raise Malformed(f"answer {answered} to question {correlation_id}")
-        except TimeoutError:
-            self._disconnect()
-            raise TimedOut(
-                f"{self.address} did not answer {name} within {self.request_timeout:g} s; "
-                "whether it took effect is not known"
-            ) from None
-        except Malformed as error:
-            self._disconnect()
-            raise Unreachable(f"what listens at {self.address} does not speak Kafka's protocol ({error})") from error
-        except ssl.SSLError as error:
-            self._disconnect()
-            raise tls_failed(self.address, error) from error
-        except OSError as error:
-            self._disconnect()
-            raise Unreachable(
-                f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
-                "a server that is stopping does this, or one that expects TLS or SASL"
-            ) from error
-        except BaseException:  # KeyboardInterrupt too: the answer is still to come on this socket
-            self._disconnect()
-            raise
-        return memoryview(frame)[body_at:]
-
-    def _send_and_receive(self, connected: socket.socket, request: bytes) -> bytes:
-        deadline = time.monotonic() + self.request_timeout
-        connected.settimeout(self.request_timeout)
-        connected.sendall(request)
-        while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            connected.settimeout(remaining)
-            received = connected.recv(_RECEIVE)
-            if not received:
-                raise ConnectionResetError("end of stream")
-            frames = self._frames.feed(received)
-            if frames:
-                if len(frames) > 1:
-                    raise Malformed("two answers to one question")
-                return frames[0]
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:
-    """Raises ServerError unless `code` is NONE: the server's own message if it sent one, else what was tried."""
+    """Raise ServerError unless `code` is NONE, with the server's message if it sent one, else `what` was tried."""
     known = ErrorCode.of(code)
     if known is not ErrorCode.NONE:
         raise ServerError(known, message or what)

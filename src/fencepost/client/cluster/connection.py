@@ -13,12 +13,21 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.handshake import SOFTWARE_NAME, Steps, Welcome, introduce, renew
+from fencepost.client.cluster.handshake import (
+    SOFTWARE_NAME,
+    Steps,
+    Unoffered,
+    Welcome,
+    choose_version,
+    introduce,
+    renew,
+)
 from fencepost.client.cluster.security import OPEN, Security
 from fencepost.client.cluster.sockets import Link, Network
 from fencepost.core.broker_choice import Load
 from fencepost.core.producers.window import LITTLE, Window
-from fencepost.errors import ErrorCode, FencepostError, Malformed, Unreachable
+from fencepost.core.steps import Finished, advance
+from fencepost.errors import FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages
 from fencepost.wire.apis import APIS, Key
@@ -69,12 +78,6 @@ _LOOK_AGAIN: Final = 0.002
 
 class Overdue(Unreachable):
     """The server did not answer in time and the connection was given up: it may still get to what it was sent."""
-
-
-class Unoffered(FencepostError):
-    """The server does not offer the API, or no version of it that is spoken here."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class BrokerConnection:
@@ -130,16 +133,7 @@ class BrokerConnection:
 
     def version(self, key: int, at_most: int | None = None) -> int:
         """The newest version of an API that both sides speak."""
-        lowest, highest = APIS[key].lowest, APIS[key].highest
-        if at_most is not None:
-            highest = min(highest, at_most)
-        offered = self.versions.get(key)
-        if offered is None or offered[1] < lowest or offered[0] > highest:
-            has = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
-            raise Unoffered(
-                f"{self.address} offers {APIS[key].name} {has}; versions {lowest} to {highest} are spoken here"
-            )
-        return min(highest, offered[1])
+        return choose_version(self.address, self.versions, key, at_most)
 
     def offers(self, key: int) -> bool:
         """Whether there is a version of the API that both sides speak."""
@@ -258,13 +252,14 @@ class BrokerConnection:
     # --- from dialling to ready ---
 
     def _go_on(self, steps: Steps[Welcome], answer: Any) -> None:
-        """The next question of the opening, or what is wrong, or ready."""
+        """Ask the next question of the handshake, or become ready, or close with the error."""
         try:
-            question = steps.send(answer)
-        except StopIteration as end:
-            self._welcomed(end.value)
+            question = advance(steps, answer)
         except FencepostError as error:
             self.close(error)
+            return
+        if isinstance(question, Finished):
+            self._welcomed(question.result)
         else:
             key, version, fields = question
             self.state = ConnectionState.NEGOTIATING if key == Key.API_VERSIONS else ConnectionState.AUTHENTICATING

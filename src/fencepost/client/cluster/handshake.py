@@ -1,23 +1,23 @@
 """How every connection begins: TCP, TLS, versions, authentication.
 
-What is said is written once, without I/O, as generators that yield questions and are sent the answers: the blocking
-channel and link run them with `follow`, the send thread and the reader step by step from their loop (`connection.py`).
-Only the socket itself is opened in two ways: here, waiting, and in `network.py`, without.
+The dialogue is written once, without I/O: generators yield questions and are sent the answers (`core/steps.py`).
+Blocking connections (`blocking.py`) wait for each answer, non-blocking ones (`connection.py`) get it in a callback.
+Only the socket is opened in two ways: blocking here, non-blocking in `sockets.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost._version import __version__
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.security import Security
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
-from fencepost.wire.apis import Key
+from fencepost.wire.apis import API_NAMES, Key
+from fencepost.wire.apis import versions as spoken
 from fencepost.wire.messages import ms
 
 if TYPE_CHECKING:
@@ -107,17 +107,25 @@ def authenticate(address: Address, versions: Versions, exchange: SaslExchange) -
     return lifetime * _LIFETIME_USED if lifetime > 0 else None
 
 
-def follow(steps: Steps[T], ask: Callable[[Question], Any]) -> T:
-    """Asks each question and waits for its answer."""
-    with contextlib.closing(steps):
-        question = next(steps)
-        while True:
-            answer = ask(question)
-            try:
-                question = steps.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+class Unoffered(ServerError):
+    """The server does not offer the API, or no version of it that this client speaks."""
+
+
+def choose_version(address: Address, offered: Versions, key: int, at_most: int | None = None) -> int:
+    """Return the newest version of an API that both sides speak, not above `at_most`."""
+    (lowest, highest), name = spoken(key), API_NAMES.get(key, str(key))
+    if key not in offered:
+        raise Unoffered(ErrorCode.UNSUPPORTED_VERSION, f"the server at {address} does not offer {name}")
+    if at_most is not None:
+        highest = min(highest, at_most)
+    their_lowest, their_highest = offered[key]
+    if their_highest < lowest or their_lowest > highest:
+        raise Unoffered(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"the server at {address} offers {name} in versions {their_lowest} to {their_highest}, "
+            f"this client speaks {lowest} to {highest}",
+        )
+    return min(highest, their_highest)
 
 
 def open_socket(address: Address, security: Security, timeout: float) -> socket.socket:

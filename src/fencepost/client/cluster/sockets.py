@@ -1,8 +1,8 @@
 """Sockets that never block, all in one selector, and the seam that tests put a network of their own into (PROD-3).
 
-`Network` is what the send thread and the reader see: dial an address, write frames to the link, and in `poll` hear of
-it. Kafka's stream consists of length-prefixed frames only, TLS and SASL included, so the link cuts frames itself: a
-large one is received into memory of its own size, once.
+The send thread and the reader see a `Network`: they dial an address, write frames to the link, and are called from
+`poll` when frames arrive. Kafka's stream consists of length-prefixed frames only, also with TLS and SASL, so the link
+cuts it into frames (`wire/frame.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final, Protocol
 
 from fencepost.client.cluster.addresses import Address
@@ -24,14 +23,12 @@ from fencepost.client.cluster.handshake import tls_failed
 from fencepost.client.cluster.security import OPEN, Security, Tls
 from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer, room
+from fencepost.wire.frame import MAX_ANSWER, FrameReader
 
-_LENGTH: Final = Struct(">i")
-_SCRATCH: Final = 1 << 16
 _BUFFERS_PER_WRITE: Final = 64
 _TLS_RECORD: Final = 1 << 14
 _MOST_PER_TURN: Final = 4 << 20
 """Bytes read from one socket before the others have their turn."""
-MAX_FRAME: Final = 256 << 20
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, times; by the names of the options, which not every system has."""
 
@@ -204,10 +201,7 @@ class SocketLink:
         self._open = False
         self._candidates: deque[tuple[int, str, int]] = deque()
         self._out: deque[memoryview] = deque()
-        self._in = bytearray(_SCRATCH)
-        self._in_used = 0
-        self._large: memoryview | None = None  # a frame too large for the scratch memory, being received
-        self._large_used = 0
+        self._frames = FrameReader(MAX_ANSWER, room)
 
     # --- called by the handler ---
 
@@ -342,25 +336,17 @@ class SocketLink:
         assert sock is not None
         try:
             while self.socket is not None and (taken < _MOST_PER_TURN or _has_pending(sock)):
-                if self._large is not None:
-                    free = self._large[self._large_used :]
-                else:
-                    free = memoryview(self._in)[self._in_used :]
+                free = self._frames.free()
                 got = sock.recv_into(free)
                 if not got:
                     self._fail(f"{self.address} ended the connection")
                     return
                 taken += got
-                short = got < len(free)
-                if self._large is not None:
-                    self._large_used += got
-                    if self._large_used == len(self._large):
-                        whole, self._large = self._large, None
-                        self._deliver(whole)
-                else:
-                    self._in_used += got
-                    self._cut()
-                if short and not isinstance(sock, ssl.SSLSocket):
+                for frame in self._frames.filled(got):
+                    if self._handler is None:
+                        return
+                    self._handler.frame(frame)
+                if got < len(free) and not isinstance(sock, ssl.SSLSocket):
                     return  # the socket is empty: spare the call that would say so
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
@@ -373,31 +359,6 @@ class SocketLink:
         if isinstance(error, ssl.SSLError):
             return tls_failed(self.address, error)
         return Unreachable(f"{self.address} ended the connection: {error.strerror or error}")
-
-    def _cut(self) -> None:
-        """Frames out of the scratch memory; the rest moves to its front, or on to memory of its own."""
-        at, used, scratch = 0, self._in_used, self._in
-        while used - at >= 4:
-            (size,) = _LENGTH.unpack_from(scratch, at)
-            if not 4 <= size <= MAX_FRAME:
-                raise Malformed(f"a frame of {size} bytes")
-            if used - at - 4 < size:
-                if size + 4 > len(scratch):
-                    self._large = memoryview(room(size))
-                    self._large_used = used - at - 4
-                    self._large[: self._large_used] = memoryview(scratch)[at + 4 : used]
-                    at = used
-                break
-            self._deliver(memoryview(bytes(memoryview(scratch)[at + 4 : at + 4 + size])))
-            if self.socket is None:
-                return
-            at += 4 + size
-        scratch[: used - at] = scratch[at:used]
-        self._in_used = used - at
-
-    def _deliver(self, frame: memoryview) -> None:
-        if self._handler is not None:
-            self._handler.frame(frame)
 
     def _fail(self, why: str | FencepostError) -> None:
         handler, self._handler = self._handler, None

@@ -23,11 +23,7 @@ from fencepost.client.manage.results import (
 )
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
-from fencepost.wire.apis import Key
-
-# Newer versions name topics by id, which a group of deleted topics cannot be asked with.
-_OFFSET_FETCH_BY_NAME: Final = 9
-_OFFSET_COMMIT_BY_NAME: Final = 9
+from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, OFFSET_FETCH_BY_NAME, Key
 
 _NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
 
@@ -114,7 +110,7 @@ class GroupAdmin:
             "require_stable": False,
         }
         channel = self._routes.to(self._routes.coordinator(group))
-        answer = channel.request(Key.OFFSET_FETCH, fields, at_most=_OFFSET_FETCH_BY_NAME)
+        answer = channel.request(Key.OFFSET_FETCH, fields, at_most=OFFSET_FETCH_BY_NAME)
         found = answer.message.groups[0] if answer.version >= 8 else answer.message
         raise_for(getattr(found, "error_code", 0), f"offsets of group {group!r}")
         committed = {}
@@ -204,7 +200,7 @@ class GroupAdmin:
             "topics": [{"name": topic, "partitions": asked}],
         }
         channel = self._routes.to(self._routes.coordinator(group))
-        answer = channel.request(Key.OFFSET_COMMIT, fields, at_most=_OFFSET_COMMIT_BY_NAME).message
+        answer = channel.request(Key.OFFSET_COMMIT, fields, at_most=OFFSET_COMMIT_BY_NAME).message
         for found in answer.topics:
             for partition in found.partitions:
                 raise_for(partition.error_code, f"committing {found.name}-{partition.partition_index} for {group!r}")

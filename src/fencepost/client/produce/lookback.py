@@ -17,14 +17,11 @@ from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerErro
 from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
 from fencepost.types import EARLIEST, LATEST, Offset, Pid
 from fencepost.wire import hot
-from fencepost.wire.apis import Key
+from fencepost.wire.apis import FETCH_BY_NAME, Key
 
 _CONSUMER: Final = -1
 _DEBUGGER: Final = -2
 """`replica_id` in ListOffsets. A consumer gets the high watermark as the end of the log, a debugger the true end."""
-
-NEWEST_FETCH_BY_NAME: Final = 12
-"""Later versions name topics by id."""
 
 _MAX_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 100
@@ -88,7 +85,7 @@ class LookBack:
         self._connection.ask(Key.LIST_OFFSETS, fields, answered, self._lost)
 
     def _read_from(self, offset: Offset) -> None:
-        version = self._connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
+        version = self._connection.version(Key.FETCH, FETCH_BY_NAME)
         wanted = hot.FetchPartition(self._partition, offset, _MAX_BYTES, self._leader_epoch)
         request = hot.FetchRequest(_MAX_WAIT_MS, 0, _MAX_BYTES, 0, [hot.FetchTopic(self._topic, None, [wanted])])
 

@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fencepost.client.cluster.connection import BrokerConnection, Unoffered
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.handshake import Unoffered
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lookback import LookBack

@@ -42,10 +42,7 @@ from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import split_batches
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
-from fencepost.wire.apis import Key
-
-NEWEST_FETCH_BY_NAME: Final = 12
-"""Later versions name topics by id."""
+from fencepost.wire.apis import FETCH_BY_NAME, Key
 
 _TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
 
@@ -308,7 +305,7 @@ class Fetcher:
                 self._later(fetched)
 
         try:
-            version = connection.version(Key.FETCH, NEWEST_FETCH_BY_NAME)
+            version = connection.version(Key.FETCH, FETCH_BY_NAME)
         except FencepostError as error:
             self._fail(error)
             return

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.handshake import keeps_us_out
-from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.read_committed import CommittedOnly
@@ -60,18 +60,6 @@ class FetchedBatch:
     data: memoryview
 
 
-def leader_link(routes: Routes, topic: str, partition: int) -> Link:
-    """A connection of one's own to the partition's leader."""
-    (leader,) = routes.leaders(topic, [partition])
-    settings = routes.settings
-    return Link(
-        Address(leader.host, leader.port),
-        timeout=settings.request_timeout,
-        client_id=settings.client_id,
-        security=settings.security,
-    )
-
-
 def fetch(
     routes: Routes,
     wanted: Range,
@@ -84,22 +72,23 @@ def fetch(
     """The whole batches that hold records of the range, an answer's worth at a time. The first and the last may hold
     records outside of it: dropping those is the caller's."""
     position = wanted.start
-    link: Link | None = None
+    channel: BatchChannel | None = None
     deadline = time.monotonic() + patience
 
-    def ask() -> Link:
-        nonlocal link
-        if link is None:
-            link = leader_link(routes, wanted.topic, wanted.partition)
-        link.send_fetch(
+    def ask() -> BatchChannel:
+        nonlocal channel
+        if channel is None:
+            (leader,) = routes.leaders(wanted.topic, [wanted.partition])
+            channel = BatchChannel.open(Address(leader.host, leader.port), routes.settings)
+        channel.send_fetch(
             wanted.topic, wanted.partition, position, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS, committed=committed
         )
-        return link
+        return channel
 
     try:
         while position < wanted.stop:
             try:
-                asked = link if link is not None and link.waiting else ask()
+                asked = channel if channel is not None and channel.waiting else ask()
                 answer = asked.receive_fetched()
                 _raise_for(answer, wanted, position)
                 batches, reached = _scan(answer, position, wanted.stop, committed)
@@ -121,20 +110,20 @@ def fetch(
                 else:
                     time.sleep(_PAUSE)  # it is there: the log has changed between the two questions
                 continue
-            except (Unreachable, ServerError) as error:
-                known = isinstance(error, Unreachable) or error.code in _CURED_BY_WAITING
+            except (Unreachable, TimedOut, ServerError) as error:
+                known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
                 if not known or keeps_us_out(error) or time.monotonic() > deadline:
                     raise
-                if link is not None:
-                    link.close()
-                    link = None
+                if channel is not None:
+                    channel.close()
+                    channel = None
                 time.sleep(_PAUSE)
                 continue
             if batches:
                 yield batches
     finally:
-        if link is not None:
-            link.close()
+        if channel is not None:
+            channel.close()
 
 
 def fetch_records(routes: Routes, wanted: Range, *, patience: float = 60.0) -> Iterator[Record]:

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
-from fencepost.client.cluster.link import Link
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.pid import Identity
@@ -71,25 +71,22 @@ class LeaderChannels(Closing):
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
         self.admin = PartitionAdmin(routes)
-        self._open: dict[Address, Link] = {}
+        self._open: dict[Address, BatchChannel] = {}
 
-    def to_leader(self, where: TopicPartition) -> Link:
+    def to_leader(self, where: TopicPartition) -> BatchChannel:
         (leader,) = self.routes.leaders(where.topic, [where.partition])
         address = Address(leader.host, leader.port)
         if address not in self._open:
-            settings = self.routes.settings
-            self._open[address] = Link(
-                address, timeout=settings.request_timeout, client_id=settings.client_id, security=settings.security
-            )
+            self._open[address] = BatchChannel.open(address, self.routes.settings)
         return self._open[address]
 
-    def drop(self, link: Link) -> None:
-        link.close()
-        self._open.pop(link.address, None)
+    def drop(self, channel: BatchChannel) -> None:
+        channel.close()
+        self._open.pop(channel.address, None)
 
     def close(self) -> None:
-        for link in self._open.values():
-            link.close()
+        for channel in self._open.values():
+            channel.close()
         self._open.clear()
 
 
@@ -153,7 +150,7 @@ class PartitionWriter:
 
     def __init__(
         self,
-        links: LeaderChannels,
+        channels: LeaderChannels,
         transaction: SharedTransaction,
         where: TopicPartition,
         *,
@@ -161,14 +158,14 @@ class PartitionWriter:
         patience: float = 60.0,
     ) -> None:
         """`fresh`: nobody else can have written under this identity yet, so the partition need not be asked."""
-        self._links = links
+        self._channels = channels
         self._transaction = transaction
         self._where = where
         self._patience = patience
         self._next = 0
         self._confirmed = -1 if fresh else self._ask()
         self._alone = self._confirmed < 0
-        self._link: Link | None = None
+        self._channel: BatchChannel | None = None
         self._unanswered: deque[SentBatch] = deque()
         self.repeated = 0
         """Batches that were there already."""
@@ -198,9 +195,9 @@ class PartitionWriter:
         return self._confirmed
 
     def _send(self, sent: SentBatch) -> None:
-        if self._link is None:
-            self._link = self._links.to_leader(self._where)
-        self._link.send_batch(self._where.topic, self._where.partition, sent.batch, self._transaction.name)
+        if self._channel is None:
+            self._channel = self._channels.to_leader(self._where)
+        self._channel.send_batch(self._where.topic, self._where.partition, sent.batch, self._transaction.name)
 
     def _settle(self, upto: int) -> None:
         while len(self._unanswered) > upto:
@@ -210,8 +207,8 @@ class PartitionWriter:
                 self._recover(error)
 
     def _receive(self) -> None:
-        assert self._link is not None
-        code = ErrorCode.of(self._link.receive_produced().error_code)
+        assert self._channel is not None
+        code = ErrorCode.of(self._channel.receive_produced().error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
         self._confirmed = self._unanswered.popleft().last
@@ -223,9 +220,11 @@ class PartitionWriter:
         pause = _FIRST_PAUSE
         failure: FencepostError | None = error
         while failure is not None:
-            if self._link is not None:
-                self._links.drop(self._link)  # with whatever answers are still under way on it: others use it, too
-                self._link = None
+            if self._channel is not None:
+                self._channels.drop(
+                    self._channel
+                )  # with whatever answers are still under way on it: others use it, too
+                self._channel = None
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
             absent = failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if not known or keeps_us_out(failure) or time.monotonic() > (absent_deadline if absent else deadline):
@@ -248,4 +247,4 @@ class PartitionWriter:
 
     def _ask(self) -> int:
         topic, partition = self._where
-        return last_sequences(self._links.admin, topic, [partition], self._transaction.identity).get(partition, -1)
+        return last_sequences(self._channels.admin, topic, [partition], self._transaction.identity).get(partition, -1)

@@ -9,10 +9,11 @@ import pytest
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.connection import BrokerConnection, ConnectionState
-from fencepost.client.cluster.handshake import INTRODUCTION, Question, Welcome, follow, introduce, renew
+from fencepost.client.cluster.handshake import INTRODUCTION, Question, Welcome, introduce, renew
 from fencepost.client.cluster.sasl import Plain
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.sockets import Handler
+from fencepost.core.steps import carry_out
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.testing.clock import HandWoundClock
@@ -55,25 +56,25 @@ class Server:
 
 def test_without_credentials_only_versions_are_asked_for() -> None:
     server = Server()
-    assert follow(introduce(ADDRESS, None), server) == Welcome(VERSIONS, None)
+    assert carry_out(introduce(ADDRESS, None), server) == Welcome(VERSIONS, None)
     assert [(question.key, question.version) for question in server.asked] == [(Key.API_VERSIONS, 3)]
     assert server.asked[0].fields["client_software_name"] == "fencepost"
 
 
 def test_with_credentials_the_mechanism_is_named_and_then_played() -> None:
     server = Server()
-    follow(introduce(ADDRESS, Plain("a", "b")), server)
+    carry_out(introduce(ADDRESS, Plain("a", "b")), server)
     assert [question.key for question in server.asked] == [Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE]
     assert server.asked[1] == Question(Key.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
     assert server.asked[2] == Question(Key.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0a\0b"})
 
 
 def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
-    welcome = follow(introduce(ADDRESS, Plain("a", "b")), Server(authenticate={"session_lifetime": 10_000}))
+    welcome = carry_out(introduce(ADDRESS, Plain("a", "b")), Server(authenticate={"session_lifetime": 10_000}))
     assert welcome.session is not None
     assert 5.0 < welcome.session < 10.0
     again = Server()
-    assert follow(renew(ADDRESS, VERSIONS, Plain("a", "b")), again) == Welcome(VERSIONS, None)
+    assert carry_out(renew(ADDRESS, VERSIONS, Plain("a", "b")), again) == Welcome(VERSIONS, None)
     assert [question.key for question in again.asked] == [Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE]
 
 
@@ -106,7 +107,7 @@ def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
 )
 def test_a_refusal_is_raised_with_its_code_and_reason(server: Server, code: ErrorCode, words: str) -> None:
     with pytest.raises(ServerError, match=words) as caught:
-        follow(introduce(ADDRESS, Plain("a", "b")), server)
+        carry_out(introduce(ADDRESS, Plain("a", "b")), server)
     assert caught.value.code is code
 
 
