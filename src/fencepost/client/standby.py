@@ -25,9 +25,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.patience import LONGEST_PAUSE, Backoff
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim
 from fencepost.client.producer import Producer, ProducerKeywords
@@ -38,8 +39,6 @@ from fencepost.types import Generation
 log = logging.getLogger("fencepost.standby")
 
 T = TypeVar("T")
-
-_LONGEST_PAUSE: Final = 2.0
 
 
 class Term:
@@ -176,7 +175,7 @@ class Standby:
             producer.interrupt()
 
     def _next_term(self) -> Term | None:
-        pause = self._settings.retry_backoff
+        pauses = Backoff(self._settings.retry_backoff, LONGEST_PAUSE, sleep=self._stopped.wait)
         while not self._stopped.is_set():
             producer = Producer(self._settings, **self._options)
             self._waiting = producer
@@ -186,8 +185,7 @@ class Standby:
                 producer.close(0)
                 if not self._stopped.is_set():
                     log.info("waiting for %s: %s", ", ".join(self._resources), error)
-                self._stopped.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pauses.wait()
             except BaseException:
                 producer.close(0)
                 raise

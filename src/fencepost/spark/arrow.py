@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fencepost.client.read.ranges import FetchedBatch, Range
+from fencepost.client.read.ranges import Range
+from fencepost.client.read.scan import FetchedBatch
 from fencepost.kernel import ColumnDecoder
 from fencepost.kernel.arrow import to_arrow
 

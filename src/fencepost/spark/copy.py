@@ -25,7 +25,8 @@ from fencepost.client.admin import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.read.ranges import DataLost, FetchedBatch, Range, fetch
+from fencepost.client.read.ranges import DataLost, Range, fetch
+from fencepost.client.read.scan import FetchedBatch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.client.transactions.targets import describe

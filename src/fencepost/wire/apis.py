@@ -14,6 +14,10 @@ NEVER: Final = 1 << 15
 """As first flexible version: no version of this API is flexible."""
 
 
+CONSUMER: Final = -1
+DEBUGGER: Final = -2
+"""Replica ids of clients. In ListOffsets a consumer gets the high watermark as the end, a debugger the log's end."""
+
 FETCH_BY_NAME: Final = 12
 OFFSET_COMMIT_BY_NAME: Final = 9
 OFFSET_FETCH_BY_NAME: Final = 9

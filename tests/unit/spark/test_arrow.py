@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.read.ranges import FetchedBatch, Range
+from fencepost.client.read.ranges import Range
+from fencepost.client.read.scan import FetchedBatch
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import arrow
 

@@ -19,6 +19,7 @@ from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.clock import Clock
+from fencepost.core.backoff import backoff
 from fencepost.core.broker_choice import Hedge, by_load
 from fencepost.core.repeats import Repeats
 from fencepost.errors import FencepostError
@@ -207,7 +208,7 @@ class Brokers:
         self.offers_own = None
         self.last_error = error
         failures = self._failures[address] = self._failures.get(address, 0) + 1
-        wait = min(_LONGEST_BACKOFF, self._settings.retry_backoff * 2 ** min(failures - 1, 10))
+        wait = backoff(self._settings.retry_backoff, _LONGEST_BACKOFF, failures)
         now = self._clock.monotonic()
         self._not_before[address] = now + wait * self._random.uniform(0.8, 1.2)
         self._metadata.distrust()

@@ -30,7 +30,7 @@ class Backoff:
         patience: float = float("inf"),
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._first, self._longest, self._patience = first, longest, patience
         self._clock, self._sleep = clock, sleep
@@ -45,7 +45,7 @@ class Backoff:
         if left <= 0:
             return False
         self._failures += 1
-        self._sleep(min(left, backoff(self._first, self._longest, self._failures)))
+        (self._sleep or time.sleep)(min(left, backoff(self._first, self._longest, self._failures)))
         return True
 
 

@@ -20,6 +20,7 @@ from fencepost.client.cluster.blocking import Channel, Reply, raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode, question
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Hedge
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -227,14 +228,13 @@ class Routes(Closing):
 
     def retried(self, call: Callable[[], T]) -> T:
         """`call` again and again while its error is one that waiting cures and there is time."""
-        deadline = time.monotonic() + self.settings.request_timeout
+        pauses = Backoff(self.settings.retry_backoff, self.settings.retry_backoff, self.settings.request_timeout)
         while True:
             try:
                 return call()
             except ServerError as error:
-                if error.code not in _CURED_BY_WAITING or time.monotonic() + self.settings.retry_backoff > deadline:
+                if error.code not in _CURED_BY_WAITING or not pauses.wait():
                     raise
-            time.sleep(self.settings.retry_backoff)
 
 
 def _on_its_own_thread(ask: Callable[[Address], None], address: Address) -> None:

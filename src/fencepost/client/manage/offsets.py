@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
@@ -16,11 +16,7 @@ from fencepost.client.manage.results import OffsetAt, ProducerState
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import EARLIEST, LATEST, Epoch, Offset, Pid
 from fencepost.types import Sequence as BatchSequence
-from fencepost.wire.apis import Key
-
-_CONSUMER: Final = -1
-_DEBUGGER: Final = -2
-"""Replica ids in ListOffsets. A consumer gets the high watermark as the end; the debugging id gets the log's end."""
+from fencepost.wire.apis import CONSUMER, DEBUGGER, Key
 
 
 class PartitionAdmin(Closing):
@@ -66,7 +62,7 @@ class PartitionAdmin(Closing):
         def fields(indexes: list[int]) -> dict[str, Any]:
             asked = [{"partition_index": index, "timestamp": time} for index in indexes]
             return {
-                "replica_id": _DEBUGGER if unreplicated else _CONSUMER,
+                "replica_id": DEBUGGER if unreplicated else CONSUMER,
                 "isolation_level": int(read_committed),
                 "topics": [{"name": topic, "partitions": asked}],
                 "timeout": self._timeout_ms,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.checks import check_names, check_text
 from fencepost.client.cluster.metadata import BrokerNode
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import unknown_topic
 from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.manage.results import (
@@ -240,13 +240,12 @@ class TopicAdmin(PartitionAdmin):
     def _wait_until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait for the metadata to show a change: in a cluster, brokers learn of it with a delay."""
         settings = self._routes.settings
-        deadline = time.monotonic() + settings.request_timeout
+        pauses = Backoff(settings.retry_backoff, settings.retry_backoff, settings.request_timeout)
         while not holds():
-            if time.monotonic() > deadline:
+            if not pauses.wait():
                 raise TimedOut(
                     f"{what}: accepted, but not visible in the metadata within {settings.request_timeout:g} s"
                 )
-            time.sleep(settings.retry_backoff)
 
 
 def _broker_id(broker: Any) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, TimedOut
@@ -177,11 +178,11 @@ class ClaimantSession:
                 log.debug("the session of %s ends by time: %s", self._write_id, error)
 
     def _live(self) -> None:
-        pause = self._settings.retry_backoff
+        pauses = self._pauses()
         while not self._over.is_set():
             try:
                 self._join()
-                pause = self._settings.retry_backoff
+                pauses = self._pauses()
                 self._stay()
             except FencepostError as error:
                 self._channel = None
@@ -191,11 +192,13 @@ class ClaimantSession:
                     self._refused = error
                     return
                 log.debug("the session of %s: %s", self._write_id, error)
-                self._over.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pauses.wait()
             except Exception:
                 log.exception("the session of %s ends", self._write_id)
                 return
+
+    def _pauses(self) -> Backoff:
+        return Backoff(self._settings.retry_backoff, _LONGEST_PAUSE, sleep=self._over.wait)
 
     def _takes_another_timeout(self, error: FencepostError) -> bool:
         if error.code is not ErrorCode.INVALID_SESSION_TIMEOUT:

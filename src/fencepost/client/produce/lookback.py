@@ -12,16 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.read.scan import batches_in
 from fencepost.core.producers.inflight import Stamp
 from fencepost.errors import CorruptBatch, ErrorCode, FencepostError, ServerError
-from fencepost.kernel import HEADER_SIZE, BatchHeader, read_header
+from fencepost.kernel import BatchHeader
 from fencepost.types import EARLIEST, LATEST, Offset, Pid
 from fencepost.wire import hot
-from fencepost.wire.apis import FETCH_BY_NAME, Key
-
-_CONSUMER: Final = -1
-_DEBUGGER: Final = -2
-"""`replica_id` in ListOffsets. A consumer gets the high watermark as the end of the log, a debugger the true end."""
+from fencepost.wire.apis import CONSUMER, DEBUGGER, FETCH_BY_NAME, Key
 
 _MAX_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 100
@@ -55,11 +52,11 @@ class LookBack:
         def ends_at(end: Offset) -> None:
             self._end = end
             if start is None:
-                self._find(EARLIEST, _CONSUMER, self._read_from)
+                self._find(EARLIEST, CONSUMER, self._read_from)
             else:
                 self._read_from(start)
 
-        self._find(LATEST, _DEBUGGER, ends_at)
+        self._find(LATEST, DEBUGGER, ends_at)
 
     def _find(self, time: int, asker: int, found: Callable[[Offset], None]) -> None:
         """Request an offset. With the leader epoch, only the leader answers: a follower's log may be behind."""
@@ -108,8 +105,9 @@ class LookBack:
             return
         position = offset
         try:
-            for buffer in fetched.records:
-                position = self._scan(memoryview(buffer), position)
+            for batch in batches_in(fetched.records):
+                self._meet(*batch)
+                position = max(position, batch.header.next_offset)
         except CorruptBatch as error:
             self._failed(error)
             return
@@ -130,18 +128,7 @@ class LookBack:
             else:
                 self._failed(ServerError(ErrorCode.OFFSET_OUT_OF_RANGE))
 
-        self._find(EARLIEST, _CONSUMER, starts_at)
-
-    def _scan(self, buffer: memoryview, position: Offset) -> Offset:
-        at = 0
-        while len(buffer) - at >= HEADER_SIZE:
-            header = read_header(buffer, at)
-            if header.size > len(buffer) - at:
-                break  # the last batch may be incomplete
-            self._meet(header, buffer[at : at + header.size])
-            position = max(position, header.next_offset)
-            at += header.size
-        return position
+        self._find(EARLIEST, CONSUMER, starts_at)
 
     def _meet(self, header: BatchHeader, batch: memoryview) -> None:
         if header.pid == self._pid and not header.is_control:

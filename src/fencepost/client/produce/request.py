@@ -16,6 +16,7 @@ from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBat
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
+from fencepost.core.backoff import backoff
 from fencepost.core.producers.inflight import Flight, Sent, Verdict
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
 from fencepost.types import Offset
@@ -33,6 +34,8 @@ NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
 _ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 
 _TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+
+_LONGEST_BACKOFF: Final = 1.0
 
 
 class Aboard(NamedTuple):
@@ -206,7 +209,7 @@ class ProduceRequests:
                 queue.flight.never_left(sent)
 
     def _backoff(self, sent: Sent[ProducerBatch]) -> float:
-        return float(min(1.0, self._options.retry_backoff * 2 ** min(sent.attempts - 1, 10)))
+        return backoff(self._options.retry_backoff, _LONGEST_BACKOFF, sent.attempts)
 
     def look_back(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> None:
         """Read the log to learn which of the batches in doubt are in it."""

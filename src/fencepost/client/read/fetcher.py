@@ -24,9 +24,9 @@ from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import Tenure
+from fencepost.client.read.scan import visible_batches
 from fencepost.clock import Clock
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.core.producers.read_committed import CommittedOnly
 from fencepost.errors import (
     LEADER_IN_DOUBT,
     CorruptBatch,
@@ -37,9 +37,6 @@ from fencepost.errors import (
     TimedOut,
     Unreachable,
 )
-from fencepost.kernel import check_batch, read_header
-from fencepost.kernel.control import is_abort
-from fencepost.kernel.header import split_batches
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
 from fencepost.wire.apis import FETCH_BY_NAME, Key
@@ -342,27 +339,8 @@ class Fetcher:
     def _chunk(self, fetched: PartitionRead, part: hot.FetchedPartition) -> None:
         if self._partitions.get(fetched.name) is not fetched:
             return  # asked for before it was begun anew
-        position, batches, size = fetched.position, [], 0
-        hidden = CommittedOnly(part.aborted or ())
         try:
-            for buffer in part.records:
-                for batch in split_batches(buffer):
-                    header = read_header(batch)
-                    if header.next_offset <= position or _behind(header.base_offset, fetched.stop):
-                        position = max(position, header.next_offset)
-                        continue
-                    position = header.next_offset
-                    if header.is_control:
-                        check_batch(
-                            batch
-                        )  # what is passed over nobody looks at again: a damaged bit must not decide it
-                        if header.is_transactional and is_abort(batch):
-                            hidden.ends(header.pid, header.base_offset)
-                    elif not hidden.hides(header.pid, header.last_offset, transactional=header.is_transactional):
-                        batches.append(batch)
-                        size += header.size
-                    else:
-                        check_batch(batch)
+            found, position = visible_batches(part, fetched.position, fetched.stop)
         except FencepostError as error:
             self._fail(error)
             return
@@ -371,6 +349,7 @@ class Fetcher:
                 self._fail(CorruptBatch(f"{fetched.name} at {position}: not even one whole batch in the answer"))
             return
         start, fetched.position = fetched.position, Offset(position)
+        batches, size = [batch.data for batch in found], sum(batch.header.size for batch in found)
         fetched.done = fetched.stop is not None and position >= fetched.stop
         fetched.ready += size
         self._ready_bytes += size
@@ -400,7 +379,3 @@ class Fetcher:
         """Raised to the caller, once everything that came before it was taken."""
         if self._error is None:
             self._error = error
-
-
-def _behind(offset: int, stop: int | None) -> bool:
-    return stop is not None and offset >= stop

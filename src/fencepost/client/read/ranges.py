@@ -19,10 +19,9 @@ from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.core.producers.read_committed import CommittedOnly
+from fencepost.client.read.scan import FetchedBatch, visible_batches
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.kernel import BatchHeader, Record, check_batch, decode_batch, read_header, split_batches
-from fencepost.kernel.control import is_abort
+from fencepost.kernel import Record, decode_batch
 from fencepost.types import EARLIEST, LATEST
 from fencepost.wire.hot import FetchedPartition
 
@@ -52,12 +51,6 @@ class Range:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.stop})"
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedBatch:
-    header: BatchHeader
-    data: memoryview
 
 
 def fetch(
@@ -91,7 +84,7 @@ def fetch(
                 asked = channel if channel is not None and channel.waiting else ask()
                 answer = asked.receive_fetched()
                 _raise_for(answer, wanted, position)
-                batches, reached = _scan(answer, position, wanted.stop, committed)
+                batches, reached = visible_batches(answer, position, wanted.stop, committed=committed)
                 if reached > position:
                     deadline = time.monotonic() + patience
                     position = reached
@@ -166,27 +159,3 @@ def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
         )
     if code is not ErrorCode.NONE:
         raise ServerError(code, f"fetching {wanted}")
-
-
-def _scan(answer: FetchedPartition, position: int, stop: int, committed: bool) -> tuple[list[FetchedBatch], int]:
-    """The batches to hand on, and where to go on."""
-    hidden = CommittedOnly(answer.aborted or () if committed else ())
-    found: list[FetchedBatch] = []
-    for buffer in answer.records:
-        for batch in split_batches(buffer):
-            header = read_header(batch)
-            if header.next_offset <= position:
-                continue
-            if header.base_offset >= stop:
-                return found, stop
-            position = header.next_offset
-            hides = not header.is_control and hidden.hides(
-                header.pid, header.last_offset, transactional=header.is_transactional
-            )
-            if header.is_control or hides or not header.count:
-                check_batch(batch)  # what is passed over nobody looks at again: a damaged bit must not decide it
-                if header.is_control and header.is_transactional and is_abort(batch):
-                    hidden.ends(header.pid, header.base_offset)
-            else:
-                found.append(FetchedBatch(header, batch))
-    return found, position

@@ -11,13 +11,13 @@ Never decide what became of a transaction by an error code: fence it with `init`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
@@ -40,6 +40,7 @@ _CURED_BY_WAITING: Final = frozenset(
 )
 _END_CURED_BY_WAITING: Final = _CURED_BY_WAITING | {ErrorCode.UNKNOWN_SERVER_ERROR}
 """Kafka answers an EndTxn with that while somebody fences the name; asked again, it says who has it."""
+_FIRST_PAUSE: Final = 0.002
 _END_VERSION: Final = 4
 """Later versions bump the epoch at every end (KIP-890): here the next one is asked for where it matters, after a
 step that had to be repeated and may still be on its way."""
@@ -260,8 +261,7 @@ class Transactional:
     def _until_answered(
         self, ask: Callable[[Channel], T], cured_by_waiting: frozenset[ErrorCode] = _CURED_BY_WAITING
     ) -> T:
-        began = time.monotonic()
-        pause = 0.002
+        pauses = Backoff(_FIRST_PAUSE, self.routes.settings.retry_backoff)
         while True:
             if self.is_over:
                 raise Closed(f"the producer of {self.name!r} is closed")
@@ -273,12 +273,10 @@ class Transactional:
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
-                if not known or keeps_us_out(error) or time.monotonic() + pause > began + self._patience_with(error):
-                    raise
-                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                if known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._channel = None
-            time.sleep(pause)
-            pause = min(pause * 2, self.routes.settings.retry_backoff)
+                if not known or keeps_us_out(error) or not pauses.wait(self._patience_with(error)):
+                    raise
 
     def _patience_with(self, error: FencepostError) -> float:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.absent_patience is not None:

@@ -11,7 +11,6 @@ sequence. Behind it five may be under way: a broker knows a producer's last five
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -20,6 +19,7 @@ from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.pid import Identity
@@ -116,8 +116,7 @@ def replicated_sequences(
     """As `last_sequences`, and a leader that dies takes nothing of it along: waits until what the leaders have lies
     before the high watermark."""
     wanted = list(partitions)
-    deadline = time.monotonic() + patience
-    pause = _FIRST_PAUSE
+    pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, patience)
     found: dict[int, int] | None = None
     ends: dict[int, int] = {}
     while True:
@@ -130,11 +129,9 @@ def replicated_sequences(
         behind = [index for index in wanted if readable[index] < ends[index]]
         if not behind:
             return found
-        if time.monotonic() > deadline:
+        if not pauses.wait():
             where = f"{topic}, partition {', '.join(map(str, behind))}"
             raise TimedOut(f"{where}: what the leader has was not replicated within {patience:g} s")
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
         # Others may write on and on, which is no reason to wait; but the end may come nearer with another leader.
         now = _ends(admin, topic, behind, unreplicated=True)
         ends = {index: min(end, now.get(index, end)) for index, end in ends.items()}
@@ -215,9 +212,7 @@ class PartitionWriter:
 
     def _recover(self, error: FencepostError) -> None:
         """Finds out what is there and brings the rest there in order, one by one; raises what that cannot cure."""
-        deadline = time.monotonic() + self._patience
-        absent_deadline = time.monotonic() + min(self._patience, ABSENT_PATIENCE)
-        pause = _FIRST_PAUSE
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience)
         failure: FencepostError | None = error
         while failure is not None:
             if self._channel is not None:
@@ -227,10 +222,9 @@ class PartitionWriter:
                 self._channel = None
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
             absent = failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not known or keeps_us_out(failure) or time.monotonic() > (absent_deadline if absent else deadline):
+            patience = min(self._patience, ABSENT_PATIENCE) if absent else None
+            if not known or keeps_us_out(failure) or not pauses.wait(patience):
                 raise failure
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
             failure = self._bring_the_rest()
 
     def _bring_the_rest(self) -> FencepostError | None:

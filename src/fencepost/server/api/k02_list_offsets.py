@@ -19,6 +19,7 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import LEADER_EPOCH, check_leader_epoch
 from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset
+from fencepost.wire.apis import DEBUGGER
 
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
@@ -35,8 +36,6 @@ _FIRST_VERSION: Final = {
 }
 """The first version with each of the special timestamps."""
 
-DEBUGGER: Final = -2
-"""The replica id of a debugging consumer: like a broker, it sees the log up to its end."""
 
 _END_OF_LOG: Final[Callable[[PartitionLog], Offset]] = attrgetter("end_offset")
 _HIGH_WATERMARK: Final[Callable[[PartitionLog], Offset]] = attrgetter("high_watermark")

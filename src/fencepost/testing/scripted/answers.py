@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from fencepost.core.own.claim_request import DEFAULT_GROUP
 from fencepost.core.own.ownership import ClaimedResource, Granted
@@ -14,9 +14,7 @@ from fencepost.testing.scripted.log import MemoryLog
 from fencepost.testing.scripted.state import Connected, ScriptedState
 from fencepost.types import EARLIEST, Generation
 from fencepost.wire import hot, messages
-
-DEBUGGER: Final = -2
-"""Who asks for offsets under this replica id is told the end of the log, not the high watermark."""
+from fencepost.wire.apis import DEBUGGER
 
 
 def decode(key: int, version: int, frame: bytes, at: int) -> Any:
