@@ -13,7 +13,8 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
 SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
 PYTEST := $(BIN)/python -m pytest
-WORKERS ?= 2
+# One more than a small machine has cores, since tests also wait for timeouts and for other processes.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak hostile lint docs bench bench-check matrix sanitize dist smoke clean tools
@@ -34,8 +35,8 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
 
-test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=2 processes)
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
+test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=3 processes)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
 
 soak: tools setup  ## the long tests: thousands of kills
 	$(PYTEST) -m soak -s $(ARGS)

@@ -86,8 +86,7 @@ class Kafka(NamedTuple):
 def _shared_kafka(
     tmp_path_factory: pytest.TempPathFactory, name: str, settings: Mapping[str, object]
 ) -> Iterator[Kafka | str]:
-    # Workers of xdist have folders of their own inside one that they share. They share the broker too: an xdist_group
-    # would do, but `--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.
+    # Workers of xdist have folders of their own inside one that they share. They share the broker too.
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
     folder.mkdir(exist_ok=True)
