@@ -49,6 +49,7 @@ from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Fenced
 from fencepost.types import Epoch, Generation, Pid
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.model
 
@@ -384,7 +385,7 @@ def test_a_refused_claim_has_changed_nothing() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_number_of_claimants_in_any_order(data: st.DataObject) -> None:
     """Wider than `explore` can go: up to six claimants of overlapping resources, at random."""
     names = st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)
@@ -502,7 +503,7 @@ class Line:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 def test_waiting_claims_are_granted_as_a_single_list_would_grant_them(data: st.DataObject) -> None:
     """In order of arrival, each when all that it wants is free, and not held up by one that still has to wait."""
     world, model, gone = World(), Line(), set[str]()

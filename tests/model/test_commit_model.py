@@ -39,6 +39,7 @@ from fencepost.core.micro_batch import (
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.model
 
@@ -355,7 +356,7 @@ def test_every_sequence_of_disturbances_leaves_each_batch_in_the_log_once(distur
     assert runs >= 20**disturbances  # the exploration really branches
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_many_disturbances_at_random_leave_each_batch_in_the_log_once(data: st.DataObject) -> None:
     """PIPE-2, PIPE-4: up to eight disturbances, up to five drivers."""

@@ -28,6 +28,7 @@ from fencepost.kernel.control import MarkerType, is_abort
 from fencepost.kernel.header import read_header, split_batches
 from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
+from tests.support.examples import examples
 from tests.support.logs import NOW, LogBed, append
 
 pytestmark = pytest.mark.model
@@ -212,4 +213,4 @@ class CommittedReadsAgainstAList(RuleBasedStateMachine):
 
 
 TestCommittedReadsAgainstAList = CommittedReadsAgainstAList.TestCase
-TestCommittedReadsAgainstAList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCommittedReadsAgainstAList.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)

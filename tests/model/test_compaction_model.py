@@ -23,6 +23,7 @@ from fencepost.kernel.control import MarkerType
 from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
+from tests.support.examples import examples
 from tests.support.logs import NOW, LogBed, append, headers_in
 
 pytestmark = pytest.mark.model
@@ -220,4 +221,4 @@ class CompactedLogAgainstDictionary(RuleBasedStateMachine):
 
 
 TestCompactedLogAgainstDictionary = CompactedLogAgainstDictionary.TestCase
-TestCompactedLogAgainstDictionary.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestCompactedLogAgainstDictionary.settings = settings(max_examples=examples(35), stateful_step_count=50, deadline=None)

@@ -31,6 +31,7 @@ from fencepost.core.producers.dedup import (
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.log.snapshot import Snapshot, copy_producers, decode, encode
 from fencepost.types import Epoch, Offset, Pid, Sequence
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.model
 
@@ -244,4 +245,4 @@ class TableAgainstModel(RuleBasedStateMachine):
 
 
 TestTableAgainstModel = TableAgainstModel.TestCase
-TestTableAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTableAgainstModel.settings = settings(max_examples=examples(50), stateful_step_count=60, deadline=None)

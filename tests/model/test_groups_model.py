@@ -21,6 +21,7 @@ from fencepost.core.groups.classic_messages import GroupState, Leave
 from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState
 from fencepost.errors import ErrorCode
 from tests.support.consumer_group import Client, ConsumerGroupUnderTest, some_topics
+from tests.support.examples import examples
 from tests.support.group import SESSION_MS, GroupUnderTest
 
 pytestmark = pytest.mark.model
@@ -375,6 +376,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestClassicGroups = ClassicGroupMachine.TestCase
-TestClassicGroups.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
+TestClassicGroups.settings = settings(max_examples=examples(85), stateful_step_count=60, deadline=None)
 TestConsumerGroups = ConsumerGroupMachine.TestCase
-TestConsumerGroups.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestConsumerGroups.settings = settings(max_examples=examples(70), stateful_step_count=50, deadline=None)

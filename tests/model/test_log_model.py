@@ -24,6 +24,7 @@ from fencepost.kernel import check_batch
 from fencepost.log.config import LogConfig
 from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.types import Offset, Pid
+from tests.support.examples import examples
 from tests.support.logs import NOW, LogBed, Stored, append, headers_in, make_batch, read_all, records_in
 
 pytestmark = pytest.mark.model
@@ -263,4 +264,4 @@ class LogAgainstList(RuleBasedStateMachine):
 
 
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestLogAgainstList.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)

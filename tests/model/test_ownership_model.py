@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fencepost.core.own.ownership import MAX_GENERATION, ClaimedResource, Granted, Judgement, OwnershipTable
 from fencepost.types import Generation
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.model
 
@@ -100,4 +101,4 @@ class OwnershipMachine(RuleBasedStateMachine):
 
 
 TestOwnership = OwnershipMachine.TestCase
-TestOwnership.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestOwnership.settings = settings(max_examples=examples(70), stateful_step_count=40, deadline=None)

@@ -15,6 +15,7 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
+from tests.support.examples import examples
 from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.model
 
 PARTITIONS = 2
 NODES = 2
-RUNS_PER_TEST = 20
+RUNS_PER_TEST = examples(7)
 
 FATES: list[Script] = [
     Fate.CUT,
@@ -85,7 +86,7 @@ def play(seed: int) -> None:
         assert last.exception() is None, "whatever happened, it goes on"
 
 
-@pytest.mark.parametrize("seed", range(0, 400, RUNS_PER_TEST))
+@pytest.mark.parametrize("seed", range(0, 20 * RUNS_PER_TEST, RUNS_PER_TEST))
 def test_whatever_happens_every_ticket_tells_the_truth(seed: int) -> None:
     """PROD-4, PROD-8, PROD-10, IDEM-6."""
     for each in range(seed, seed + RUNS_PER_TEST):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fencepost.core.producers.recollection import Known, Life, Recollection, Written
 from fencepost.core.sequence import MAX_SEQUENCE, advance
 from fencepost.types import Epoch, Offset, Pid, Sequence
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.model
 
@@ -79,7 +80,7 @@ steps = st.lists(
     drop_batches=st.booleans(),
     forgets=st.booleans(),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(170), deadline=None)
 def test_it_says_what_was_written_or_nothing(
     before: int,
     origin: int,
