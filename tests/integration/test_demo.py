@@ -13,6 +13,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.support.spark_drivers import environment
+
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.compat]
 
 RECORDS = 20_000
@@ -54,7 +56,8 @@ def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path
 def test_the_whole_story_comes_out_well(tmp_path: Path) -> None:
     """PIPE-2, PIPE-4, OWN-9"""
     picture = tmp_path / "picture.svg"
-    verdict: dict[str, Any] = json.loads(run(tmp_path, "--json", "--picture", str(picture)).stdout)
+    quickly = {"JAVA_TOOL_OPTIONS": environment()["JAVA_TOOL_OPTIONS"]}
+    verdict: dict[str, Any] = json.loads(run(tmp_path, "--json", "--picture", str(picture), **quickly).stdout)
     assert verdict["spark"] == "done"
     assert verdict["kills"] == 2
     assert verdict["counted_by"].startswith("confluent-kafka")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fencepost
-from tests.support.spark import session
+from tests.support.spark import archived_classes, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +48,7 @@ def ours(_our_server: str) -> str:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for all tests that do not kill it."""
+    archived_classes()
     running = session()
     yield running
     running.stop()

@@ -30,7 +30,8 @@ from tests.conftest import without_kafka
 from tests.support.away import AwayServer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
-from tests.support.spark_drivers import ROOT, STEPS, Drivers
+from tests.support.spark import ROOT
+from tests.support.spark_drivers import STEPS, Drivers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

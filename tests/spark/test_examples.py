@@ -12,7 +12,8 @@ import pytest
 
 from fencepost import Admin, Producer
 from tests.support.committed import committed_values
-from tests.support.spark_drivers import ENVIRONMENT, PATIENCE, ROOT, Drivers
+from tests.support.spark import ROOT
+from tests.support.spark_drivers import PATIENCE, Drivers, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -31,7 +32,7 @@ def run(example: str, *arguments: str) -> str:
     """Its output, once it is through."""
     command = [sys.executable, f"examples/{example}", *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout

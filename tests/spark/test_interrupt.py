@@ -18,7 +18,7 @@ import pytest
 
 import fencepost
 from tests.support.process import command_line
-from tests.support.spark_drivers import ENVIRONMENT
+from tests.support.spark_drivers import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**ENVIRONMENT, "TMPDIR": str(self.temporary)},
+                env={**environment(), "TMPDIR": str(self.temporary)},
                 start_new_session=True,
             )
 

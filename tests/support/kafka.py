@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support import class_archive
 from tests.support.process import Child, free_port
 
 VERSION: Final = "4.3.1"
@@ -62,13 +63,6 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "fencepost-tests"
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def jars() -> Path:
     """The folder with Kafka's jars (broker, clients and tools), filled by Maven on first use."""
     cache = cache_folder()
@@ -78,7 +72,7 @@ def jars() -> Path:
         return folder
     _require("java", "mvn")
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "maven.lock"):
+    with class_archive.locked(cache / "maven.lock"):
         if folder.is_dir():  # another process was faster
             return folder
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
@@ -98,7 +92,21 @@ def jars() -> Path:
 def java(*arguments: str | Path, heap: str = "256m") -> list[str]:
     """A command line that runs one of Kafka's classes, or a Java source file, with Kafka on the class path."""
     quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
-    return ["java", f"-Xmx{heap}", *quick, "-cp", f"{jars()}/*", *map(str, arguments)]
+    return ["java", f"-Xmx{heap}", *quick, *archived_classes(), "-cp", f"{jars()}/*", *map(str, arguments)]
+
+
+def archived_classes() -> list[str]:
+    """Return the options of a JVM that takes Kafka's classes from an archive, which the first caller makes."""
+    archive = class_archive.path(cache_folder(), f"kafka-{VERSION}", jars(), "java")
+    class_archive.make(archive, _run_a_broker)
+    return class_archive.options(archive)
+
+
+def _run_a_broker(options: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = KafkaBroker(Path(folder), archive=options)
+        broker.start()
+        broker.shut_down()
 
 
 def answers(port: int) -> bool:
@@ -125,7 +133,7 @@ def shared_broker(folder: Path, settings: Mapping[str, object] | None = None) ->
     note = folder / "address"
     broker: KafkaBroker | None = None
     with (folder / "users.lock").open("w") as users:
-        with _locked(folder / "start.lock"):
+        with class_archive.locked(folder / "start.lock"):
             address = note.read_text() if note.exists() else ""
             if not address or not answers(int(address.rpartition(":")[2])):
                 broker = KafkaBroker(folder / f"broker-{os.getpid()}", settings)
@@ -138,7 +146,7 @@ def shared_broker(folder: Path, settings: Mapping[str, object] | None = None) ->
         finally:
             if broker is not None:
                 fcntl.flock(users, fcntl.LOCK_UN)
-                with _locked(folder / "start.lock"):
+                with class_archive.locked(folder / "start.lock"):
                     fcntl.flock(users, fcntl.LOCK_EX)  # until the others are through
                     note.unlink()
                     broker.stop()
@@ -162,15 +170,18 @@ class KafkaBroker:
         scram: Sequence[str] = (),
         features: Mapping[str, int] | None = None,
         cluster_id: str | None = None,
+        archive: Sequence[str] | None = None,
     ) -> None:
         """`protocols` are those of further listeners (SSL, SASL_SSL …), whose addresses are in `listening`; `scram` are
         users in the form that Kafka's storage tool takes; `features` are levels lower than its newest, as in a cluster
-        that came from an older version; `cluster_id` is one that several nodes share."""
+        that came from an older version; `cluster_id` is one that several nodes share; `archive` are options in place of
+        those for the archived classes."""
         self.folder = folder
         self.listening = {protocol: f"{HOST}:{free_port()}" for protocol in protocols}
         self._scram = [argument for user in scram for argument in ("--add-scram", user)]
         self._features = [f"--feature={name}={level}" for name, level in (features or {}).items()]
         self._jvm = jvm
+        self._archive = archive
         self.port = free_port()
         self.address = f"{HOST}:{self.port}"
         self.controller_port = free_port()
@@ -194,13 +205,22 @@ class KafkaBroker:
 
     def format(self) -> None:
         """Makes its data directory; one that is there already stays as it is."""
-        classpath = f"{jars()}/*"
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self._properties_file
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-        formatting = ["java", *JVM, "-cp", classpath, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        archive = archived_classes() if self._archive is None else []
+        formatting = ["java", *JVM, *archive, "-cp", f"{jars()}/*", "kafka.tools.StorageTool", "format"]
         done = subprocess.run(
-            [*formatting, "-t", self._cluster_id, "-c", properties, *self._scram, *self._features],
+            [
+                *formatting,
+                "--ignore-formatted",
+                "-t",
+                self._cluster_id,
+                "-c",
+                properties,
+                *self._scram,
+                *self._features,
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -215,8 +235,9 @@ class KafkaBroker:
 
     def begin(self) -> None:
         """Starts the process: a node of several answers only once most of them run."""
-        command: list[str | Path] = ["java", *self._jvm, "-cp", f"{jars()}/*", "kafka.Kafka", self._properties_file]
-        self._child = Child(command, log=self.folder / "broker.log")
+        archive = archived_classes() if self._archive is None else self._archive
+        java = ["java", *self._jvm, *archive, "-cp", f"{jars()}/*"]
+        self._child = Child([*java, "kafka.Kafka", self._properties_file], log=self.folder / "broker.log")
 
     def wait_until_ready(self) -> None:
         assert self._child is not None

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.support import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONF = {
+ROOT: Final = Path(__file__).parents[2]
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -19,7 +27,7 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
 
 
@@ -33,9 +41,27 @@ def session(master: str = "local[2,4]", **conf: str) -> SparkSession:
 
         os.environ["PYSPARK_PYTHON"] = sys.executable
         builder = SparkSession.builder.master(master).appName("fencepost tests")
-        for key, value in {**CONF, **conf}.items():
+        java_options = [CONF[JAVA_OPTIONS], conf.pop(JAVA_OPTIONS, ""), *class_archive.options(_archive())]
+        for key, value in {**CONF, **conf, JAVA_OPTIONS: " ".join(filter(None, java_options))}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         if hasattr(spark, "dataSource"):  # PySpark 3.5 has no sources in Python
             fencepost.spark.register(spark)
     return spark
+
+
+def archived_classes() -> list[str]:
+    """Return the options of a JVM that takes Spark's classes from an archive, which the first caller makes."""
+    class_archive.make(_archive(), _run_a_pipeline)
+    return class_archive.options(_archive())
+
+
+def _archive() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    return class_archive.path(ROOT / ".work", "spark", Path(found.origin), class_archive.java_of_spark())
+
+
+def _run_a_pipeline(options: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "tests.workers.spark_small_job", *options]
+    subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=True)

@@ -13,21 +13,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.support.spark import ROOT, archived_classes
+
 PATIENCE: Final = 240.0
 """Seconds that a driver may take to end; a JVM on a busy machine starts slowly."""
 
-ENVIRONMENT: Final = {
-    **os.environ,
-    "PYSPARK_PYTHON": sys.executable,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-}
-"""As in an activated virtual environment, on loopback, with a JVM that starts quickly."""
 STEPS: Final = ("fence", "look", "freeze", "publish", "verify", "record", "end", "ended", "done")
 """What a micro-batch goes through; a driver killed at one has not taken it, but all before it."""
 
 Driver = subprocess.Popen[bytes]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of an activated virtual environment, on loopback, with a JVM that starts quickly."""
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": " ".join(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *archived_classes()]),
+    }
 
 
 class Drivers:
@@ -55,7 +59,7 @@ class Drivers:
             driver = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=ENVIRONMENT,
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

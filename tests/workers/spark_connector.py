@@ -13,7 +13,8 @@ import sys
 import tempfile
 from typing import Any, Final
 
-from tests.support.kafka import _locked, _require, cache_folder
+from tests.support.class_archive import locked
+from tests.support.kafka import _require, cache_folder
 
 ARTIFACTS: Final = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -28,7 +29,7 @@ def connector_jars() -> str:
     _require("java", "mvn")
     folder = cache_folder() / "spark-kafka-connector"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock")):
         for artifact in ARTIFACTS:
             _, name, version = artifact.split(":")
             if not (folder / f"{name}-{version}.jar").exists():
