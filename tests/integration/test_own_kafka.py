@@ -368,7 +368,7 @@ def test_nothing_is_given_back_while_a_transaction_is_open(owners: Owners) -> No
     owner, claim = owners.owner()
     with owner.transaction():
         owner.send(owners.topic, b"1")
-        with pytest.raises(FencepostError, match="ends its transaction first"):
+        with pytest.raises(FencepostError, match="must end its transaction before it releases"):
             claim.release()
     claim.release()
     following, _ = owners.owner()

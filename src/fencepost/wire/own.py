@@ -1,5 +1,5 @@
-"""fencepost's own messages, described as kio describes Kafka's: `own` (API key 10000) claims, waits for and releases
-resources; DescribeOwners (10001) says who holds what.
+"""fencepost's own messages, as kio entities: Own (API key 10000) claims, waits for and releases resources;
+DescribeOwners (10001) lists owners and waiting claims.
 
     OwnRequest v0          => group COMPACT_STRING, wait_ms INT32, resources [name COMPACT_STRING, generation INT32]
                               resource tag 0: after_token INT64
@@ -11,7 +11,7 @@ resources; DescribeOwners (10001) says who holds what.
     OwnResponse v1         => error_code INT16, error_message COMPACT_NULLABLE_STRING, group COMPACT_STRING,
                               resources [resource COMPACT_STRING, error_code INT16, generation INT32, token INT64]
     DescribeOwnersRequest  => group COMPACT_NULLABLE_STRING (null: all groups)
-                              v1 adds resources [COMPACT_STRING]: whose newest tokens are asked for
+                              v1 adds resources [COMPACT_STRING]: return their newest tokens
     DescribeOwnersResponse => error_code INT16,
                               owners [group COMPACT_STRING, name COMPACT_STRING, generation INT32, token INT64,
                                       since_ms INT64, address COMPACT_STRING, client_id COMPACT_STRING],
@@ -23,7 +23,7 @@ resources; DescribeOwners (10001) says who holds what.
 Arrays are compact, every struct ends in tagged fields; request header v2, response header v1.
 """
 
-# No postponed annotations here: the codec looks at the types of the fields, not at their names.
+# No postponed annotations here: the codec needs the types of the fields, not their names.
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -31,7 +31,7 @@ from typing import ClassVar, Final
 from fencepost.wire.kio_types import ErrorCode
 
 UNSET_TOKEN: Final = -1
-"""Tokens rise from 0; as `after_token`: whatever the newest token is."""
+"""No token. As `after_token`: any newest token will do."""
 
 
 def _of(kafka_type: str, tag: int | None = None) -> dict[str, object]:
@@ -43,7 +43,7 @@ class OwnRequestResource:
     __flexible__: ClassVar[bool] = True
     name: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
-    """The claimant's; 0 always succeeds and resets."""
+    """The generation that the claimant believes in; 0 always succeeds and resets."""
     after_token: int = field(metadata=_of("int64", tag=0), default=UNSET_TOKEN)
     """Claim only if this is still the resource's newest token."""
 
@@ -53,12 +53,12 @@ class OwnRequest:
     __flexible__: ClassVar[bool] = True
     group: str = field(metadata=_of("string"))
     wait_ms: int = field(metadata=_of("int32"), default=0)
-    """How long to wait until all resources are free; 0: do not wait, take over."""
+    """Time to wait until all resources are free; 0: take over at once."""
     resources: tuple[OwnRequestResource, ...]
     session_ms: int = field(metadata=_of("int32", tag=0), default=0)
-    """An owner that is silent for longer is severed; 0: it may be silent for ever."""
+    """An owner that is silent for longer is severed; 0: never."""
     release: tuple[str, ...] = field(metadata=_of("string", tag=1), default=())
-    """Resources of this group that the connection gives up."""
+    """Resources of this group to release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class OwnResponseResource:
     name: str = field(metadata=_of("string"))
     error_code: ErrorCode = field(metadata=_of("error_code"))
     generation: int = field(metadata=_of("int32"))
-    """The one granted, or the owner's, if the claim was refused."""
+    """The generation granted, or the current one if the claim was refused."""
     token: int = field(metadata=_of("int64"), default=UNSET_TOKEN)
 
 
@@ -88,7 +88,7 @@ class OwnRequestResourceV1:
 
     @property
     def name(self) -> str:
-        """Version 0's name for it, so that both versions are read alike."""
+        """Return the resource under its name in version 0, so that both versions are read alike."""
         return self.resource
 
 
@@ -121,7 +121,7 @@ class OwnResponseV1:
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
     group: str = field(metadata=_of("string"))
-    """In which the resources were claimed: the request's, or the default group."""
+    """The group of the claim: the request's, or the default group."""
     resources: tuple[OwnResponseResourceV1, ...]
 
 
@@ -129,7 +129,7 @@ class OwnResponseV1:
 class DescribeOwnersRequest:
     __flexible__: ClassVar[bool] = True
     group: str | None = field(metadata=_of("string"), default=None)
-    """Of which group; null: of all."""
+    """null: all groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class DescribeOwnersRequestV1:
     __flexible__: ClassVar[bool] = True
     group: str | None = field(metadata=_of("string"), default=None)
     resources: tuple[str, ...] = field(metadata=_of("string"), default=())
-    """Of these the newest tokens are asked for, also where nobody owns them any more."""
+    """Resources whose newest tokens are returned, also if nobody owns them any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class NewestToken:
     resource: str = field(metadata=_of("string"))
     token: int = field(metadata=_of("int64"))
     since_ms: int = field(metadata=_of("int64"))
-    """-1: it was granted before the server was started."""
+    """-1: granted before the server started."""
     address: str = field(metadata=_of("string"))
     client_id: str = field(metadata=_of("string"))
 

@@ -1,4 +1,4 @@
-"""Owning what one writes or reads: one API, and a backend for each kind of server.
+"""Claims of a producer or reader: one API, and a backend for each kind of server.
 
     with producer.own("orders-writers", ["orders-0"], generation=3) as claim:
         producer.send("orders", b"record", partition=0)      # raises Fenced once somebody else has taken over
@@ -25,11 +25,11 @@ from fencepost.types import Generation
 from fencepost.wire.apis import Key
 
 OnLost: TypeAlias = Callable[[Fenced], object]
-"""Called once, on a thread of its own, when what was claimed is lost."""
+"""Called once, on its own thread, when a claim is lost."""
 
 
 class OwnKeywords(TypedDict, total=False):
-    """How to claim; `Producer.own` explains each."""
+    """The keyword arguments of `own`; `Producer.own` explains them."""
 
     generation: int | None
     wait: bool | float | None
@@ -39,29 +39,29 @@ class OwnKeywords(TypedDict, total=False):
 
 
 class OwnBackend(Protocol):
-    """How claims reach one kind of server. Called by the caller's threads; may block."""
+    """`own` on one kind of server. Called on the caller's threads; may block."""
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
-        """Settles what was sent before, then claims: all of it, or Refused, or TimedOut, and nothing has changed."""
+        """Settle what was sent before, then claim all resources. On Refused or TimedOut nothing has changed."""
 
     def release(self, group: str, names: Sequence[str]) -> None:
-        """Settles what was sent before, then gives back. Fenced if it is lost already."""
+        """Settle what was sent before, then release. Raise Fenced if the claim is already lost."""
 
     def interrupt(self) -> None:
-        """From another thread: a claim that waits is given up, and raises there."""
+        """Abort a waiting claim, which raises on its thread."""
 
     def close(self) -> None:
-        """The producer or reader is at its end, and everything is settled: what it owned is free."""
+        """Release everything when the producer or reader closes. All records are settled."""
 
     def forget(self) -> None:
-        """It has ended, settled or not: nothing of it is left behind."""
+        """Free local resources after the producer or reader has ended, settled or not."""
 
 
 class Loss:
-    """Whether what one producer or reader owned is lost, which is final; its claims are told at once."""
+    """The loss of a producer's or reader's ownership. It is final, and all its claims are told at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # whoever claims and whoever notices the loss are different threads
+        self._lock = threading.Lock()  # the thread that claims and the one that notices the loss differ
         self._claims: dict[Claim, None] = {}
         self.cause: Fenced | None = None
 
@@ -87,7 +87,7 @@ class Loss:
 
 
 class Claim:
-    """What is owned, from the grant until `release`, or until somebody takes over."""
+    """A granted claim: its resources are owned until `release` or a takeover."""
 
     def __init__(
         self,
@@ -101,68 +101,68 @@ class Claim:
         self._loss = loss
         self._on_lost = on_lost
         self.lost = threading.Event()
-        """Set when somebody else has taken over, or will; also while nothing is sent."""
+        """Set when another owner has taken over, or will; also while nothing is sent."""
         self._cause: Fenced | None = None
         self.group = group
         self.rows: Mapping[str, OwnedResource] = {row.name: row for row in rows}
-        """By name: each resource's generation and token."""
+        """The generation and token of each resource, by name."""
         self._released = False
         if loss is not None:
             loss.watch(self)
 
     def check(self) -> None:
-        """Raise Fenced if it is lost."""
+        """Raise Fenced if the claim is lost."""
         if self._cause is not None:
             raise self._cause
 
     def tell(self, cause: Fenced) -> None:
-        """It is lost: what is waited for by `lost`, `check` and `on_lost`."""
+        """Report the loss through `lost`, `check` and `on_lost`."""
         if self._cause is not None:
             return
         self._cause = cause
         self.lost.set()
         if self._on_lost is not None:
-            # A thread of its own: the one that notices sends and settles for everybody, and must not wait for a user.
+            # On its own thread: the one that notices the loss serves all records, and must not run user code.
             threading.Thread(target=self._on_lost, args=(cause,), name="fencepost-lost", daemon=True).start()
 
     @property
     def generation(self) -> Generation:
-        """Of the first resource; `generations` has all of them."""
+        """Return the generation of the first resource; `generations` has all."""
         return next(iter(self.rows.values())).generation
 
     @property
     def generations(self) -> Mapping[str, Generation]:
-        """By resource. Claim with these again: `own(group, claim.generations)`."""
+        """Return the generation of each resource, to claim again with `own(group, claim.generations)`."""
         return {name: row.generation for name, row in self.rows.items()}
 
     @property
     def token(self) -> int:
-        """Of the first resource: durable, never used again, higher than all before it. `tokens` has all of them."""
+        """Return the token of the first resource: durable, never reused, higher than all before. `tokens` has all."""
         return next(iter(self.rows.values())).token
 
     @property
     def tokens(self) -> Mapping[str, int]:
-        """By resource; `own(…, after=claim.tokens)` claims only if nobody was there since."""
+        """Return the token of each resource; `own(…, after=claim.tokens)` claims only if nobody owned it since."""
         return {name: row.token for name, row in self.rows.items()}
 
     def release(self) -> None:
-        """Waits until what was sent is settled, and gives everything back; the producer or reader goes on without.
+        """Wait until what was sent is settled, then release all resources; the producer or reader stays usable.
 
-        Raises Fenced if somebody has taken over by now. Harmless if done before.
+        Raise Fenced if another owner has taken over. A second call does nothing.
         """
         if self._released:
             return
         try:
             if self._loss is not None and self._loss.cause is None:
-                self._loss.forget(self)  # what is given back is not lost
+                self._loss.forget(self)  # a released claim is not lost
             self._backend.release(self.group, list(self.rows))
         except Fenced as fenced:
-            self._released = True  # there is nothing to give back any more
+            self._released = True  # there is nothing left to release
             self.tell(fenced)
             raise
         except BaseException:
             if self._loss is not None:
-                self._loss.watch(self)  # it is still owned
+                self._loss.watch(self)  # still owned
             raise
         self._released = True
 
@@ -178,8 +178,8 @@ class Claim:
             try:
                 self.release()
             except FencepostError as also:
-                error.add_note(f"{type(also).__name__}: {also}")  # the first error is the one to see
-        # Otherwise (Ctrl-C) nobody waits for records to be settled: what is owned ends with the connection.
+                error.add_note(f"{type(also).__name__}: {also}")  # raise the first error
+        # On Ctrl-C do not wait for records to be settled: the ownership ends with the connection.
 
     def __repr__(self) -> str:
         names = ", ".join(self.rows)
@@ -193,7 +193,7 @@ def claim_by(
 
 
 def offers_own(brokers: Brokers, routes: Routes) -> bool:
-    """Whether the claim can belong to a connection: only fencepost's server offers that. The connection that carries
-    the data has been told; only where there is none yet, the server is asked over another."""
-    told = brokers.offers_own
-    return routes.any().offers(Key.OWN) if told is None else told
+    """Return whether the server offers `own`, as only fencepost's does. The connection that carries the data knows; if
+    there is none yet, ask over another."""
+    known = brokers.offers_own
+    return routes.any().offers(Key.OWN) if known is None else known

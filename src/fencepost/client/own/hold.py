@@ -1,14 +1,14 @@
-"""Owning something for its own sake: a claim on a connection that carries nothing else.
+"""`hold`: own resources without a producer or reader, over a connection that carries nothing else.
 
     with fencepost.hold(servers, "jobs", ["nightly"], wait=60) as held:
-        ...                      # held.token fences other systems; held.lost is set when somebody took over
+        ...                      # held.token fences other systems; held.lost is set after a takeover
 
-On Apache Kafka no connection means anything: there the claim has a session, by which the holder learns of a take-over
-(`kafka_hold.py`).
+On Apache Kafka ownership is not tied to a connection. There the claim has a session, through which the owner learns of
+a takeover (`kafka_hold.py`).
 
-For guarding writes to the log take `producer.own` instead, which claims on the connection that carries the records:
-only there is the fence exact. Here the holder learns of a take-over a moment later, when its connection is closed;
-what it does in between reaches other systems only if those check the token.
+To guard writes to the log use `producer.own`, which claims over the connection that carries the records: only that
+fence is exact. A hold learns of a takeover a moment later, when its connection is closed. What it does to other systems
+in between is rejected only if they check the token.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _BEAT_WITHOUT_SESSION: Final = 0.5
 
 
 class Hold(Closing):
-    """What is held, from the grant until `close`, or until somebody takes over."""
+    """Resources owned until `close` or a takeover."""
 
     def __init__(self, group: str, rows: Sequence[OwnedResource], session: float = 0.0) -> None:
         self.group = group
         self.rows = {row.name: row for row in rows}
         self.lost = threading.Event()
-        """Set when somebody else took over, and when the connection ended: the server may be gone."""
+        """Set after a takeover, and when the connection ended: the server may be gone."""
         self.session = session
         self.on_beat: Callable[[], object] = _nothing
-        """Called on another thread after every sign of life that was answered."""
+        """Called on another thread after every answered heartbeat."""
 
     @property
     def generation(self) -> Generation:
@@ -64,15 +64,15 @@ class Hold(Closing):
         return {name: row.token for name, row in self.rows.items()}
 
     def check(self) -> None:
-        """Raises Fenced if it is lost."""
+        """Raise Fenced if the ownership is lost."""
         if self.lost.is_set():
-            silent = f", or it was silent for longer than its session of {self.session:g} s" if self.session else ""
+            silent = f", or this one was silent for more than its session of {self.session:g} s" if self.session else ""
             names = ", ".join(self.rows)
-            raise Fenced(f"somebody else owns {names} in group {self.group!r} now{silent}", persisted="no")
+            raise Fenced(f"another owner has taken over {names} in group {self.group!r}{silent}", persisted="no")
 
 
 class ServerHold(Hold):
-    """Held by a connection to fencepost's server."""
+    """A hold through a connection to fencepost's server."""
 
     def __init__(self, channel: Channel, group: str, rows: Sequence[OwnedResource], session: float) -> None:
         super().__init__(group, rows, session)
@@ -85,31 +85,31 @@ class ServerHold(Hold):
         tell_after_fork(self)
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Release everything."""
         self._stop.set()
         with contextlib.suppress(OSError):  # closed before
-            self._wake.shutdown(socket.SHUT_RDWR)  # which reaches the watcher although a forked child has a copy
+            self._wake.shutdown(socket.SHUT_RDWR)  # wakes the watcher even if a forked child has a copy
         self._watcher.join()
         self._wake.close()
         self._woken.close()
         self._channel.close()
 
     def after_fork(self) -> None:
-        """In the child: what is held is held by the parent, and not for longer than that lives."""
-        self.lost = threading.Event()  # the lock of the old one may be held by a thread that is not here
+        """Mark the hold as lost in a forked child: only the parent owns the resources."""
+        self.lost = threading.Event()  # a thread that the child lacks may hold the old lock
         self.lost.set()
         self._wake.close()
         self._woken.close()
         self._channel.forget_socket()
 
     def _watch(self, beat: float) -> None:
-        """Keeps the session alive, and notices the end of the connection at once."""
+        """Keep the session alive, and notice the end of the connection at once."""
         while True:
             self._channel.wait_for_end(beat, self._woken)
             if self._stop.is_set():
                 return
             try:
-                # Claims nothing: what is held is held by this very connection, and ends with it.
+                # An empty claim as a heartbeat. The resources belong to this connection and end with it.
                 self._channel.request(Key.OWN, own_fields(self.group, []), reconnect=False)
             except FencepostError:
                 self.lost.set()
@@ -118,7 +118,7 @@ class ServerHold(Hold):
 
 
 def _nothing() -> None:
-    """Nobody counts them."""
+    """Ignore the heartbeat."""
 
 
 def hold(
@@ -133,9 +133,10 @@ def hold(
 ) -> Hold:
     """Claim `resources` in `group` (None: the group `default`).
 
-    At once with `generation`, or with one for each resource (severing an owner whose generation is not higher; Refused
-    otherwise), or with `wait` (seconds, or True) when they become free (TimedOut otherwise). `session`: severed after
-    this many seconds without a sign of life, so that a stopped process does not hold them for ever.
+    With `generation`, or a generation for each resource, claim at once: owners with equal or lower generations are
+    severed; a higher one raises Refused. With `wait` (seconds, or True), wait until the resources are free; else raise
+    TimedOut. `session`: the hold is lost after this many seconds without a heartbeat, so that a stopped process does
+    not own them for ever.
     """
     settings = ClientSettings.of(servers)
     request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
@@ -150,14 +151,12 @@ def hold(
     )
     try:
         if not channel.offers(Key.OWN):
-            from fencepost.client.own.kafka_hold import (
-                hold_on_kafka,
-            )  # with readers and transactions, for those who need it
+            from fencepost.client.own.kafka_hold import hold_on_kafka  # loads readers and transactions
 
             channel.close()
             return hold_on_kafka(settings, request)
         rows = granted_by(request.group, channel.request(Key.OWN, request.fields()).message)
-        channel.request_timeout = settings.request_timeout  # from here on nothing is waited for but an answer
+        channel.request_timeout = settings.request_timeout  # the claim no longer waits
     except BaseException:
         channel.close()
         raise

@@ -1,13 +1,13 @@
-"""The road to Apache Kafka: what is owned is what may be written under a write id (OWN-9).
+"""`own` on Apache Kafka: an owner writes in transactions of its write ids, and a successor fences them (OWN-9).
 
-A claimant gets transactional ids of its own, its write ids, with its first claim, and writes only in transactions under
-them from then on: a producer in implicit ones in several lanes (`implicit.py`), a reader in one for each commit of
-offsets. Whoever takes over fences all of them before being told so; from then on the brokers refuse the old owner's
-writes, and what it had not committed is aborted. Readers that read committed records never see it.
+With its first claim a claimant gets its own transactional ids, its write ids, and from then on writes only in their
+transactions: a producer in implicit ones in several lanes (`client/produce/lanes.py`), a reader in one per commit of
+offsets. A successor fences all of them before its claim is granted. From then on the brokers reject the old owner's
+writes, and its open transactions are aborted, so read_committed readers never see them.
 
-Kafka has nothing that ends with a connection. What is owned stays owned until it is given back, which `close` does, or
-taken over. An owner with a session gives signs of life to Kafka's group coordinator (`session.py`); when they end,
-whoever waits in line (`line.py`) takes over, by the same fence.
+On Kafka nothing ends with a connection. A resource stays owned until it is released, as by `close`, or taken over. An
+owner with a session sends heartbeats to Kafka's group coordinator (`kafka_session.py`); when they end, the next
+claimant in line (`kafka_line.py`) takes over, by the same fence.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 log = logging.getLogger("fencepost.own")
 
 LANES: Final = 8
-"""Write ids of a producer beside its first one. A take-over fences all of them, so there are not more."""
+"""Further write ids of a producer. A takeover fences all of them, so there are not more."""
 _CANDIDATES: Final = 64
 _PATIENCE_WITH_OTHERS: Final = 3.0
+"""Timeout in seconds of the repeated check whether the claimants ahead are alive."""
 _LOOK_AGAIN: Final = 0.01
 _PATIENCE_AT_END: Final = 3.0
-"""Seconds that closing waits for a commit in doubt. What is not given back by then is taken over by the next owner."""
-"""Seconds for the question whether those ahead are alive: it is asked again and again."""
+"""Seconds that closing waits for an in-doubt commit. The next owner takes over what is not released by then."""
 WAITING_SESSION: Final = 10.0
-"""Seconds, where none are asked for: a claim that waits needs a session, or it would be waited for when it is dead."""
+"""Default session in seconds of a waiting claim: without one, others would wait for a dead claimant."""
 
 
 class KafkaOwner:
-    """A claimant, whatever it writes. For one thread at a time."""
+    """A claimant of either kind, producer or reader. For one thread at a time."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class KafkaOwner:
         patience: float = 60.0,
         lanes: int = 0,
     ) -> None:
-        """`lanes`: how many further write ids it gets. All names are known before the first claim: whoever takes over
-        fences them by what the record says."""
+        """`lanes` is the number of further write ids. Their names are fixed before the first claim, because a successor
+        fences the write ids in the record."""
         self._settings = settings
         self._routes = routes
         self._timeout_ms: Milliseconds = round(transaction_timeout * 1000)
@@ -78,23 +78,23 @@ class KafkaOwner:
         self.write_id = WRITE_ID_PREFIX + uuid.uuid4().hex
         self.writing = Transactional(routes, self.write_id, patience)
         self.identity: Identity | None = None
-        """The epoch under which it writes; None: it has claimed nothing yet."""
+        """The identity under which it writes; None before the first claim."""
         self._aborted: Identity | None = None
-        """The epoch under which nothing is open, since it is to be replaced."""
+        """The identity whose open transaction was aborted before the next epoch is requested."""
         self._lane_count = lanes
         self._coordinators: dict[int, BrokerNode | None] = {}
-        """Of the lanes, by number: chosen with the first claim."""
+        """The lanes' coordinators by lane number, chosen with the first claim."""
         self._lane_steps: list[Transactional] = []
         self.lanes: tuple[WriteId, ...] = ()
-        """Known with `identity`."""
+        """Set together with `identity`."""
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
         self._session: ClaimantSession | None = None
         self._interrupted = threading.Event()
         self.current: Callable[[], Identity | None] = lambda: self.identity
-        """Asked on the session's thread: the epoch under which it writes; None while the next one is asked for."""
+        """Called on the session's thread: returns the current identity; None while the next one is requested."""
         self.on_lost: Callable[[], None] = _nothing
-        """Called on the session's thread when somebody has taken over."""
+        """Called on the session's thread after a takeover."""
 
     def group(self, name: str) -> GroupOwners:
         found = self._groups.get(name)
@@ -105,9 +105,9 @@ class KafkaOwner:
         return found
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
-        """Of a fresh claimant, `identity` is known afterwards."""
+        """Claim, and set `identity` with the first grant."""
         self._interrupted.clear()
-        self.group(request.group)  # what cannot be a group is said before anything is begun
+        self.group(request.group)  # reject an invalid group name before anything else
         try:
             has_none_yet = request.wait is not None and self._session is None
             self._keep_alive(request.session or (WAITING_SESSION if has_none_yet else 0.0))
@@ -127,14 +127,14 @@ class KafkaOwner:
             for steps, broker, identity in zip(
                 self._lane_steps, self._coordinators.values(), identities[1:], strict=True
             ):
-                if broker is not None:  # not to be asked for once a broker is in trouble
+                if broker is not None:  # so that it is known even if a broker fails later
                     steps.ask_first(self._routes.to(broker))
                 lanes.append(WriteId(steps, steps.name, identity, NO_NODE if broker is None else broker.id))
             self.lanes = tuple(lanes)
         self.identity = identities[0]
 
     def _choose_lanes(self) -> None:
-        """Numbers whose coordinators are spread over the brokers, so that each partition finds one at its leader."""
+        """Choose lane numbers whose coordinators are spread over the brokers, so that most leaders have one."""
         if self._coordinators or not self._lane_count:
             return
         numbers = range(1, _CANDIDATES + 1)
@@ -167,11 +167,11 @@ class KafkaOwner:
         return () if self.identity is None else (self.identity,)
 
     def interrupt(self) -> None:
-        """From another thread: a claim that waits is given up."""
+        """Abort a waiting claim, from another thread."""
         self._interrupted.set()
 
     def release(self, group: str, names: Sequence[str]) -> None:
-        """What was written there must be settled before."""
+        """Release resources. All records written there must be settled."""
         if self.identity is None:
             return
         self.group(group).carry_out(release(self._claimant(group), names, self._identities))
@@ -180,12 +180,12 @@ class KafkaOwner:
         self._end_session()
 
     def release_all(self) -> None:
-        """Fenced if it owns nothing any more."""
+        """Release everything; raise Fenced after a takeover."""
         for group in {group for group, _ in self._held}:
             self.release(group, [name for each, name in self._held if each == group])
 
     def close(self) -> None:
-        """It is gone, whatever it owned: its signs of life end, and nothing more is asked for it."""
+        """End the session and the lanes, without releasing anything."""
         self._end_signs()
         for steps in self._lane_steps:
             steps.is_over = True
@@ -195,15 +195,15 @@ class KafkaOwner:
         if session is not None:
             session.close()
 
-    # --- signs of life ---
+    # --- session ---
 
     @property
     def session(self) -> float:
-        """Seconds, as the coordinator took it; 0: it gives no signs of life."""
+        """Return the session in seconds, as the coordinator accepted it; 0: none."""
         return 0.0 if self._session is None else self._session.seconds
 
     def _keep_alive(self, seconds: float) -> None:
-        """From here on, before anything is claimed: whoever reads that it owns finds it alive."""
+        """Begin the session before anything is claimed, so that others find the new owner alive."""
         if not seconds or (self._session is not None and self._session.seconds <= seconds):
             return
         self._end_signs()
@@ -215,7 +215,7 @@ class KafkaOwner:
             self._end_signs()
 
     def _look_after(self) -> None:
-        """On the session's thread: an owner that writes nothing learns here that it was replaced."""
+        """Check for a takeover, on the session's thread: this is how an idle owner learns of it."""
         expected = self.current()
         if expected is None or not self._held:
             return
@@ -224,19 +224,19 @@ class KafkaOwner:
             self.on_lost()
 
     def renew(self) -> Identity:
-        """The write id's next epoch, if it is ours still: what is on its way under the one before comes too late."""
+        """Bump the write id's epoch, if it is still this owner's, so that delayed requests are rejected."""
         before, self.identity = self.identity, None
         try:
             if before is not None and before != self._aborted:
                 abort_open(self.writing, before)
-                self._aborted = before  # not again: once the next epoch is given, that would be refused
+                self._aborted = before  # once only: after the next epoch is given, an abort would be rejected
             before = self.writing.init(self._timeout_ms, before)
         finally:
             self.identity = before
         return before
 
     def is_committed(self, partition: TopicPartition, offset: Offset) -> bool:
-        """Whether a record that was acknowledged there counts; waits until it is decided."""
+        """Return whether an acknowledged record was committed; wait until that is decided."""
         wanted = Range(*partition, offset, offset + 1)
         return any(True for _ in fetch_records(self._routes, wanted, patience=self._patience))
 
@@ -248,16 +248,16 @@ class KafkaOwner:
 
 
 class KafkaProducerBackend:
-    """For a producer: from its first claim on, it sends in transactions of its write ids."""
+    """Claims of a producer. From its first claim on, it sends in transactions of its write ids."""
 
     def __init__(self, sender: Sender, owner: KafkaOwner, options: ProducerOptions) -> None:
         name = options.name
         if not options.idempotent:
-            raise ConfigError("on Apache Kafka an owner writes in transactions: it has to be idempotent")
+            raise ConfigError("on Apache Kafka an owner writes in transactions, so the producer must be idempotent")
         if name is not None:
             raise ConfigError(
-                f"on Apache Kafka an owner writes under an id of its own, so it cannot be named {name!r}: "
-                "make the producer without a name"
+                f"on Apache Kafka an owner writes under its own transactional id, so it cannot be named {name!r}: "
+                "create the producer without a name"
             )
         self._sender = sender
         self._patience = options.delivery_timeout
@@ -292,35 +292,35 @@ class KafkaProducerBackend:
         deadline = time.monotonic() + self._patience
         while not sender.call(lambda: sender.write_under(owner.writing, identity, owner.lanes, owner.is_committed)):
             if time.monotonic() > deadline:
-                raise TimedOut("other threads send all the time: own first, then send")
+                raise TimedOut("other threads keep sending: own first, then send")
             sender.flush()
 
     def _catch_up(self, *, while_closing: bool = False) -> None:
-        """Once it writes under the write id, the send thread knows its epoch; the next one may be on its way."""
+        """Take the current identity from the send thread, once that writes under the write id."""
         if self._sender.writes_in_lanes:
             self.owner.identity = self._sender.wait_for_identity(self._patience, while_closing=while_closing)
 
     def release(self, group: str, names: Sequence[str]) -> None:
         sender = self._sender
         if sender.call(lambda: sender.open_transaction is not None):
-            # Whoever claims what nobody owns has no write id to fence: it would be committed among the next owner's.
-            raise FencepostError("on Apache Kafka an owner ends its transaction first, then gives back what it owns")
+            # A claim of a free resource fences nobody, so the transaction could commit under the next owner.
+            raise FencepostError("on Apache Kafka an owner must end its transaction before it releases")
         sender.flush()
         self._catch_up()
         self._leave_nothing_in_doubt(self._patience)
         self.owner.release(group, names)
 
     def _leave_nothing_in_doubt(self, patience: float) -> None:
-        """A record that has expired is settled, but its commit may still be on its way. Whoever claims what nobody owns
-        has no write id to fence: the record would begin to count under the next owner."""
+        """Wait for in-doubt commits. An expired record is settled, but its commit may still be in flight. A claim of a
+        free resource fences nobody, so the record could be committed under the next owner."""
         if not self._sender.writes_in_lanes:
             return
         deadline = time.monotonic() + patience
         while self._sender.call(lambda: self._sender.has_commit_in_doubt):
             if time.monotonic() > deadline:
                 raise TimedOut(
-                    f"no answer to a commit within {patience:g} s, so what is owned is not given back: its next "
-                    f"owner takes over by a higher generation{self._sender.trouble()}"
+                    f"no answer to a commit within {patience:g} s, so nothing is released: the next owner takes over "
+                    f"with a higher generation{self._sender.trouble()}"
                 )
             time.sleep(_LOOK_AGAIN)
 
@@ -328,8 +328,8 @@ class KafkaProducerBackend:
         self.owner.interrupt()
 
     def close(self) -> None:
-        """What it owned is free, so that the next one need not know the generation."""
-        with suppress(FencepostError):  # fenced, or out of reach: whoever comes next takes over
+        """Release everything, so that the next owner need not know the generation."""
+        with suppress(FencepostError):  # fenced or unreachable: the next owner takes over
             self._catch_up(while_closing=True)
             self._leave_nothing_in_doubt(min(self._patience, _PATIENCE_AT_END))
             self.owner.release_all()
@@ -339,7 +339,7 @@ class KafkaProducerBackend:
 
 
 class KafkaReaderBackend:
-    """For a reader: from its first claim on, it commits offsets in transactions of its write id."""
+    """Claims of a reader. From its first claim on, it commits offsets in transactions of its write id."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._routes = Routes(settings)
@@ -347,9 +347,9 @@ class KafkaReaderBackend:
         self.owner.on_lost = self._lost
         self._fenced: Fenced | None = None
         self.on_fenced: Callable[[Fenced], object] = lambda fenced: None
-        """Called once, when it is known: on the session's thread, or by a commit."""
+        """Called once after a takeover, on the session's thread or by a commit."""
         self._is_in_doubt = False
-        """A step of the last transaction may still be on its way, and must not become one of the next."""
+        """A request of the last transaction may still be in flight, and must not join the next one."""
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         if self._fenced is not None:
@@ -357,15 +357,15 @@ class KafkaReaderBackend:
         return self.owner.claim(request)
 
     def check(self) -> None:
-        """Raises Fenced if it is known that somebody has taken over."""
+        """Raise Fenced after a known takeover."""
         if self._fenced is not None:
             raise self._fenced
 
     def _lost(self) -> None:
-        """On the session's thread."""
+        """Report a takeover; runs on the session's thread."""
         if self._fenced is None:
             self._fenced = Fenced(
-                "somebody else owns what this reader owned", persisted="no", code=ErrorCode.PRODUCER_FENCED
+                "another owner has taken over from this reader", persisted="no", code=ErrorCode.PRODUCER_FENCED
             )
             self.on_fenced(self._fenced)
 
@@ -384,20 +384,20 @@ class KafkaReaderBackend:
         self._routes.close()
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Stores a consumer group's offsets, or raises Fenced: then they are not stored, and never will be."""
+        """Store a consumer group's offsets. After Fenced they are not stored, unless `persisted` is "unknown"."""
         writing, who = self.owner.writing, self.owner.identity
         if self._fenced is not None:
             raise self._fenced
         if who is None:
-            raise FencepostError("nothing is owned yet")
+            raise FencepostError("the reader owns nothing yet: call own first")
         doubts: int | None = None
         before = writing.doubts
-        is_in_doubt = True  # unless it is seen to its end: Ctrl-C may come in the middle of a step
+        is_in_doubt = True  # until the end is reached: Ctrl-C may interrupt a step
         try:
             if self._is_in_doubt:
                 who, self._is_in_doubt = self.owner.renew(), False
             writing.add_offsets(who, group, {partition: Offset(offset) for partition, offset in offsets.items()})
-            doubts = writing.doubts  # only a commit whose answer was lost may have been one
+            doubts = writing.doubts  # only a commit whose answer was lost may have taken effect
             writing.end(who, commit=True)
             is_in_doubt = False
         except FencepostError as error:
@@ -407,7 +407,7 @@ class KafkaReaderBackend:
                 is_in_doubt = False
                 raise
             self._fenced = Fenced(
-                "somebody else owns what this reader owned, or a commit took longer than the transaction timeout",
+                "another owner has taken over from this reader, or a commit took longer than the transaction timeout",
                 persisted="no" if doubts in (None, writing.doubts) else "unknown",
                 code=error.code,
             )
@@ -418,4 +418,4 @@ class KafkaReaderBackend:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Ignore the loss."""

@@ -1,7 +1,7 @@
-"""Holding something on Apache Kafka: a claim whose write id nobody writes under, and a session.
+"""`hold` on Apache Kafka: a claim with a session, whose write id is never used for writing.
 
-The session's thread asks, with every sign of life, whether the write id was fenced: that is how the holder learns of a
-take-over. The token is for other systems, as on fencepost's server.
+With every heartbeat the session's thread checks whether the write id was fenced; so the owner learns of a takeover. The
+token is for other systems, as on fencepost's server.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class KafkaHold(Hold):
         self.lost.set()
 
     def _beat(self) -> Any:
-        """On the session's thread, after every sign of life."""
+        """Report a heartbeat; runs on the session's thread."""
         self.on_beat()
         return self._identity()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         if self._is_closed:
             return
         self._is_closed = True
         with self._routes:
             try:
-                with suppress(FencepostError):  # lost, or out of reach: whoever comes next takes over
+                with suppress(FencepostError):  # lost or unreachable: the next owner takes over
                     self._owner.release_all()
             finally:
                 self._owner.close()
 
     def after_fork(self) -> None:
-        """In the child: the parent holds it, and its thread gives the signs of life."""
-        self.lost = threading.Event()  # the lock of the old one may be held by a thread that is not here
+        """Mark the hold as lost in a forked child: the parent owns the resources and sends the heartbeats."""
+        self.lost = threading.Event()  # a thread that the child lacks may hold the old lock
         self.lost.set()
         self._is_closed = True
 

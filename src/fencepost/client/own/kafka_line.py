@@ -1,8 +1,8 @@
-"""Waiting in line on Apache Kafka, where nobody grants anything: each claimant finds out by itself when it is its turn.
+"""Waiting in line on Apache Kafka, where no server grants claims: each claimant determines its own turn.
 
-It follows the group's records, asks the group coordinators about those that are ahead of it, and claims when
-`core/own/kafka_line.py` says that it is next. The claim is judged once more by what the records say then, so it does no
-harm to have looked too early.
+A claimant follows the group's records, asks the group coordinators whether the claimants ahead are alive, and claims
+when `core/own/kafka_line.py` says that it is next. The claim is judged again by the records at that time, so a claim
+that comes too early does no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, TimedOut
 
 LOOK_AGAIN: Final = 0.2
-"""Seconds until the coordinators are asked again. What changes in the records is seen at once."""
+"""Seconds until the coordinators are asked again. Changes of the records are seen at once."""
 _SEEN_WITHIN: Final = 5.0
 
 
@@ -36,8 +36,8 @@ def wait_in_line(
     interrupted: Event,
     identities: Sequence[Identity],
 ) -> ClaimOutcome:
-    """Returns when it was granted; TimedOut after `seconds`, Closed when `interrupted`, Refused if `after` cannot come
-    true any more. Whatever it raises, the claim has left the line, if a server can be reached."""
+    """Wait until the claim is granted. Raise TimedOut after `seconds`, Closed if `interrupted`, Refused if `after` can
+    no longer match. After any exception the claim has left the line, if a server can be reached."""
     deadline = time.monotonic() + seconds
     names = [each.name for each in resources]
     may_be_in_line = False
@@ -51,19 +51,20 @@ def wait_in_line(
                     owned = group.carry_out(claim_in_line(me, resources, gone, identities))
                     if owned is not None:
                         return owned
-                elif me.write_id not in records.line:  # not yet, or it was taken for gone
+                elif me.write_id not in records.line:  # not yet, or others took it for gone
                     may_be_in_line = True
                     group.carry_out(line_up(me, names, gone))
                     _see_itself(following, me.write_id)
                     continue
                 if interrupted.is_set():
-                    raise Closed("waiting was given up")
+                    raise Closed("the waiting claim was given up")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimedOut(f"group {me.group!r}: {', '.join(names)} did not become free within {seconds:g} s")
                 following.wait(min(left, LOOK_AGAIN))
         except BaseException:
-            # Also Ctrl-C, and a server that is away: who owns something else lives on, and would be waited for.
+            # Also on Ctrl-C or an unreachable server: a claimant that owns something else stays alive, and others would
+            # wait for it.
             if may_be_in_line or me.write_id in following.records.line:
                 with suppress(FencepostError):
                     group.carry_out(leave_line(me))
@@ -71,7 +72,7 @@ def wait_in_line(
 
 
 def _see_itself(following: Following, me: str) -> None:
-    """A commit is answered before it can be read."""
+    """Wait until the claim's own record can be read: a commit is answered earlier."""
     deadline = time.monotonic() + _SEEN_WITHIN
     while me not in following.records.line and time.monotonic() < deadline:
         following.wait(LOOK_AGAIN)

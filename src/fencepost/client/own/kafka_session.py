@@ -1,12 +1,11 @@
-"""Signs of life on Apache Kafka, where no connection means anything: a consumer group for each claimant.
+"""Sessions on Apache Kafka, where ownership is not tied to a connection: a consumer group for each claimant.
 
-A claimant with a session is the only member of a consumer group of its own, named after its write id, and sends
-heartbeats from a thread. When it is silent for longer than its session, Kafka's group coordinator throws it out, and
-whoever waits finds the group empty. One group for all claimants would be simpler to look at. But there every arrival
-and every departure is a rebalance, for which the coordinator waits until each member has come back: a claimant that is
-paused would hold up all others.
+A claimant with a session is the only member of its own consumer group, named after its write id, and sends heartbeats
+from a thread. When it is silent for longer than its session, Kafka's group coordinator removes it, and waiting
+claimants find the group empty. One group for all claimants would be simpler, but there every join and leave is a
+rebalance, which waits for all members: a paused claimant would hold up all others.
 
-Nothing here keeps anybody from writing. That is what the fence is for; a session says who may be replaced.
+A session does not prevent writes, the fence does. A session only tells who may be replaced.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ log = logging.getLogger("fencepost.own")
 SESSION_PREFIX: Final = "fencepost.own.session."
 BEATS_PER_SESSION: Final = 4
 LONGEST_BEAT: Final = 1.0
-"""Seconds, however long the session: an owner that writes nothing learns with a beat that it was replaced."""
+"""Seconds, however long the session: with each heartbeat an idle owner checks whether it was replaced."""
 SHORTEST_BY_DEFAULT: Final = 6.0
-"""Kafka's default for group.min.session.timeout.ms, in seconds: what a broker takes that refuses less."""
+"""Kafka's default group.min.session.timeout.ms, in seconds: used if a broker refuses a shorter session."""
 _LONGEST_BY_DEFAULT: Final = 1800.0
 _PROTOCOL_TYPE: Final = "fencepost-own"
 _PROTOCOL: Final = "alive"
@@ -54,12 +53,12 @@ _REFUSED_FOR_GOOD: Final = frozenset(
 
 
 def session_group(write_id: str) -> str:
-    """The consumer group of a claimant."""
+    """Return the consumer group of a claimant."""
     return SESSION_PREFIX + write_id.rpartition(".")[2]
 
 
 def impatient(settings: ClientSettings, seconds: float) -> ClientSettings:
-    """For questions that are soon asked again: a broker that hangs is not waited for as long as otherwise."""
+    """Return settings with short timeouts, for repeated requests that must not wait long for a hanging broker."""
     longest = max(_SHORTEST_WAIT, seconds)
     return replace(
         settings,
@@ -69,19 +68,19 @@ def impatient(settings: ClientSettings, seconds: float) -> ClientSettings:
 
 
 class Liveness:
-    """Asks the group coordinators who is there. For one thread."""
+    """Asks the group coordinators which claimants are alive. Not thread-safe."""
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
         self._channels: dict[str, Channel] = {}
-        """The coordinators, by write id, for as long as they answer."""
+        """The coordinators by write id, while they answer."""
 
     def gone(self, write_ids: Iterable[str]) -> set[str]:
-        """Those of `write_ids` whose session is over. Where the coordinator does not say, nobody is gone."""
+        """Return those of `write_ids` whose session is over. Without an answer a claimant counts as alive."""
         return {write_id for write_id, is_there in self.look(write_ids).items() if not is_there}
 
     def look(self, write_ids: Iterable[str]) -> dict[str, bool]:
-        """Whether each is there, as far as the coordinators say."""
+        """Return whether each claimant is alive, as far as the coordinators answer."""
         by_channel: dict[Channel, list[str]] = {}
         for write_id in write_ids:
             try:
@@ -119,18 +118,18 @@ class Liveness:
 
 
 class ClaimantSession:
-    """A claimant's membership, and the thread that keeps it."""
+    """A claimant's group membership, and the thread that sends its heartbeats."""
 
     def __init__(
         self, settings: ClientSettings, write_id: str, seconds: float, on_beat: Callable[[], None], patience: float
     ) -> None:
         self.seconds = seconds
-        """As the coordinator took it, once it has begun."""
+        """The session timeout, as the coordinator accepted it."""
         self._group = session_group(write_id)
         self._write_id = write_id
         self._routes = Routes(impatient(settings, seconds / 2))
         self._channel: Channel | None = None
-        """The coordinator, for as long as it answers."""
+        """The coordinator, while it answers."""
         self._settings = settings
         self._on_beat = on_beat
         self._patience = patience
@@ -146,8 +145,8 @@ class ClaimantSession:
         return max(1, round(self.seconds * 1000))
 
     def begin(self) -> None:
-        """Returns when the coordinator counts this claimant as alive. Its first JoinGroup may be answered later
-        (group.initial.rebalance.delay.ms): nobody has to wait for that."""
+        """Start the thread, and return when the coordinator counts this claimant as alive. The answer to the first
+        JoinGroup may come later (group.initial.rebalance.delay.ms)."""
         self._thread.start()
         deadline = time.monotonic() + self._patience
         with Routes(self._settings) as routes:
@@ -156,12 +155,12 @@ class ClaimantSession:
                 if self._refused is not None:
                     raise self._refused
                 if time.monotonic() > deadline:
-                    raise TimedOut(f"no coordinator took the session of {self._write_id} within {self._patience:g} s")
-                self._over.wait(_LOOK_AGAIN)  # another process's state: nothing to await
+                    raise TimedOut(f"no coordinator took on the session of {self._write_id} in {self._patience:g} s")
+                self._over.wait(_LOOK_AGAIN)  # the state of another process: there is no event to await
 
     def close(self) -> None:
-        """Leaves the group, so that nobody has to wait for the end of the session. Where a coordinator does not
-        answer, the thread does that when it can: nobody waits for it."""
+        """Leave the group, so that others need not wait for the end of the session. If the coordinator does not answer,
+        return after a second; the thread leaves when it can."""
         self._over.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_SECONDS_TO_LEAVE)
@@ -207,8 +206,8 @@ class ClaimantSession:
         if possible == self.seconds:
             return False
         log.warning(
-            "the broker takes no session of %g s (group.min.session.timeout.ms, group.max.session.timeout.ms): "
-            "it is %g s instead",
+            "the broker accepts no session of %g s (group.min.session.timeout.ms, group.max.session.timeout.ms): "
+            "using %g s",
             self.seconds,
             possible,
         )
@@ -246,7 +245,7 @@ class ClaimantSession:
         self._check(answer.error_code)
 
     def _stay(self) -> None:
-        """Until the coordinator has thrown it out, or cannot be reached."""
+        """Send heartbeats until the session is closed; raise if the coordinator removes it or is unreachable."""
         while True:
             self._check(self._ask(Key.HEARTBEAT, self._who()).error_code)
             if self._looking is None or not self._looking.is_alive():
@@ -256,7 +255,7 @@ class ClaimantSession:
                 return
 
     def _look(self) -> None:
-        """On a thread for the moment: a coordinator of transactions that hangs must not cost the session."""
+        """Check for a takeover on a short-lived thread: a hanging transaction coordinator must not cost the session."""
         try:
             self._on_beat()
         except FencepostError as error:

@@ -1,8 +1,7 @@
-"""A group's owners on Apache Kafka: its compacted topic, and the hands that carry out a claim's steps.
+"""A group's compacted topic on Apache Kafka, and the execution of a claim's steps.
 
-`__fencepost_own.GROUP` has one partition, a record per resource, and one per claim that waits; it is written only in
-transactions of the group's claim id. What is done in which order, and what it means, is decided in
-`core/own/kafka_steps.py`.
+`__fencepost_own.GROUP` has one partition, with a record per resource and one per waiting claim. It is written only in
+transactions of the group's claim id. `core/own/kafka_steps.py` decides the order of the steps and their meaning.
 """
 
 from __future__ import annotations
@@ -54,24 +53,24 @@ CLAIM_ID_PREFIX: Final = "fencepost.own.claims."
 WRITE_ID_PREFIX: Final = "fencepost.own.writer."
 _LONGEST_GROUP: Final = 200
 _CONFIGS: Final = {
-    # Only closed segments are compacted, and every claim reads the topic from its beginning: small ones, then.
+    # Only closed segments are compacted, and every claim reads the whole topic, so segments are small.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
 _CLAIM_TIMEOUT_MS: Final = 30_000
 _LINE_KEY: Final = b"\xff"
-"""What the key of a waiting claim's record begins with, before its write id. No resource's does: it is not UTF-8."""
+"""Key prefix of a waiting claim's record, before its write id. It is not UTF-8, so no resource has it."""
 _FENCED_AT_ONCE: Final = 8
 _BATCH_BYTES: Final = 256 << 10
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
 
 _OVERTAKEN: Final = NAME_TAKEN | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
-"""What coordinator and leader answer to a claims identity that is no longer the newest, or whose transaction ended."""
+"""Errors of coordinator and leader for a claim id's identity that is stale, or whose transaction has ended."""
 
 
 class GroupOwners:
-    """One group's owners. For one thread."""
+    """The owners of one group. Not thread-safe."""
 
     def __init__(
         self, settings: ClientSettings, routes: Routes, group: str, *, write_timeout_ms: Milliseconds, patience: float
@@ -83,11 +82,11 @@ class GroupOwners:
         self._write_timeout_ms = write_timeout_ms
         self._patience = patience
         self.before: Callable[[ClaimStep], None] = _nothing
-        """Called before each step: where a test pauses a claimant, or kills it."""
+        """Called before each step; a test pauses or kills a claimant here."""
 
     def carry_out(self, steps: ClaimSteps[OutcomeT]) -> OutcomeT:
-        """TimedOut if others were faster for all of `patience`."""
-        # Each claimant undoes what the others have begun: pauses of random length let one of them through.
+        """Carry out the steps. Raise TimedOut if other claimants were faster for all of `patience`."""
+        # Each claimant fences the others' attempts: pauses of random length let one of them through.
         pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience, sleep=_sleep_up_to)
 
         def perform(step: ClaimStep) -> Any:
@@ -104,11 +103,11 @@ class GroupOwners:
         return carry_out(steps, perform, (Overtaken, InDoubt))
 
     def records(self) -> Records:
-        """The records as they can be read now; nobody is disturbed."""
+        """Read the committed records, without fencing anybody."""
         return self._read(settled=False) if self._topic.exists() else Records({}, {})
 
     def follow(self) -> Following:
-        """The records, and what becomes of them."""
+        """Return the records, with their later changes."""
         self._topic.ensure()
         end = self._topic.end(committed=True)
         options = FetchOptions(patience=self._patience)
@@ -165,14 +164,14 @@ class GroupOwners:
 
 
 class Following(Closing):
-    """A group's records as they change, for a claim that waits."""
+    """A group's records and their changes, for a waiting claim."""
 
     def __init__(self, records: Records, fetcher: Fetcher) -> None:
         self.records = records
         self._fetcher = fetcher
 
     def wait(self, seconds: float) -> None:
-        """Returns when something has changed, or when the time is over."""
+        """Wait for a change, at most `seconds`."""
         deadline = time.monotonic() + seconds
         while (chunk := self._fetcher.take()) is None:
             left = deadline - time.monotonic()
@@ -204,7 +203,7 @@ def _with(before: Records, records: Iterable[Record]) -> Records:
 
 
 def describe_owners(settings: ClientSettings, routes: Routes, group: str | None) -> OwnersDescription:
-    """Who owns what, in one group or in all. Whether they are alive nobody knows."""
+    """Describe the owners and waiting claims of one group or all groups. Dead owners are included."""
     admin = TopicAdmin(routes)
     topics = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith(TOPIC_PREFIX)]
     found: list[OwnerDescription] = []
@@ -230,7 +229,7 @@ def describe_owners(settings: ClientSettings, routes: Routes, group: str | None)
 def describe_last(
     settings: ClientSettings, routes: Routes, group: str, resources: Sequence[str]
 ) -> dict[str, LastOwner]:
-    """The last grant of each, as the group's records have it; whose it was they forget when it is given back."""
+    """Describe the last grant of each resource. After a release its records no longer name the owner."""
     group_owners = GroupOwners(settings, routes, group, write_timeout_ms=0, patience=settings.request_timeout)
     records = group_owners.records().owners
     return {
@@ -286,4 +285,4 @@ def _sleep_up_to(seconds: float) -> None:
 
 
 def _nothing(step: ClaimStep) -> None:
-    """Where nobody looks on."""
+    """Ignore the step."""

@@ -1,6 +1,6 @@
-"""The road to fencepost's own server: what is claimed belongs to the connection that carries the data (OWN-9).
+"""`own` on fencepost's server: a claim belongs to the connection that carries the data (OWN-9).
 
-The producer's claims are asked by its send thread, the reader's by whoever reads; both wait here for the answer.
+A producer's send thread sends its claims, a reader's caller those of the reader; both wait here for the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fencepost.errors import FencepostError, TimedOut
 
 
 class ServerProducerBackend:
-    """Claims over the send thread's connection."""
+    """Claims of a producer, over its send thread's connection."""
 
     def __init__(
         self, sender: Sender, settings: ClientSettings, patience: float, steps: Transactional | None, routes: Routes
@@ -38,7 +38,7 @@ class ServerProducerBackend:
             sender.wait_for_identity(self._patience)
         rows = self._outcome(sender.call(lambda: sender.claim(request)))
         if self._steps is not None and self._steps.routes is not self._shared:
-            # The name goes over to the owner's connection: what is begun there ends when that does.
+            # The name moves to the owner's connection, so that its transactions end with that connection.
             self._steps.go_by(self._shared)
             sender.call(sender.renew_identity)
             sender.wait_for_identity(self._patience)
@@ -55,10 +55,10 @@ class ServerProducerBackend:
         self._sender.call(self._sender.give_up_waiting_claims)
 
     def close(self) -> None:
-        """What is owned ends with the connection."""
+        """Do nothing: the ownership ends with the connection."""
 
     def forget(self) -> None:
-        """Nothing is left but the connection."""
+        """Do nothing: only the connection is left."""
 
     def _outcome(self, pending: PendingClaim) -> list[OwnedResource]:
         sender = self._sender
@@ -69,13 +69,13 @@ class ServerProducerBackend:
             raise TimedOut(f"no answer to the claim within {self._patience:g} s{sender.trouble()}") from None
         except FencepostError:
             raise
-        except BaseException:  # Ctrl-C, while it waits
+        except BaseException:  # Ctrl-C while waiting
             sender.call(lambda: sender.give_up_claim(pending))
             raise
 
 
 class ServerReaderBackend:
-    """Claims over the connection that fetches; the reader's caller turns its loop meanwhile."""
+    """Claims of a reader, over its fetching connection; the reader's caller drives the loop meanwhile."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
@@ -90,10 +90,10 @@ class ServerReaderBackend:
         self._fetcher.call_soon(self._fetcher.tenure.give_up_waiting)
 
     def close(self) -> None:
-        """What is owned ends with the connection."""
+        """Do nothing: the ownership ends with the connection."""
 
     def forget(self) -> None:
-        """Nothing is left but the connection."""
+        """Do nothing: only the connection is left."""
 
     def _outcome(self, pending: PendingClaim) -> list[OwnedResource]:
         try:

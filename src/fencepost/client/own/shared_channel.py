@@ -1,8 +1,8 @@
-"""Questions of other threads over the one connection of an owner.
+"""Blocking requests of other threads over an owner's connection.
 
-A coordinator's steps (`transactional.py`) ask one question at a time and wait for the answer. They have channels of
-their own, except where the connection itself means something: on a guarded topic only the owner's connection may add a
-partition to a transaction, and a transaction ends with its owner only if it came over the owner's connection (OWN-9).
+The steps of a transaction (`client/transactions/coordinator.py`) send one request at a time and normally have their own
+channels. For an owner the connection matters: only the owner's connection may add a partition of a guarded topic to a
+transaction, and a transaction ends with its owner only if it came over the owner's connection (OWN-9).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class SharedChannel(Channel):
         return self._sender.call(lambda: dict(self._sender.owner_connection().versions))
 
     def close(self) -> None:
-        """The connection is the owner's."""
+        """Leave the connection open: it belongs to the owner."""
 
 
 class SharedRoutes(Routes):
-    """Whoever is asked for, it is the one server at the other end of the owner's connection."""
+    """Routes that all lead to the server of the owner's connection."""
 
     def __init__(self, settings: ClientSettings, sender: Sender) -> None:
         super().__init__(settings)

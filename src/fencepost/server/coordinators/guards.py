@@ -1,11 +1,11 @@
-"""Who may write or read a partition: the owner, where a topic is guarded; and nobody over a severed connection.
+"""Guards: only the owner may write or read a guarded partition, and no severed connection may do either.
 
-A topic has one of two guards for its writers. With `fencepost.writer.group` the owner of `TOPIC-PARTITION` in that
-group writes. With `fencepost.writer.transactional.ids` the newest producer of one of these ids writes, over whichever
-connections: a pipeline has many. There the fence is the epoch of the id, which every append is judged by.
+A topic has one of two guards for its writers. With `fencepost.writer.group` only the owner of `TOPIC-PARTITION` in that
+group may write. With `fencepost.writer.transactional.ids` only the newest producer of one of these ids may write, over
+any connection, because a pipeline has many. There the epoch of the id, which every append checks, is the fence.
 
-Asked at the moment of effect, when a batch is appended or records are handed out, not when the request was parsed:
-between the two the connection may have lost what it owned (OWN-9).
+A guard is checked at the moment of effect, when a batch is appended or records are returned, not when the request is
+parsed: in between the connection may have lost its ownership (OWN-9).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from fencepost.server.storage.topics import Topic
 
 Resource: TypeAlias = tuple[str, str]
-"""The group and the name of what is owned."""
+"""Group and name of a resource."""
 
 
 class StaleRequest(Malformed):
-    """A request that comes too late to be believed. Not answered: its connection is closed."""
+    """A request that comes too late to be trusted. Its connection is closed without an answer."""
 
 
 def refuse_severed(connection: Connection) -> None:
-    """Asked at the moment of a change that no guard covers, because the request may have waited since it began."""
+    """Raise StaleRequest if the connection was severed. For changes that no guard covers, at the moment of effect."""
     if connection.severed:
         raise StaleRequest("the connection was severed before this request had its turn")
 
@@ -38,7 +38,7 @@ def refuse_severed(connection: Connection) -> None:
 def check_write(
     broker: Broker, connection: Connection, topic: Topic, partition: int, transactional_id: str | None = None
 ) -> None:
-    """`transactional_id`: whose newest producer the caller has found, or is about to find, this write to come from."""
+    """Raise if the connection may not write. The caller checks that `transactional_id`'s newest producer writes."""
     if connection.severed or (
         topic.writer_group and not _owns(broker, connection, topic.writer_group, topic, partition)
     ):
@@ -51,7 +51,7 @@ def check_write(
 
 
 def is_writer_id(allowed: Iterable[str], transactional_id: str | None) -> bool:
-    """Whether the id is one of those that a guard names; `NAME*` stands for all that begin so."""
+    """Return whether a guard allows the id; `NAME*` allows all ids with that prefix."""
     if transactional_id is None:
         return False
     return any(
@@ -60,7 +60,7 @@ def is_writer_id(allowed: Iterable[str], transactional_id: str | None) -> bool:
 
 
 def check_whole(broker: Broker, connection: Connection, topic: Topic) -> None:
-    """Whether the connection may do away with a topic: its records, and how far its readers are."""
+    """Raise if the connection may not delete a topic: its records and its committed offsets."""
     refuse_severed(connection)
     if topic.writer_group or topic.writer_ids or topic.reader_group:
         for partition in range(topic.partition_count):
@@ -76,16 +76,16 @@ def check_read(broker: Broker, connection: Connection, topic: Topic, partition: 
 
 
 class Rights(NamedTuple):
-    """What those who own some resources may do."""
+    """The partitions that the owners of some resources may write and read."""
 
     written: frozenset[TopicPartition]
     read: frozenset[TopicPartition]
-    """And how far, committed."""
+    """And commit offsets for."""
 
 
 def rights_of(broker: Broker, resources: Iterable[Resource], *, guarded_only: bool = False) -> Rights:
-    """The right to a guarded topic is its group's alone. Where there is no guard, any group's resource of that name
-    counts, if such topics count at all."""
+    """Return the rights that these resources give. For a guarded topic only its group counts; for an unguarded one any
+    group does, unless `guarded_only`."""
     written: set[TopicPartition] = set()
     read: set[TopicPartition] = set()
     for group, name in resources:

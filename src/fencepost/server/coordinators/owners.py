@@ -1,11 +1,10 @@
-"""Own on the server: connections as owners, tokens in the store, severing that is exact (OWN-9).
+"""`own` on the server: connections are owners, tokens are stored, and severing is exact (OWN-9).
 
-A claim is judged and takes effect at once: from that moment the old owner's connection is marked severed, and nothing
-it has sent, whether in line, half received or waiting for a partition to open, is appended, committed or served any
-more. The *answer* to the claimant waits for three things: its tokens are committed; all that the old owner had been
-granted an append for is synced and readable; and what was left open on the resources is aborted. What the new owner
-reads after that answer is thus all there will ever be of the old one. If one of the three cannot be had, the claim
-fails, and nobody owns what it named.
+A granted claim takes effect at once: the old owner's connection is marked severed. From that moment nothing it has sent
+is appended, committed or served, whether it is queued, half received or waiting for a partition to open. The *answer*
+to the claimant waits for three things: its tokens are stored; all appends of the old owner are synced and readable;
+and open transactions on the resources are aborted. So the new owner reads everything that the old one will ever have
+written. If one of the three fails, the claim fails, and nobody owns its resources.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PATROL_SECONDS: Final = 0.05
 
 
 class Owners:
-    """Lives on the loop."""
+    """The owners and waiting claims of the server. Used only on the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -47,16 +46,16 @@ class Owners:
             (group, name): token
             for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
         }
-        # Rows are replaced by newer ones and never removed, so the newest of them is the newest of all.
+        # Rows are replaced and never removed, so the highest stored token is the highest ever given.
         self.table: OwnershipTable[Connection] = OwnershipTable(max(newest.values(), default=0), newest)
         self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
-        """Of the claims in line."""
+        """The futures of the waiting claims."""
         self._sessions: dict[Connection, Milliseconds] = {}
         self._patrolling = False
         self.since: dict[tuple[str, str], Milliseconds] = {}
-        """When each resource was last taken, for people who ask."""
+        """When each resource was last granted, for display."""
         self.last: dict[tuple[str, str], tuple[str, str]] = {}
-        """And by whom: address and client id."""
+        """Address and client id of the last owner."""
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
@@ -69,13 +68,13 @@ class Owners:
     async def wait(
         self, connection: Connection, group: str, resources: Sequence[ClaimedResource], wait_ms: Milliseconds
     ) -> Judgement[Connection] | None:
-        """As `claim`, once all is free; None when the time is over."""
+        """Claim once all resources are free; return None when the time is over."""
         waiting = self.table.wait(connection, group, resources)
         answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()
         self._answers[waiting] = answer
         self._serve_line()
         try:
-            # Not `wait_for`: granted in the very turn in which the time is over is granted, as the table has it.
+            # Not `wait_for`: a grant in the same turn as the timeout counts, because the table already has it.
             await asyncio.wait((answer,), timeout=wait_ms / 1000)
         finally:
             self.table.give_up(waiting)
@@ -84,7 +83,7 @@ class Owners:
             return None
         judged = answer.result()
         if connection.severed:
-            return judged  # by somebody who claimed between the grant and this turn: nobody is there to be told
+            return judged  # another claim came between the grant and this turn: nobody reads this answer
         return await self._carry_out(connection, group, judged)
 
     async def _carry_out(
@@ -108,22 +107,22 @@ class Owners:
         durable: list[Awaitable[Any]] = []
         if judged.fresh:
             durable += self._broker.transactions.make_way(connection, claimed)
-            # Also where nobody was severed: the owner before may have hung up a moment ago.
+            # Also if nobody was severed: the previous owner may have disconnected a moment ago.
             durable.append(self._broker.syncer.barrier())
             durable += [self._bring_to_light(partition) for partition in self._unread(judged)]
             durable.append(self._broker.store.execute(self._token_rows(group, judged)))
         try:
-            # Shielded: others wait for the same sync, and a claimant that hangs up must not cancel it for them.
+            # Shielded: others wait for the same sync, and a claimant that disconnects must not cancel it for them.
             await asyncio.gather(*(asyncio.shield(each) for each in durable))
         except FencepostError:
-            # Nobody was told of the new owner, and it shall not own what it was not told of.
+            # The claimant gets an error, so it must not own the resources.
             self.release(connection, group, [row.name for row in judged.fresh])
             raise
         return judged
 
     def _unread(self, judged: Granted[Connection]) -> list[Partition]:
-        """Partitions that are granted and hold what cannot be read yet. A closed one hides nothing: whoever reads it
-        opens it first, and sees all there is."""
+        """Return the granted partitions with records that cannot be read yet. A closed partition has none: a read opens
+        it, which makes everything visible."""
         named = (partition_named(row.name) for row in judged.fresh)
         topics = ((name, self._broker.topics.get(name.topic)) for name in named if name is not None)
         found = (topic.partition(name.partition) for name, topic in topics if topic is not None)
@@ -134,20 +133,20 @@ class Owners:
         ]
 
     async def _bring_to_light(self, partition: Partition) -> None:
-        """Done when all that was appended to the partition until now can be read. A barrier does not say that: it also
-        ends when a sync has failed, and what that leaves behind appears when the log is opened anew."""
+        """Wait until all appended records of the partition can be read. A barrier alone does not ensure that: it also
+        ends when a sync has failed, and the rest becomes visible when the log is reopened."""
         log = partition.log
         if log is not None and log.failed is None:
             await self._broker.syncer.join([partition])
         if partition.topic.deleted or (log is not None and log is partition.log and log.failed is None):
             return
-        partition.usable()  # lets go of a log that has failed, so that it is opened anew
+        partition.usable()  # drops a failed log, so that it is reopened
         try:
             log = await partition.open()
         except OSError as error:
             raise StorageError(f"{partition.name} cannot be opened: {error}") from error
         if log.failed is not None:
-            raise StorageError(f"it is not known what a failed sync has left in {partition.name}") from log.failed
+            raise StorageError(f"after a failed sync the content of {partition.name} is unknown") from log.failed
 
     def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
         return [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
@@ -157,7 +156,7 @@ class Owners:
             answer = self._answers.get(waiting)
             if answer is not None and not answer.done():
                 answer.set_result(judged)
-            elif isinstance(judged, Granted):  # it gave up in this very moment
+            elif isinstance(judged, Granted):  # it gave up in the same turn
                 self.table.release(waiting.claimant, waiting.group, [row.name for row in judged.fresh])
 
     # -- letting go -------------------------------------------------------------------------------------------
@@ -172,11 +171,11 @@ class Owners:
         return given
 
     def ended(self, connection: Connection) -> None:
-        """The connection is closed, dead or severed: it owns nothing any more."""
+        """Remove a connection that is closed, dead or severed: it owns nothing any more."""
         self._sessions.pop(connection, None)
         held = self.table.ended(connection)
         if held:
-            # What it sent and is still being worked on takes no effect either: somebody else may own this at once.
+            # Requests in progress must take no effect either: another connection may own the resources at once.
             connection.severed = True
             self._broker.transactions.leave(connection, set(held))
         self._serve_line()
@@ -184,7 +183,7 @@ class Owners:
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def set_session(self, connection: Connection, session_ms: Milliseconds) -> None:
-        """From now on this connection is severed when it is silent for longer."""
+        """Sever this connection from now on when it is silent for longer than `session_ms`."""
         connection.last_progress = self._broker.clock.monotonic()
         self._sessions[connection] = session_ms
         if not self._patrolling:
