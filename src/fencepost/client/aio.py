@@ -1,7 +1,7 @@
-"""`AsyncProducer` and `AsyncReader`: the same, for programs that live in an event loop.
+"""`AsyncProducer` and `AsyncReader`: a producer and a reader for asyncio.
 
-Thin on purpose. `send` never waits anyway, and tickets can be awaited; the few calls that do wait run in a thread. A
-reader has one thread of its own, which fetches and decodes while the loop goes on.
+They are thin wrappers. `send` does not wait, and tickets can be awaited; the few calls that do wait run in a thread. A
+reader has one thread, which fetches and decodes while the loop runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 Runner: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 _LOOK_UP: Final = 0.2
-"""Seconds after which a reader's thread looks whether it is still wanted."""
+"""Seconds between two checks whether a thread's work is still wanted."""
 
 
 class AsyncClaim:
@@ -49,13 +49,13 @@ class AsyncClaim:
         self._claim = claim
         self._run = run
         self.lost = lost
-        """Set when somebody else has taken over, or will; also while nothing is sent."""
+        """Set when another owner has taken over or may do so, even if nothing is sent."""
         self.group, self.rows = claim.group, claim.rows
         self.generation, self.token = claim.generation, claim.token
         self.generations, self.tokens = claim.generations, claim.tokens
 
     def check(self) -> None:
-        """Raise Fenced if it is lost."""
+        """Raise Fenced if the claim is lost."""
         self._claim.check()
 
     async def release(self) -> None:
@@ -67,12 +67,12 @@ class AsyncClaim:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A task that is cancelled gives back too: unlike Ctrl-C it does not end the program.
+        # A cancelled task releases too: unlike Ctrl-C, it does not end the program.
         await asyncio.shield(self._run(partial(self._claim.__exit__, kind, _as_exception(error), traceback)))
 
 
 def _on_the_loop(on_lost: OnLost | None) -> tuple[asyncio.Event, OnLost]:
-    """An event of the running loop that is set when a claim is lost; then `on_lost` is called, in the loop too."""
+    """Return an event that is set when a claim is lost, and the callback that sets it, then calls `on_lost`."""
     loop = asyncio.get_running_loop()
     lost = asyncio.Event()
 
@@ -82,7 +82,7 @@ def _on_the_loop(on_lost: OnLost | None) -> tuple[asyncio.Event, OnLost]:
             on_lost(cause)
 
     def noticed(cause: Fenced) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits for it any more
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
             loop.call_soon_threadsafe(happened, cause)
 
     return lost, noticed
@@ -93,11 +93,11 @@ def _as_exception(error: BaseException | None) -> BaseException | None:
 
 
 async def _or_interrupt(claiming: asyncio.Future[Claim], interrupt: Callable[[], None]) -> Claim:
-    """What the thread claims for a task that is cancelled meanwhile is given up, or given back."""
+    """Await a claim that a thread makes. If this task is cancelled, give the claim up, or release it."""
     try:
         return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        while not claiming.done():  # again and again: the claim may just be on its way to where it waits
+        while not claiming.done():  # repeatedly: the claim may not wait yet
             await asyncio.to_thread(interrupt)
             await asyncio.wait([claiming], timeout=_LOOK_UP)
         if claiming.exception() is None:
@@ -106,7 +106,7 @@ async def _or_interrupt(claiming: asyncio.Future[Claim], interrupt: Callable[[],
 
 
 async def _or_undo(work: Awaitable[T], undo: Callable[[T], object]) -> T:
-    """What a thread does for a task that is cancelled meanwhile is undone: nobody else would."""
+    """Await work that a thread does. If this task is cancelled, wait for the work and undo it."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
@@ -118,7 +118,7 @@ async def _or_undo(work: Awaitable[T], undo: Callable[[T], object]) -> T:
 
 
 class AsyncProducer:
-    """A `Producer` for an event loop: tickets are awaited. Its settings are those of `Producer`.
+    """A `Producer` for asyncio, with the same settings. Tickets are awaited.
 
     >>> async with AsyncProducer("127.0.0.1:9092") as producer:
     ...     ticket = producer.send("orders", b"value")
@@ -132,7 +132,7 @@ class AsyncProducer:
         ids: ProducerIds | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        options.setdefault("when_full", "raise")  # a blocked event loop helps nobody
+        options.setdefault("when_full", "raise")  # blocking would stop the event loop
         self._make: Callable[[], Producer] = lambda: Producer(servers, ids=ids, **options)
         self._producer: Producer | None = None
 
@@ -148,7 +148,7 @@ class AsyncProducer:
     @property
     def _its(self) -> Producer:
         if self._producer is None:
-            raise Closed("the producer is not open: async with AsyncProducer(…) as producer")
+            raise Closed("the producer is not open: use `async with AsyncProducer(…) as producer:`")
         return self._producer
 
     def send(
@@ -161,11 +161,11 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp: Milliseconds | None = None,
     ) -> Ticket:
-        """As `Producer.send`. Raises BufferFull when the memory is full: then `await flush()`, or a ticket."""
+        """Send as `Producer.send`. Raise BufferFull when the memory is full: then await `flush()` or a ticket."""
         return self._its.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
 
     async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
-        """As `Producer.send_arrow`; what it returns can be awaited in turn."""
+        """Send as `Producer.send_arrow`. The returned ticket can be awaited."""
         return await asyncio.to_thread(self._its.send_arrow, topic, table)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -175,7 +175,7 @@ class AsyncProducer:
         await asyncio.to_thread(self._its.close, timeout)
 
     async def stats(self) -> ProducerStats:
-        """As `Producer.stats`."""
+        """Return `Producer.stats`."""
         return await asyncio.to_thread(self._its.stats)
 
     async def ids(self) -> ProducerIds:
@@ -187,29 +187,29 @@ class AsyncProducer:
         resources: Resources | None = None,
         **how: Unpack[OwnKeywords],
     ) -> AsyncClaim:
-        """As `Producer.own`: `async with await producer.own(…): …`. Cancelled, it claims nothing."""
+        """Claim as `Producer.own`: `async with await producer.own(…): …`. If cancelled, claim nothing."""
         its = self._its
         lost, how["on_lost"] = _on_the_loop(how.get("on_lost"))
         claiming = asyncio.ensure_future(asyncio.to_thread(partial(its.own, group, resources, **how)))
         return AsyncClaim(await _or_interrupt(claiming, its.interrupt), asyncio.to_thread, lost)
 
     def check_owned(self) -> None:
-        """As `Producer.check_owned`; does not wait."""
+        """Check as `Producer.check_owned`, without waiting."""
         self._its.check_owned()
 
     async def init_transactions(self) -> None:
-        """As `Producer.init_transactions`."""
+        """Claim the name as `Producer.init_transactions`."""
         await asyncio.to_thread(self._its.init_transactions)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ProducerTransaction]:
-        """As `Producer.transaction`: `async with producer.transaction(): …`."""
+        """Begin a transaction as `Producer.transaction`: `async with producer.transaction(): …`."""
         transaction = self._its.transaction()
         await _or_undo(asyncio.to_thread(transaction.__enter__), lambda _: transaction.abort())
         try:
             yield transaction
         except BaseException as error:
-            # Shielded: also a task that is cancelled leaves no open transaction behind.
+            # Shielded, so that a cancelled task leaves no open transaction behind.
             await asyncio.shield(asyncio.to_thread(transaction.__exit__, type(error), error, None))
             raise
         await asyncio.to_thread(transaction.__exit__, None, None, None)
@@ -221,7 +221,7 @@ class AsyncProducer:
 
 
 class AsyncReader:
-    """A `Reader` for an event loop. Its settings are those of `Reader`.
+    """A `Reader` for asyncio, with the same settings.
 
     >>> async with AsyncReader("127.0.0.1:9092", "orders", stop="latest") as reader:
     ...     async for record in reader:
@@ -241,7 +241,7 @@ class AsyncReader:
         self._reader: Reader | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-read")
         self._taking: asyncio.Future[Chunk | None] | None = None
-        """A chunk that is being taken, or was and is not handed out yet."""
+        """A chunk that is being fetched, or is fetched and not handed out yet."""
         self._records: Iterator[ReadRecord] = iter(())
         self._closed = False
 
@@ -265,11 +265,9 @@ class AsyncReader:
         taking, self._taking = self._taking, None
         if taking is not None:
             await asyncio.wait([taking])
-            taking.exception()  # nobody waits for it any more
+            taking.exception()  # retrieved, so that asyncio does not log it
         if self._reader is not None:
-            await self._run(
-                self._reader.close
-            )  # behind what the thread is at: a reader is used by one thread at a time
+            await self._run(self._reader.close)  # on its thread: only one thread at a time may use a reader
         self._thread.shutdown(wait=False)
 
     @property
@@ -277,7 +275,7 @@ class AsyncReader:
         if self._reader is not None and self._closed:
             raise Closed("the reader is closed")
         if self._reader is None:
-            raise Closed("the reader is not open: async with AsyncReader(…) as reader")
+            raise Closed("the reader is not open: use `async with AsyncReader(…) as reader:`")
         return self._reader
 
     @property
@@ -294,18 +292,18 @@ class AsyncReader:
         resources: Resources | None = None,
         **how: Unpack[OwnKeywords],
     ) -> AsyncClaim:
-        """As `Reader.own`. Cancelled, it claims nothing."""
+        """Claim as `Reader.own`. If cancelled, claim nothing."""
         its = self._its
         lost, how["on_lost"] = _on_the_loop(how.get("on_lost"))
         claiming = asyncio.ensure_future(self._run(partial(its.own, group, resources, **how)))
         return AsyncClaim(await _or_interrupt(claiming, its.interrupt), self._run, lost)
 
     async def check_owned(self) -> None:
-        """As `Reader.check_owned`."""
+        """Check as `Reader.check_owned`."""
         await self._run(self._its.check_owned)
 
     def __aiter__(self) -> Self:
-        """A loop that was left, or cancelled, can be taken up again where it was left."""
+        """Return itself: a loop that was left or cancelled can be resumed."""
         return self
 
     async def __anext__(self) -> ReadRecord:
@@ -332,7 +330,7 @@ class AsyncReader:
             if self._taking is None:
                 self._taking = asyncio.ensure_future(self._run(lambda: reader._next(_LOOK_UP)))
             try:
-                # What the thread has taken stays taken: a task that is cancelled here loses nothing.
+                # Shielded: a chunk that the thread has fetched is kept if this task is cancelled.
                 chunk = await asyncio.shield(self._taking)
             except TimedOut:
                 self._taking = None

@@ -1,4 +1,5 @@
-"""`Producer`: what the caller's threads see. They choose a partition and enqueue; the send thread does the rest."""
+"""`Producer`: the interface for the caller's threads. They choose a partition and enqueue; the send thread does the
+rest."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ class Producer:
     __doc__ = settings_doc(
         ProducerOptions,
         """
-        Sends records, in order per partition, each exactly once, from any number of threads.
+        A producer: sends records in order per partition, each exactly once, from any number of threads.
 
         >>> with Producer("127.0.0.1:9092", compression="lz4") as producer:
         ...     ticket = producer.send("orders", b"value", key=b"key")
@@ -98,14 +99,14 @@ class Producer:
         ids: ProducerIds | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        """`ids`: goes on where another producer's saved `ids` were read; fences it first, and waits for that."""
+        """With `ids`, fence the producer that saved them, and resume from there."""
         self._settings = ClientSettings.of(servers)
         for name in options.keys() - ProducerKeywords.__annotations__.keys():
             raise ConfigError(f"a producer has no setting {name!r}{_hint(name)}")
         if ids is not None and not isinstance(ids, ProducerIds):
-            raise ConfigError(f"ids={ids!r}: another producer's `ids` are needed; ProducerIds.from_json reads them")
+            raise ConfigError(f"ids={ids!r}: must be ProducerIds; ProducerIds.from_json reads saved ones")
         if ids is not None and options.setdefault("name", ids.name) != ids.name:
-            raise ConfigError(f"the saved ids are those of {ids.name!r}, not of {options['name']!r}")
+            raise ConfigError(f"the saved ids are of {ids.name!r}, not of {options['name']!r}: leave out name=")
         options.setdefault("request_timeout", self._settings.request_timeout)
         options.setdefault("retry_backoff", self._settings.retry_backoff)
         self._options = ProducerOptions(**options)
@@ -126,19 +127,19 @@ class Producer:
         self._kafka_owner: KafkaOwner | None = None
         self._loss = Loss()
         self._held: dict[tuple[str, str], None] = {}
-        """Group and name of what is owned."""
+        """Group and name of each owned resource."""
         self._cluster_id: str | None = None
         self._thread: SendThread | None = None
         self._sender = self._new_sender()
         tell_after_fork(self)
         if ids is not None:
-            self._go_on_from(ids)
+            self._resume_from(ids)
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
-        """From librdkafka's and Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …); `options` are
-        in addition. A name that means nothing here is an error which names the nearest."""
-        from fencepost.client.cluster.config_names import producer_fields  # for weight: most producers never need it
+        """Make a producer from librdkafka's or Java's names (`bootstrap.servers`, `linger.ms`, `sasl.jaas.config` …).
+        `options` override them. Raise ConfigError for an unknown name, with the nearest known one."""
+        from fencepost.client.cluster.config_names import producer_fields  # slow to load, and rarely needed
 
         settings, named = producer_fields(config)
         return cls(ClientSettings(**settings), **{**named, **options})
@@ -147,11 +148,11 @@ class Producer:
         network, clock = self._make_network()
         self._clock = clock
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
-        # An intake of its own: the send thread must not hold the producer, which could then never become garbage.
         self._queues = sender.queues
+        # An intake of its own: if the send thread had a reference to the producer, it could never be collected.
         intake = self._intake = self._queues.new_intake(self._send_slowly)
         if type(self).send is Producer.send:
-            self.send = intake.send  # type: ignore[method-assign]  # the native call itself, without a frame around it
+            self.send = intake.send  # type: ignore[method-assign]  # the native call itself, without a Python frame
         return sender
 
     def _make_network(self) -> tuple[Network, Clock]:
@@ -173,9 +174,9 @@ class Producer:
         partition: int | None = None,
         timestamp: Milliseconds | None = None,
     ) -> Ticket:
-        """Accepts one record and returns at once; the ticket is settled when the server has answered.
+        """Accept one record and return at once. The ticket is settled when the server has answered.
 
-        Blocks, or raises BufferFull, only while the producer's memory is full.
+        Block, or raise BufferFull, only while the producer's memory is full.
         """
         ticket: Ticket = self._intake.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
@@ -183,12 +184,12 @@ class Producer:
         return ticket
 
     def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
-        """Sends a row per record, encoded straight from the columns without the GIL.
+        """Send one record per row, encoded straight from the columns without the GIL.
 
-        Columns, each of them optional: `key` and `value` (binary or text), `headers` (a list of (key, value), or a
-        map), `partition` (a whole number) and `timestamp`. Others are refused. Rows of a topic whose partitions are not
-        known yet wait for them, in order with what `send` was given. Rows that have neither key nor partition go to one
-        partition per chunk.
+        Columns, all optional: `key` and `value` (binary or text), `headers` (a list of (key, value), or a map),
+        `partition` (an integer) and `timestamp`. Any other column raises ValueError. While the topic's partitions are
+        unknown, rows wait, in order with the records of `send`. Rows with neither key nor partition go to one partition
+        per chunk.
         """
         if self._thread is None:
             self._begin()
@@ -205,7 +206,7 @@ class Producer:
         partition: int | None,
         timestamp: Milliseconds | None,
     ) -> Ticket:
-        """What the native call leaves to Python: a batch to open or close, an unknown topic, full memory, headers."""
+        """Do what the native call leaves to Python: open or close a batch, an unknown topic, full memory, headers."""
         if self._thread is None:
             self._begin()
         return self._queues.send(topic, value, key, headers, partition, timestamp)
@@ -214,9 +215,9 @@ class Producer:
 
     @property
     def ids(self) -> ProducerIds:
-        """To be saved together with the input position. Raises while records are unsettled: flush first."""
+        """The ids to save together with the input position. Raises while records are unsettled: flush first."""
         if self._steps is None:
-            raise ConfigError("ids need a name, since a bare pid cannot be fenced: Producer(…, name='…')")
+            raise ConfigError("ids need a name, because a bare pid cannot be fenced: Producer(…, name='…')")
         if self._thread is None:
             self._begin()
         self._sender.wait_for_identity(self._options.delivery_timeout)
@@ -224,11 +225,11 @@ class Producer:
             self._cluster_id = self._routes.view().cluster_id
         return self._sender.call(lambda: self._sender.ids(self._cluster_id))
 
-    def _go_on_from(self, ids: ProducerIds) -> None:
+    def _resume_from(self, ids: ProducerIds) -> None:
         try:
             self._cluster_id = self._routes.view().cluster_id
             if self._cluster_id != ids.cluster_id:
-                raise ConfigError(f"the saved ids are of cluster {ids.cluster_id}, and this is {self._cluster_id}")
+                raise ConfigError(f"the saved ids are of cluster {ids.cluster_id}, not of this one, {self._cluster_id}")
             self._begin()
             self._sender.wait_for_identity(self._options.delivery_timeout)
         except BaseException:
@@ -238,10 +239,10 @@ class Producer:
     # --- transactions ---
 
     def init_transactions(self) -> None:
-        """Take the producer's name: fence whoever had it before, and abort what they left open.
+        """Claim the producer's name: fence its previous holder, and abort that one's open transaction.
 
-        The first `transaction()` does the same. Call it earlier to read where to go on only when nobody else can move
-        that place any more, as in consume, transform, produce.
+        The first `transaction()` does the same. Call it earlier if you read the position to resume from: afterwards no
+        other producer of that name can move it.
         """
         if self._steps is None:
             raise ConfigError("init_transactions needs a name: Producer(…, name='…')")
@@ -250,18 +251,16 @@ class Producer:
         self._sender.wait_for_identity(self._options.delivery_timeout)
 
     def transaction(self) -> ProducerTransaction:
-        """What is sent in its block appears whole when the block ends, or not at all if it ends with an exception.
+        """Return a transaction: the records sent in its `with` block become visible together, or not at all if the
+        block raises. The first one fences the previous holder of the producer's name.
 
-        The first one fences whoever had the producer's name before.
-
-        >>> with producer.transaction():
-        ...     producer.send("orders", b"value")
-        ...     producer.send_offsets("readers", {TopicPartition("input", 0): 42})
+        >>> with producer.transaction(): ...     producer.send("orders", b"value") ...
+        producer.send_offsets("readers", {TopicPartition("input", 0): 42})
         """
         if self._steps is None:
             raise ConfigError("a transaction needs a name: Producer(…, name='…')")
         if self._transaction is not None and self._transaction.is_open:
-            raise FencepostError("there is an open transaction already: they do not nest")
+            raise FencepostError("a transaction is open already: transactions do not nest")
         if self._thread is None:
             self._begin()
         self._transaction = ProducerTransaction(self._sender, self._steps, self._options.delivery_timeout)
@@ -270,9 +269,9 @@ class Producer:
     def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
-        """In a transaction: the group's offsets become these if, and only if, it commits."""
+        """Commit the group's offsets with the open transaction: if, and only if, it commits."""
         if self._transaction is None or not self._transaction.is_open:
-            raise FencepostError("offsets are sent in a transaction")
+            raise FencepostError("there is no open transaction: send offsets inside `with producer.transaction():`")
         self._transaction.send_offsets(group, offsets, member)
 
     # --- owning ---
@@ -290,46 +289,45 @@ class Producer:
     ) -> Claim:
         """Claim `resources` (a partition's name is `TOPIC-PARTITION`) in `group`, all of them or none.
 
-        `group`: without one, the group `default`. At once with `generation`, the one this claimant believes in, or
-        with a generation for each resource (`{"orders-0": 5, "orders-1": 1}`): severs an owner whose generation is not
-        higher, Refused otherwise. With `wait` (seconds, or True: as long as it takes) when all are free; TimedOut
-        otherwise. `after`: only if that is still the newest token, of all or of each. `session`: this producer loses
-        what it owns when it is silent for so many seconds, as a stopped process is.
+        `group`: `default` unless given. With `generation`, the claimant's own (one for all, or one per resource:
+        `{"orders-0": 5, "orders-1": 1}`), claim at once: take over from an owner whose generation is not higher, raise
+        Refused otherwise. With `wait` (seconds, or True: without limit), wait until all are free, and raise TimedOut
+        otherwise. `after`: claim only if that is still the newest token, of all or of each. `session`: seconds of
+        silence, as of a stopped process, after which this producer loses what it owns.
 
-        Once it owns something, the loss of its connection is the end of this producer: every ticket is settled with
-        what is known, `send` raises Fenced, and it does not come back by itself. It learns of that at once, also while
-        it sends nothing: `claim.lost` is set, `check_owned` raises, and `on_lost` is called with the Fenced on another
-        thread.
+        An owner that loses its connection is finished: every ticket is settled with what is known, `send` raises
+        Fenced, and the producer does not reconnect. It notices at once, even if it sends nothing: `claim.lost` is set,
+        `check_owned` raises, and `on_lost` is called with the Fenced on another thread.
         """
         request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
         if self._transaction is not None and self._transaction.is_open:
-            raise FencepostError("own first, then begin the transaction")
+            raise FencepostError("a transaction is open: own first, then begin the transaction")
         if self._thread is None:
             self._begin()
-        from fencepost.client.own.owned_partitions import PlacingBackend  # nobody else needs it
+        from fencepost.client.own.owned_partitions import PlacingBackend  # loaded only by owners
 
         backend = self._backend()
         self._queues.on_fenced = self._loss.happened
         claim = claim_by(PlacingBackend(backend, self._queues, self._held), request, self._loss, on_lost)
         if self._kafka_owner is not None:
-            self._steps = self._kafka_owner.writing  # transactions are those of the write id
+            self._steps = self._kafka_owner.writing  # the caller's transactions use the write id
         return claim
 
     def check_owned(self) -> None:
-        """Raises Fenced if what this producer owned is lost, also when nothing is sent."""
+        """Raise Fenced if this producer has lost what it owned, even if it sends nothing."""
         if (fenced := self._sender.fenced) is not None:
             raise fenced
 
     def interrupt(self) -> None:
-        """From another thread: an `own` that waits is given up, and raises Closed there."""
+        """From another thread: give up an `own` that waits, which then raises Closed."""
         if self._owns_by is not None:
             self._owns_by.interrupt()
 
     def _backend(self) -> OwnBackend:
-        """Chosen when it is first needed, by what the server offers."""
+        """Return the backend for claims, chosen at the first claim by what the server offers."""
         if self._owns_by is None:
             if offers_own(self._sender.brokers, self._routes):
-                from fencepost.client.own.server import ServerProducerBackend  # loaded only by those who own
+                from fencepost.client.own.server import ServerProducerBackend  # loaded only by owners
 
                 patience = self._options.delivery_timeout
                 self._owns_by = ServerProducerBackend(self._sender, self._settings, patience, self._steps, self._routes)
@@ -338,7 +336,7 @@ class Producer:
         return self._owns_by
 
     def _kafka_backend(self) -> KafkaProducerBackend:
-        # Loaded only by those who own on Kafka.
+        # Loaded only by owners on Kafka.
         from fencepost.client.own.kafka import LANES, KafkaOwner, KafkaProducerBackend
 
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
@@ -346,11 +344,11 @@ class Producer:
         self._kafka_owner = owner
         return KafkaProducerBackend(self._sender, owner, self._options)
 
-    # --- what there is to see ---
+    # --- stats ---
 
     def stats(self) -> ProducerStats:
-        """Return what the queues hold, since when, and how the brokers answer. Cheap: only what holds something is
-        listed. The send thread looks, between two turns."""
+        """Return what the queues hold, since when, and how fast the brokers answer. It is cheap: idle partitions are
+        left out. The send thread collects it, between two turns."""
         if self._thread is None or not self._thread.takes_calls:
             return self._sender.stats()
         try:
@@ -358,21 +356,21 @@ class Producer:
         except Closed:  # it has just ended
             return self._sender.stats()
 
-    # --- until all is settled ---
+    # --- flush and close ---
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until everything sent before is settled.
+        """Wait until all earlier records are settled.
 
-        Raises Undelivered if records failed since the last flush and nobody looked at their tickets, and Fenced if that
-        is why.
+        Raise Undelivered if records failed since the last flush and nobody asked their tickets; raise Fenced instead if
+        a fence is the cause.
         """
         if not self._queues.wait_until_settled(timeout):
             why = self._sender.trouble()
-            raise TimedOut(f"not everything was settled within {timeout:g} s; it still may be{why}")
+            raise TimedOut(f"not all records were settled within {timeout:g} s; they still may be{why}")
         self._raise_undelivered()
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends what is queued, waits for the answers, and ends. Harmless if done before."""
+        """Send what is queued, wait for the answers, and end. A second call does nothing."""
         if self._closed:
             return
         if self._transaction is not None and self._transaction.is_open:
@@ -389,7 +387,7 @@ class Producer:
         self._raise_undelivered()
 
     def _end(self) -> None:
-        """Nothing is waited for any more: what is left fails, also if Ctrl-C comes once more."""
+        """End without waiting: fail what is left, even if Ctrl-C comes again."""
         try:
             if self._thread is not None:
                 self._sender.stop()
@@ -408,7 +406,7 @@ class Producer:
             return
         undelivered = Undelivered(count, causes)
         fenced = self._queues.broken
-        if isinstance(fenced, Fenced):  # one word for it, wherever the caller hears of it: sending, flushing, closing
+        if isinstance(fenced, Fenced):  # the same exception from send, flush and close
             persisted: Persisted = (
                 "no" if {getattr(cause, "persisted", "") for cause in causes} == {"no"} else "unknown"
             )
@@ -427,12 +425,12 @@ class Producer:
         try:
             self.close(timeout=0 if issubclass(kind or Exception, KeyboardInterrupt) else None)
         except (Fenced, Undelivered) as undelivered:
-            error.add_note(str(undelivered))  # the first error is the one to see
+            error.add_note(str(undelivered))  # the caller should see the first error
 
-    # --- life ---
+    # --- start and fork ---
 
     def _begin(self) -> None:
-        """Starts the send thread, when the first record comes: a producer that was only made may still be forked."""
+        """Start the send thread, at the first record: until then the process may still be forked."""
         with self._start:
             if self._thread is None:
                 if self._closed:
@@ -444,7 +442,7 @@ class Producer:
                 self._thread = thread
 
     def after_fork(self) -> None:
-        """In the child: the parent's thread, sockets and records are the parent's; here everything starts anew."""
+        """In a forked child: leave the parent its thread, sockets and records, and start without any."""
         self._start = threading.Lock()
         if self._closed:
             return
@@ -456,14 +454,14 @@ class Producer:
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True
-            self._queues.refuse_from_now(Closed(f"a producer {what} belongs to its process, and this one was forked"))
+            self._queues.refuse_from_now(Closed(f"a producer {what} does not work in a forked process: make a new one"))
 
 
 wait_for_imports()
 
 
 def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
-    """Return what gives back a producer's own connections to the coordinators. It does not hold the producer."""
+    """Return a function that closes the connections to the coordinators. It has no reference to the producer."""
 
     def let_go() -> None:
         if steps is not None:
@@ -474,7 +472,7 @@ def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
 
 
 def _hint(name: str) -> str:
-    """Return what to write instead of the unknown setting `name`."""
+    """Return a hint for the unknown setting `name`."""
     if "servers" in name:
         return "; the servers are the first argument: Producer('127.0.0.1:9092')"
     if "." in name:

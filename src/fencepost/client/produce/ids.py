@@ -1,4 +1,4 @@
-"""What a producer saves beside its input position, to go on later without a duplicate (IDEM-4).
+"""The ids that a producer saves with its input position, to resume later without duplicates (IDEM-4).
 
     with Producer(servers, name="enrich") as producer:         # the first time
     with Producer(servers, ids=saved) as producer:             # ever after
@@ -6,9 +6,9 @@
         producer.flush()
         save(position, producer.ids)                           # in one place, at once
 
-A process that dies between two saves is started again with the older ids and sends again what it sent after them. For
-each partition the producer reads the log behind the saved offset, finds what is there of its pid, and answers for those
-records without sending them.
+A process that crashes between two saves restarts with the older ids, and sends the records after them again. For each
+partition the producer reads the log from the saved offset, finds the records of its pid, and settles their tickets
+without sending them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SavedPartition:
     epoch: Epoch
     next_sequence: Sequence
     last_offset: Offset | None
-    """Of the last acknowledged record; None: nothing was written there."""
+    """Of the last acknowledged record; None: no record was written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ProducerIds:
             for (topic, index), saved in sorted(self.partitions.items())
         ]
         fields = {"cluster_id": self.cluster_id, "name": self.name, "pid": self.pid, "epoch": self.epoch}
-        import json  # loaded only by those who save ids
+        import json  # here, because few producers save ids
 
         return json.dumps({**fields, "partitions": rows})
 
@@ -59,4 +59,4 @@ class ProducerIds:
             }
             return cls(fields["cluster_id"], fields["name"], fields["pid"], fields["epoch"], partitions)
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"these are no saved ids of a producer: {error!r}") from error
+            raise ConfigError(f"the text has no saved ids, as ProducerIds.to_json writes them: {error!r}") from error

@@ -1,4 +1,4 @@
-"""What a producer can be told. Times are seconds, sizes are bytes; every value is checked when it is given."""
+"""The settings of a producer. Times are seconds, sizes are bytes; every value is checked at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fencepost.setting import setting
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Partitioner: TypeAlias = Callable[[bytes | None, int], int]
-"""Key and number of partitions in, partition out. Called on the send thread or the caller's; must not block."""
+"""Takes the key and the number of partitions, returns the partition. Runs on the send thread or the caller's: it must
+not block."""
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 Acks: TypeAlias = Literal["all", "leader", "none"]
 WhenFull: TypeAlias = Literal["block", "raise"]
@@ -23,7 +24,7 @@ OnError: TypeAlias = Callable[[SendFailed], object]
 OnStats: TypeAlias = Callable[[ProducerStats], object]
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
-"""As the wire has them."""
+"""The values on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,46 +33,45 @@ class ProducerOptions:
     compression_level: int | None = setting(None, "Level of the codec; None: its default.")
     batch_size: int = setting(
         128 << 10,
-        "Bytes of a partition's batch, before compression; a record that would make it larger opens the next one.",
+        "Maximum bytes of a batch, before compression; a record that does not fit opens the next batch.",
     )
     linger: float = setting(
         0.0,
-        "Seconds that a batch which is not full waits for more records. Even with 0, records that arrive "
-        "while an earlier batch of the partition is in flight share one batch (for a few milliseconds at "
-        "most).",
+        "Seconds that a batch waits for more records until it is full. Even with 0, records that arrive while an "
+        "earlier batch of the partition is in flight share one batch (for a few milliseconds at most).",
     )
     buffer_memory: int = setting(
         64 << 20,
-        "Bytes of records accepted and not settled. One topic holds at most as much as is still free, and one "
-        "partition as much as is still free of its topic's share.",
+        "Maximum bytes of unsettled records. One topic holds at most as much as is still free, and one partition "
+        "at most as much as is still free of its topic's share.",
     )
     when_full: WhenFull = setting(
         "block",
-        "What send does when buffer_memory is full: block until there is room, or raise BufferFull.",
+        "Behaviour of send when buffer_memory is full: block until there is room, or raise BufferFull.",
     )
     block_timeout: float | None = setting(
         None,
         "Seconds that send blocks before it raises BufferFull; None: without limit.",
     )
-    max_request_size: int = setting(1 << 20, "Bytes of the largest request, and with it of the largest record.")
+    max_request_size: int = setting(1 << 20, "Maximum bytes of a request, and so of a record.")
     delivery_timeout: float = setting(
         120.0,
-        "Seconds from send to the answer, retries included; then the record fails with Expired, whether the server "
-        "answers or not. Must be more than linger.",
+        "Maximum seconds from send to the answer, with all retries; then the record fails with Expired. Must be more "
+        "than linger.",
     )
-    request_timeout: float = setting(30.0, "Seconds that the producer waits for one answer before it asks again.")
+    request_timeout: float = setting(30.0, "Seconds that the producer waits for one answer before it retries.")
     retry_backoff: float = setting(0.1, "Seconds between two attempts.")
-    metadata_max_age: float = setting(300.0, "Seconds after which the producer asks again who leads which partition.")
+    metadata_max_age: float = setting(300.0, "Seconds after which the producer refreshes its metadata.")
     unknown_topic_timeout: float = setting(
         10.0,
         "Seconds that a topic may stay unknown to the cluster before its records fail.",
     )
     allow_topic_creation: bool = setting(True, "Let a cluster that creates topics on first use create them.")
-    idempotent: bool = setting(True, "Number the records, so that the server stores each one once and in order.")
+    idempotent: bool = setting(True, "Number the records, so that the server stores each record once and in order.")
     name: str | None = setting(
         None,
-        "Kafka's transactional id: the producer's identity across restarts. A later producer of the same name "
-        "fences it.",
+        "Kafka's transactional id: the producer's identity across restarts. A later producer with the same name "
+        "fences this one.",
     )
     transaction_timeout: float = setting(
         60.0,
@@ -79,36 +79,35 @@ class ProducerOptions:
     )
     acks: Acks = setting(
         "all",
-        "Who has a record when its ticket is settled: all in-sync replicas, the leader, or nobody for "
-        "certain. With 'none' the ticket is settled when the record has left for the network; its offset is "
-        "unknown.",
+        "Which brokers must have a record before its ticket is settled: all in-sync replicas, the leader, or none. "
+        "With 'none' the ticket is settled once the record is written to the socket; its offset is unknown.",
     )
     partitioner: Partitioner | None = setting(
         None,
-        "Chooses the partition from key and number of partitions; None: Kafka's murmur2 for records with a "
-        "key, the least busy partition for others.",
+        "Chooses the partition from key and number of partitions; None: Kafka's murmur2 for records with a key, "
+        "the least busy partition for others.",
     )
     key_serializer: Serializer | None = setting(None, "Turns a key into bytes or str, on the send thread.")
     value_serializer: Serializer | None = setting(None, "Turns a value into bytes or str, on the send thread.")
     on_error: OnError | None = setting(
         None,
-        "Called with each batch that failed, on the send thread; these failures no longer make flush raise.",
+        "Called on the send thread with each failed batch; flush then no longer raises for these failures.",
     )
 
     exit_timeout: float = setting(
         5.0,
-        "Seconds that the end of the program waits for the records of a producer that nobody closed, at most "
-        "delivery_timeout; then a line on stderr says what was not delivered. 0: does not wait.",
+        "Seconds that the exiting program waits for the records of an unclosed producer, at most delivery_timeout; "
+        "then a line on stderr reports undelivered records. 0: does not wait.",
     )
 
     on_stats: OnStats | None = setting(
-        None, "Called with the producer's stats every stats_interval, on the send thread: keep it short."
+        None, "Called on the send thread with the producer's stats, every stats_interval: keep it short."
     )
     stats_interval: float = setting(10.0, "Seconds between two calls of on_stats.")
 
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
-            raise ConfigError(f"compression={self.compression!r}: known are {', '.join(CODECS)}")
+            raise ConfigError(f"compression={self.compression!r}: must be one of {', '.join(CODECS)}")
         self._check_level()
         for name in ("batch_size", "buffer_memory", "max_request_size"):
             check_bytes(getattr(self, name), name)
@@ -133,17 +132,17 @@ class ProducerOptions:
         if self.acks not in ACKS:
             raise ConfigError(f"acks={self.acks!r}: expected 'all', 'leader' or 'none'{_kafka_acks(self.acks)}")
         if self.name is not None and not self.idempotent:
-            raise ConfigError(f"name={self.name!r}: a producer with a name is idempotent")
+            raise ConfigError(f"name={self.name!r}: a producer with a name must be idempotent")
         if self.linger >= self.delivery_timeout:
             raise ConfigError(
-                f"linger={self.linger:g} and delivery_timeout={self.delivery_timeout:g}: records would expire while "
-                "their batch waits for more; choose a linger below delivery_timeout"
+                f"linger={self.linger:g} must be less than delivery_timeout={self.delivery_timeout:g}: records would "
+                "expire while their batch waits for more"
             )
         if self.idempotent and self.acks != "all":
             raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
 
     def _check_level(self) -> None:
-        """By trying it: what a level may be, the codecs know."""
+        """Try the level out: only the codecs know which levels they have."""
         if self.compression_level is None:
             return
         try:
@@ -162,6 +161,6 @@ class ProducerOptions:
 
 
 def _kafka_acks(given: Any) -> str:
-    """Return a hint for those who give Kafka's numbers."""
+    """Return a hint for a caller that passes Kafka's numbers."""
     names = {str(number): name for name, number in ACKS.items()}
     return f"; Kafka's {given} is {names[str(given)]!r} here" if str(given) in names else ""

@@ -1,4 +1,4 @@
-"""What `Producer.stats` returns: plain values, frozen at the moment of the call."""
+"""The values of `Producer.stats`, as they were at the moment of the call."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PartitionStats:
     in_flight: int
     """Batches sent and not answered."""
     retries: int
-    """Batches that were sent again, since the producer began."""
+    """Batches that were sent again since the producer started."""
     leader: int | None
-    """The node that leads the partition; None: nobody is known to."""
+    """The node that leads the partition; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class BrokerStats:
 
     address: str
     node: int | None
-    """None: metadata has not named it yet."""
+    """None: not in the metadata yet."""
     is_ready: bool
     """False while it is being opened."""
     requests: int
-    """In flight, of all kinds."""
+    """Requests in flight, of all kinds."""
     bytes: int
-    """Of record batches in flight."""
+    """Bytes of record batches in flight."""
     round_trip: float | None
-    """Seconds of the quickest small request that had the connection for itself; None: there was none."""
+    """Seconds of the fastest small request that was alone on the connection; None: there was none."""
     last_answer: float | None
-    """Seconds that the newest answer to a Produce request took; None: there was none."""
+    """Seconds that the latest answer to a Produce request took; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +53,5 @@ class ProducerStats:
     records: int
     """Accepted and not settled, of all partitions."""
     bytes: int
-    """Of `buffer_memory` that are taken."""
+    """Used bytes of `buffer_memory`."""
     buffer_memory: int

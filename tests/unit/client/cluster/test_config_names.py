@@ -225,7 +225,7 @@ def test_a_producer_by_librdkafkas_names() -> None:
         ({"retries": 3}, "retries does not exist here (a record is tried until delivery.timeout.ms is over)"),
         ({"session.timeout.ms": 1}, "session.timeout.ms does not exist here (it is for consumers): leave it out"),
         ({"group.id": "g"}, "group.id does not exist here (it is for consumers): leave it out"),
-        ({"compression.type": "brotli"}, "compression='brotli': known are none, gzip"),
+        ({"compression.type": "brotli"}, "compression='brotli': must be one of none, gzip"),
         ({"enable.idempotence": "yes"}, "enable.idempotence must be true or false, not 'yes'"),
         ({"batch.size": True}, "batch.size must be a positive number of bytes, not True"),
         ({"linger.ms": "nan"}, "linger.ms must be a number of milliseconds, not 'nan'"),
