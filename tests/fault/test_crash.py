@@ -36,7 +36,7 @@ def killed_many_times(folder: Path, kills: int) -> None:
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     """IDEM-2, IDEM-7."""
-    killed_many_times(tmp_path, int(os.environ.get("FENCEPOST_CRASH_KILLS", "25")))
+    killed_many_times(tmp_path, int(os.environ.get("FENCEPOST_CRASH_KILLS", "15")))
 
 
 @pytest.mark.soak

@@ -70,6 +70,7 @@ def test_a_driver_killed_around_the_commit_in_turn(
     request: pytest.FixtureRequest, servers: str, drivers: Drivers
 ) -> None:
     on_kafka = "kafka" in request.node.name
+    drivers.common["per_batch"] = 300 if on_kafka else 150  # as few batches as these kills need
     drivers.killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"])
     assert_each_once(servers, drivers.common["target"])
 
