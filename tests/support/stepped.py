@@ -15,6 +15,11 @@ from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster
 
 
+def cluster(nodes: int = 1, *, knows_own: bool = False, **topics: int) -> ScriptedCluster:
+    """Return a scripted cluster with a hand-wound clock. `topics` gives the number of partitions of each."""
+    return ScriptedCluster(HandWoundClock(), nodes=nodes, topics=topics, knows_own=knows_own)
+
+
 class SteppedProducer:
     def __init__(
         self, cluster: ScriptedCluster, *, steps: Steps | None = None, **options: Unpack[ProducerKeywords]

@@ -10,8 +10,7 @@ from fencepost.client.cluster.sockets import Network
 from fencepost.client.producer import Producer
 from fencepost.clock import Clock
 from fencepost.errors import SendFailed
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
+from tests.support.stepped import cluster
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +19,7 @@ class OutOfReach(Producer):
     """Nothing ever comes of what it asks for."""
 
     def _make_network(self) -> tuple[Network, Clock]:
-        on = ScriptedCluster(HandWoundClock(), topics={})
+        on = cluster()
         network, woken = on.network(), threading.Event()
 
         def poll(timeout: float | None) -> None:

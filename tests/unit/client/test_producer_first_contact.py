@@ -14,7 +14,7 @@ from fencepost.errors import BufferFull, TimedOut, Undelivered
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import ScriptedCluster
 from tests.support.process import free_port
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_the_first_failed_connection_is_a_warning_and_later_ones_come_at_intervals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    on = ScriptedCluster(HandWoundClock(), topics={"orders": 1})
+    on = cluster(orders=1)
     on.kill(0)
     producer = SteppedProducer(on, delivery_timeout=300.0)
     producer.send("orders", b"one")
@@ -51,7 +51,7 @@ def test_each_address_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_server_that_is_there_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    on = ScriptedCluster(HandWoundClock(), topics={"orders": 1})
+    on = cluster(orders=1)
     producer = SteppedProducer(on)
     producer.send("orders", b"one")
     producer.settle()

@@ -16,10 +16,8 @@ from fencepost.core.own.claim_request import ClaimRequest, check_claim
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, TimedOut
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
 from fencepost.types import Epoch, Generation, Pid, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -81,7 +79,7 @@ class OwnerDouble:
 class Case:
     def __init__(self, patience: float = 10.0) -> None:
         self.owner = OwnerDouble()
-        self.producer = SteppedProducer(ScriptedCluster(HandWoundClock(), topics={"t": 1}))
+        self.producer = SteppedProducer(cluster(t=1))
         self.sender = self.producer.sender
         options = ProducerOptions(delivery_timeout=patience)
         self.backend = KafkaProducerBackend(self.sender, cast("KafkaOwner", self.owner), options)

@@ -13,10 +13,8 @@ from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Expired, FencepostError, TimedOut
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
 from fencepost.types import Epoch, Pid
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -58,9 +56,7 @@ class Coordinator:
 
 class Case:
     def __init__(self, *, is_committed: bool = True) -> None:
-        self.producer = SteppedProducer(
-            ScriptedCluster(HandWoundClock(), topics={"t": 1}), linger=0.0, delivery_timeout=PATIENCE
-        )
+        self.producer = SteppedProducer(cluster(t=1), linger=0.0, delivery_timeout=PATIENCE)
         self.steps = Coordinator()
         self.sender = self.producer.sender
         lane = WriteId(cast("Any", self.steps), "w.1", LANE, NO_NODE)

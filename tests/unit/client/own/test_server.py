@@ -9,15 +9,15 @@ from fencepost.client.cluster.tenure import PendingClaim
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import Refused, check_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
+from tests.support import stepped
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit
 
 
 def cluster(nodes: int = 1, *, knows_own: bool = True, **topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), nodes=nodes, topics=topics or {"t": 1}, knows_own=knows_own)
+    return stepped.cluster(nodes, knows_own=knows_own, **(topics or {"t": 1}))
 
 
 def asks(

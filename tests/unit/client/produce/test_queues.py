@@ -13,15 +13,10 @@ import pytest
 from fencepost.client.produce.table import BulkTicket, send_table
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, ErrorAnswer, ScriptedCluster
-from tests.support.stepped import SteppedProducer
+from fencepost.testing.scripted import Api, ErrorAnswer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
-
-
-def cluster(**topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), topics=topics)
 
 
 def fill(producer: SteppedProducer, topic: str) -> int:

@@ -8,15 +8,10 @@ import pytest
 from fencepost.client.produce.ticket import Delivered, Ticket
 from fencepost.errors import ErrorCode, Expired, Fenced, RecordTooLarge, SendFailed
 from fencepost.kernel import check_batch, partition_for_key
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
-
-
-def cluster(nodes: int = 1, **topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), nodes=nodes, topics=topics)
 
 
 def proven(on: ScriptedCluster, topic: str = "t", *, partition: int = 0, **options: object) -> SteppedProducer:
@@ -594,7 +589,7 @@ def test_a_partitioner_of_the_users_chooses() -> None:
 def test_a_topic_that_grows_gets_records_on_its_new_partitions() -> None:
     on = cluster(t=1)
     producer = proven(on, metadata_max_age=60.0)
-    more = ScriptedCluster(HandWoundClock(), topics={"t": 2}).logs["t"][1]
+    more = cluster(t=2).logs["t"][1]
     on.logs["t"].append(more)
     producer.run_for(61.0)
     ticket = producer.send("t", b"v", partition=1)

@@ -12,16 +12,10 @@ from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, SendFailed
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
 from fencepost.types import Epoch, Pid
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
-
-
-def cluster(**topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), topics=topics)
 
 
 class SlowToEnd:

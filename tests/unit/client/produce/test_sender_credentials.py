@@ -11,10 +11,9 @@ from fencepost.client.cluster.handshake import keeps_us_out, tls_failed
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, TlsRefused, Unreachable
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Fate, ScriptedCluster
+from fencepost.testing.scripted import Api, Fate
 from fencepost.types import Offset, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -25,13 +24,9 @@ REFUSALS = [
 ]
 
 
-def cluster(nodes: int = 1, partitions: int = 1) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), nodes=nodes, topics={"t": partitions})
-
-
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: error.code.name)
 def test_records_fail_when_nobody_lets_us_in_and_the_next_is_tried_anew(refusal: FencepostError) -> None:
-    on = cluster()
+    on = cluster(t=1)
     on.keeps_out[0] = refusal
     producer = SteppedProducer(on, delivery_timeout=1000.0)
     waiting, placed = producer.send("t", b"1"), producer.send("t", b"2", partition=0)
@@ -50,7 +45,7 @@ def test_records_fail_when_nobody_lets_us_in_and_the_next_is_tried_anew(refusal:
 
 
 def test_a_record_whose_answer_was_lost_before_we_were_kept_out_is_in_doubt() -> None:
-    on = cluster()
+    on = cluster(t=1)
     producer = SteppedProducer(on, delivery_timeout=1000.0)
     producer.send("t", b"first", partition=0)
     producer.settle()
@@ -70,7 +65,7 @@ def test_a_record_whose_answer_was_lost_before_we_were_kept_out_is_in_doubt() ->
 
 def test_one_broker_of_two_that_keeps_us_out_fails_its_own_records_only() -> None:
     """PROD-6."""
-    on = cluster(nodes=2, partitions=2)
+    on = cluster(2, t=2)
     theirs = on.logs["t"][1].leader
     assert theirs != on.logs["t"][0].leader
     on.keeps_out[theirs] = REFUSALS[0]
@@ -84,7 +79,7 @@ def test_one_broker_of_two_that_keeps_us_out_fails_its_own_records_only() -> Non
 
 
 def test_a_broker_that_rejects_the_login_is_harmless_while_another_may_accept_it() -> None:
-    on = cluster(nodes=2)
+    on = cluster(2, t=1)
     leader = on.logs["t"][0].leader
     on.keeps_out[1 - leader] = REFUSALS[0]
     producer = SteppedProducer(on, delivery_timeout=1000.0)
@@ -94,7 +89,7 @@ def test_a_broker_that_rejects_the_login_is_harmless_while_another_may_accept_it
 
 
 def test_a_reader_that_is_kept_out_says_so() -> None:
-    on = cluster()
+    on = cluster(t=1)
     on.keeps_out[0] = REFUSALS[0]
     settings = ClientSettings(tuple(on.addresses.values()))
     places = {TopicPartition("t", 0): (Offset(0), None)}

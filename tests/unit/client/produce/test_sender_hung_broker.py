@@ -7,19 +7,14 @@ import pytest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.core.broker_choice import HEDGE_AFTER
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster, ScriptedRequest
 from fencepost.types import Offset, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
 SOON = 4 * HEDGE_AFTER
 """Far less than the request timeout of 30 s."""
-
-
-def three_nodes(**topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), nodes=3, topics=topics)
 
 
 def hang(on: ScriptedCluster, *nodes: int) -> None:
@@ -38,7 +33,7 @@ def asked(on: ScriptedCluster, api: Api) -> list[int]:
 
 
 def test_a_new_topic_of_a_healthy_node_does_not_wait_for_a_hung_one() -> None:
-    on = three_nodes(known=1, new=1)
+    on = cluster(3, known=1, new=1)
     led_by(on, 1, "known", "new")
     producer = SteppedProducer(on)
     producer.send("known", b"first")
@@ -57,7 +52,7 @@ def test_a_new_topic_of_a_healthy_node_does_not_wait_for_a_hung_one() -> None:
 
 
 def test_a_broker_that_has_not_answered_is_not_the_first_to_be_asked_again() -> None:
-    on = three_nodes(known=1, new=1, newer=1)
+    on = cluster(3, known=1, new=1, newer=1)
     producer = SteppedProducer(on)
     producer.send("known", b"first")
     producer.settle()
@@ -73,7 +68,7 @@ def test_a_broker_that_has_not_answered_is_not_the_first_to_be_asked_again() -> 
 
 
 def test_a_leader_that_moves_between_two_healthy_nodes_is_found_at_once() -> None:
-    on = three_nodes(moving=1)
+    on = cluster(3, moving=1)
     led_by(on, 1, "moving")
     producer = SteppedProducer(on)
     producer.send("moving", b"first")
@@ -93,7 +88,7 @@ def test_a_leader_that_moves_between_two_healthy_nodes_is_found_at_once() -> Non
 
 
 def test_the_pid_is_asked_of_another_node_and_only_one_is_used() -> None:
-    on = three_nodes(orders=1)
+    on = cluster(3, orders=1)
     led_by(on, 2, "orders")
     on.choose = lambda request: (
         Fate.IGNORE if request.key == Api.INIT_PRODUCER_ID and request.node == asked(on, Api.INIT_PRODUCER_ID)[0]
@@ -111,7 +106,7 @@ def test_the_pid_is_asked_of_another_node_and_only_one_is_used() -> None:
 
 
 def test_two_hung_nodes_of_three_do_not_hold_up_the_third() -> None:
-    on = three_nodes(known=1, new=1)
+    on = cluster(3, known=1, new=1)
     producer = SteppedProducer(on)
     producer.send("known", b"first")
     producer.settle()
@@ -124,7 +119,7 @@ def test_two_hung_nodes_of_three_do_not_hold_up_the_third() -> None:
 
 
 def test_a_late_answer_of_the_hung_node_changes_nothing() -> None:
-    on = three_nodes(known=1, new=1)
+    on = cluster(3, known=1, new=1)
     producer = SteppedProducer(on)
     producer.send("known", b"first")
     producer.settle()
@@ -149,7 +144,7 @@ def test_a_late_answer_of_the_hung_node_changes_nothing() -> None:
 
 
 def test_a_reader_finds_the_new_leader_although_another_node_hangs() -> None:
-    on = three_nodes(orders=1)
+    on = cluster(3, orders=1)
     led_by(on, 1, "orders")
     producer = SteppedProducer(on)
     producer.send("orders", b"one")

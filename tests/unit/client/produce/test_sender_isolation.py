@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fencepost.core.producers.window import BATCHES
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, ScriptedCluster, ScriptedRequest
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +17,7 @@ LARGE = b"x" * (BATCH - 200)
 
 def flooded(**options: int) -> tuple[ScriptedCluster, SteppedProducer]:
     """Both topics are known and their first records acknowledged; answers take a second from here on."""
-    on = ScriptedCluster(HandWoundClock(), topics={"flood": 4, "light": 1})
+    on = cluster(flood=4, light=1)
     producer = SteppedProducer(on, batch_size=BATCH, **options)  # type: ignore[arg-type]
     for partition in range(4):
         producer.send("flood", b"first", partition=partition)

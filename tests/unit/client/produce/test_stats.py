@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.produce.stats import ProducerStats
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer
+from fencepost.testing.scripted import Api, Fate
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_partition_shows_its_depth_age_flight_retries_and_leader() -> None:
-    on = ScriptedCluster(HandWoundClock(), nodes=2, topics={"t": 2})
+    on = cluster(2, t=2)
     producer = SteppedProducer(on, request_timeout=1.0)
     producer.send("t", b"first", partition=1)
     producer.settle()
@@ -43,7 +42,7 @@ def test_a_partition_shows_its_depth_age_flight_retries_and_leader() -> None:
 
 
 def test_records_of_an_unknown_topic_are_seen_in_its_undesignated_queue() -> None:
-    on = ScriptedCluster(HandWoundClock())
+    on = cluster()
     on.creates_topics = False
     producer = SteppedProducer(on)
     producer.send("new", b"value")
@@ -54,7 +53,7 @@ def test_records_of_an_unknown_topic_are_seen_in_its_undesignated_queue() -> Non
 
 
 def test_a_partition_without_a_leader_is_seen_to_have_none() -> None:
-    on = ScriptedCluster(HandWoundClock(), topics={"t": 1})
+    on = cluster(t=1)
     producer = SteppedProducer(on)
     producer.send("t", b"first")
     producer.settle()
@@ -72,7 +71,7 @@ def test_the_hook_is_called_at_its_interval_and_may_raise() -> None:
         heard.append(stats)
         raise ValueError("the user's")
 
-    on = ScriptedCluster(HandWoundClock(), topics={"t": 1})
+    on = cluster(t=1)
     producer = SteppedProducer(on, on_stats=hook, stats_interval=2.0)
     producer.send("t", b"value")
     producer.run_for(9.0)

@@ -17,10 +17,9 @@ from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMe
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, ErrorAnswer, ScriptedCluster
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -94,10 +93,6 @@ class NamedProducer(SteppedProducer):
             deadline -= 1
             assert deadline, "never"
             threading.Event().wait(0.0005)
-
-
-def cluster(**topics: int) -> ScriptedCluster:
-    return ScriptedCluster(HandWoundClock(), topics=topics)
 
 
 def produced(on: ScriptedCluster) -> int:

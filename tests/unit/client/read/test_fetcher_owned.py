@@ -8,10 +8,9 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Fenced, TimedOut, Unreachable
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
 from fencepost.types import Offset, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -21,12 +20,12 @@ START = {AT: (Offset(0), None)}
 
 def written(*values: str) -> ScriptedCluster:
     """A log of one partition, each value a batch of its own."""
-    cluster = ScriptedCluster(HandWoundClock(), topics={"t": 1}, knows_own=True)
-    producer = SteppedProducer(cluster)
+    on = cluster(knows_own=True, t=1)
+    producer = SteppedProducer(on)
     for value in values:
         producer.send("t", value, partition=0)
         producer.settle()
-    return cluster
+    return on
 
 
 def fetcher(cluster: ScriptedCluster) -> Fetcher:

@@ -10,7 +10,7 @@ from fencepost.errors import Unreachable
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster
 from fencepost.types import Offset, TopicPartition
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 
@@ -19,12 +19,12 @@ BATCHES = 40
 
 
 def written() -> ScriptedCluster:
-    cluster = ScriptedCluster(HandWoundClock(), topics={"t": 2})
-    producer = SteppedProducer(cluster)
+    on = cluster(t=2)
+    producer = SteppedProducer(on)
     for number in range(BATCHES):
         producer.send("t", b"x" * 1000, partition=number % 2)
         producer.settle()
-    return cluster
+    return on
 
 
 def fetcher(cluster: ScriptedCluster) -> Fetcher:

@@ -17,12 +17,10 @@ from fencepost.core.groups.kip848_messages import Heartbeat, HeartbeatResult
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, StorageError
-from fencepost.server.broker import Broker
 from fencepost.server.coordinators.groups import GroupCoordinator
-from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.store import Statement
-from fencepost.testing.clock import HandWoundClock
 from fencepost.types import Offset, Pid, TopicPartition
+from tests.support.broker_bed import BrokerBed, run_with
 
 if TYPE_CHECKING:
     from fencepost.server.coordinators.transactions import Transactions
@@ -35,25 +33,10 @@ NONE = ErrorCode.NONE
 T0 = TopicPartition("t", 0)
 
 
-class Bed:
-    """A broker without a listener, restarted at will."""
-
-    def __init__(self, data: Path, **settings: Any) -> None:
-        self.clock = HandWoundClock()
-        self._config = ServerConfig(data=data, sync="os", **settings)
-        self.broker = self._broker()
-
-    def _broker(self) -> Broker:
-        return Broker(self._config, clock=self.clock)
-
+class Bed(BrokerBed):
     @property
     def groups(self) -> GroupCoordinator:
         return self.broker.groups
-
-    async def restart(self) -> None:
-        await self.broker.close()
-        self.broker = self._broker()
-        await self.broker.start()
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -100,19 +83,7 @@ Test = Callable[[Bed], Awaitable[None]]
 def run(tmp_path: Path) -> Callable[[Test], None]:
     """Runs a test's coroutine with a broker that has one topic, t."""
 
-    def run(test: Test, **settings: Any) -> None:
-        async def main() -> None:
-            bed = Bed(tmp_path, **settings)
-            await bed.broker.start()
-            try:
-                await bed.broker.topics.create("t", 2, {})
-                await test(bed)
-            finally:
-                await bed.broker.close()
-
-        asyncio.run(main())
-
-    return run
+    return lambda test, **settings: run_with(lambda: Bed(tmp_path, **settings), test, 2, {})
 
 
 def failing_store(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import errno
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,20 +19,16 @@ from fencepost.core.transactions import NOBODY, TransactionMetadata, Transaction
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel import read_header
 from fencepost.log.partition import PartitionLog
-from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.listener import Listener
-from fencepost.server.net.router import ApiRequest, Fields
-from fencepost.server.settings import ServerConfig
+from fencepost.server.net.router import Fields
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.storage.store import Statement
-from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset, TopicPartition
-from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from tests.support.batches import batch
+from tests.support.broker_bed import BrokerBed, run_with
 
 pytestmark = pytest.mark.unit
 
@@ -65,18 +61,13 @@ class Stored:
         await self._execute(statements)
 
 
-class Bed:
+class Bed(BrokerBed):
     def __init__(self, data: Path) -> None:
         (data / "logs").mkdir()
         self.files = FailingFiles(data)
-        self.clock = HandWoundClock()
+        super().__init__(data, sync="always", files=self.files)
         self.clock.advance(60)
-        self.broker = Broker(ServerConfig(data=data, sync="always"), clock=self.clock, files=self.files)
-        self._listener = Listener(self.broker)
         self.store = Stored(self.broker)
-
-    def connect(self) -> Connection:
-        return Connection(self._listener)
 
     async def claim(self, connection: Connection, group: str = WRITERS) -> None:
         judged = await self.broker.owners.claim(connection, group, [ClaimedResource("t-0", RESET)])
@@ -94,12 +85,6 @@ class Bed:
 
     async def commit(self, connection: Connection, who: Identity) -> None:
         await self.broker.transactions.end("name", who, connection, commit=True)
-
-    async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
-        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
-        return await cast(
-            "Awaitable[Fields]", APIS[key].handle(self.broker, ApiRequest(key, version, None, message, 0, connection))
-        )
 
     async def write(self, values: Sequence[bytes]) -> None:
         """Appended, and synced if the disk lets them."""
@@ -153,20 +138,8 @@ Test: TypeAlias = Callable[[Bed], Awaitable[None]]
 def run(tmp_path: Path) -> Callable[[Test], None]:
     """Runs a test's coroutine with a broker that has one topic, t, guarded both ways."""
 
-    def run(test: Test) -> None:
-        async def main() -> None:
-            bed = Bed(tmp_path)
-            await bed.broker.start()
-            try:
-                configs = {"fencepost.writer.group": WRITERS, "fencepost.reader.group": READERS}
-                await bed.broker.topics.create("t", 1, configs)
-                await test(bed)
-            finally:
-                await bed.broker.close()
-
-        asyncio.run(main())
-
-    return run
+    configs = {"fencepost.writer.group": WRITERS, "fencepost.reader.group": READERS}
+    return lambda test: run_with(lambda: Bed(tmp_path), test, 1, configs)
 
 
 # --- transactions ---

@@ -10,15 +10,10 @@ from typing import Any, cast
 import pytest
 
 from fencepost.errors import ErrorCode
-from fencepost.server.api import APIS
-from fencepost.server.broker import Broker
-from fencepost.server.net.connection import Connection
-from fencepost.server.net.listener import Listener
-from fencepost.server.net.router import ApiRequest, Fields
-from fencepost.server.settings import ServerConfig
+from fencepost.server.net.router import Fields
 from fencepost.server.storage.topics import Topic
-from fencepost.wire import messages
 from fencepost.wire.apis import Key
+from tests.support.broker_bed import BrokerBed, run_with
 
 NONE = ErrorCode.NONE
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -26,27 +21,14 @@ GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 pytestmark = pytest.mark.unit
 
 
-class Bed:
-    """A broker without a listener, asked as its connections would ask it."""
-
-    def __init__(self, data: Path) -> None:
-        self._config = ServerConfig(data=data, sync="os")
-        self.broker = Broker(self._config)
-
-    async def restart(self) -> None:
-        await self.broker.close()
-        self.broker = Broker(self._config)
-        await self.broker.start()
-
+class Bed(BrokerBed):
     def topic(self, name: str = "t") -> Topic:
         topic = self.broker.topics.get(name)
         assert topic is not None
         return topic
 
     async def ask(self, key: int, version: int, fields: Mapping[str, Any]) -> Fields:
-        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
-        request = ApiRequest(key, version, None, message, 0, Connection(Listener(self.broker)))
-        return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
+        return await self.call(self.connect(), key, version, **fields)
 
     async def alter(self, name: str, value: str) -> ErrorCode:
         config = {"name": name, "config_operation": 0, "value": value}
@@ -72,19 +54,7 @@ Test = Callable[[Bed], Awaitable[None]]
 def run(tmp_path: Path) -> Callable[[Test], None]:
     """Runs a test's coroutine with a broker that has one guarded topic, t."""
 
-    def run(test: Test) -> None:
-        async def main() -> None:
-            bed = Bed(tmp_path)
-            await bed.broker.start()
-            try:
-                await bed.broker.topics.create("t", 1, {"fencepost.writer.group": "g"})
-                await test(bed)
-            finally:
-                await bed.broker.close()
-
-        asyncio.run(main())
-
-    return run
+    return lambda test: run_with(lambda: Bed(tmp_path), test, 1, {"fencepost.writer.group": "g"})
 
 
 def test_of_two_alterations_at_once_both_stay(run: Callable[[Test], None]) -> None:

@@ -1,0 +1,67 @@
+"""A broker without a listener, asked as its connections would ask it: the base of the beds of tests/unit/server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from fencepost.log.files import Files
+from fencepost.server.api import APIS
+from fencepost.server.broker import Broker
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.listener import Listener
+from fencepost.server.net.router import ApiRequest, Fields
+from fencepost.server.settings import ServerConfig
+from fencepost.testing.clock import HandWoundClock
+from fencepost.wire import messages
+
+B = TypeVar("B", bound="BrokerBed")
+
+
+class BrokerBed:
+    """The broker with a hand-wound clock, restarted at will, and connections without sockets."""
+
+    def __init__(
+        self, data: Path, *, sync: Literal["os", "always"] = "os", files: Files | None = None, **settings: Any
+    ) -> None:
+        self.clock = HandWoundClock()
+        self._config = ServerConfig(data=data, sync=sync, **settings)
+        self._files = files
+        self._create_broker()
+
+    def _create_broker(self) -> None:
+        self.broker = Broker(self._config, clock=self.clock, files=self._files)
+        self._listener = Listener(self.broker)
+
+    async def restart(self) -> None:
+        await self.broker.close()
+        self._create_broker()
+        await self.broker.start()
+
+    def connect(self) -> Connection:
+        return Connection(self._listener)
+
+    async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
+        """Let the broker handle a request of the connection, and return the fields of its answer."""
+        message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
+        request = ApiRequest(key, version, None, message, 0, connection)
+        return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
+
+
+def run_with(
+    make_bed: Callable[[], B], test: Callable[[B], Awaitable[None]], partitions: int, configs: Mapping[str, str]
+) -> None:
+    """Run a test's coroutine with a broker that has one topic, t."""
+
+    async def main() -> None:
+        bed = make_bed()
+        await bed.broker.start()
+        try:
+            await bed.broker.topics.create("t", partitions, dict(configs))
+            await test(bed)
+        finally:
+            await bed.broker.close()
+
+    asyncio.run(main())
