@@ -40,7 +40,7 @@ test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=3 pro
 
 soak: tools setup  ## the long tests: thousands of kills
 	$(PYTEST) -m soak -s $(ARGS)
-	FENCEPOST_EXAMPLES=3 $(PYTEST) tests/model
+	FENCEPOST_EXAMPLES=3 $(PYTEST) tests/model tests/fault/test_use_cases.py tests/fault/test_own_takeover.py
 
 hostile: setup  ## the attacks in full, and the table of what a bystander felt
 	$(PYTEST) tests/hostile -m hostile --long-attacks $(ARGS)

@@ -24,7 +24,7 @@ from tests.workers.own_kafka_writer import PARTITIONS
 
 pytestmark = pytest.mark.fault
 
-TAKE_OVERS = int(os.environ.get("FENCEPOST_TAKE_OVERS", "30"))
+TAKE_OVERS = int(os.environ.get("FENCEPOST_TAKE_OVERS", "15"))
 
 
 @pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -43,7 +43,7 @@ def test_nothing_of_a_fenced_writer_is_accepted_after_the_take_over(address: str
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_nothing_of_a_fenced_writer_is_accepted_in_hundreds_of_take_overs(address: str, chance: random.Random) -> None:
-    take_overs_at_random(address, chance, 10 * TAKE_OVERS)
+    take_overs_at_random(address, chance, 20 * TAKE_OVERS)
 
 
 def take_overs_at_random(address: str, chance: random.Random, count: int) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fault
 def test_a_fenced_producer_writes_nothing_and_its_tickets_tell_the_truth(
     server_by_sync: fencepost.Server, chance: random.Random
 ) -> None:
-    run(server_by_sync, chance, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "50")))
+    run(server_by_sync, chance, take_overs=int(os.environ.get("FENCEPOST_TAKE_OVERS", "25")))
 
 
 @pytest.mark.soak

@@ -16,11 +16,12 @@ import pytest
 import fencepost
 from fencepost.kernel import decode_batch, split_batches
 from tests.support.contender import Contender
+from tests.support.examples import examples
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.fault
 
-TAKE_OVERS = int(os.environ.get("FENCEPOST_TAKE_OVERS", "150"))
+TAKE_OVERS = int(os.environ.get("FENCEPOST_TAKE_OVERS", examples(50)))
 
 
 def test_nothing_of_a_fenced_writer_is_accepted_after_the_take_over(

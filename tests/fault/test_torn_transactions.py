@@ -185,7 +185,7 @@ def judge(notes: Path, found: Counter[str], outcome: Outcome) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) -> None:
-    outcome = run(tmp_path, 300, (1, 120))
+    outcome = run(tmp_path, 150, (1, 60))
     print(outcome)
     assert outcome.torn == []
     assert outcome.doubled == []
@@ -198,7 +198,7 @@ def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) ->
 @pytest.mark.usefixtures("kafka_jars")
 @pytest.mark.timeout(300)
 def test_no_transaction_of_java_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) -> None:
-    outcome = run(tmp_path, 150, (1, 60), java(JAVA_LOOP))
+    outcome = run(tmp_path, 75, (1, 30), java(JAVA_LOOP))
     print(outcome)
     assert outcome.torn == []
     assert outcome.doubled == []

@@ -31,7 +31,7 @@ def run(folder: Path, seconds: float, inputs: int) -> None:
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_torn_doubled_or_reordered_while_everything_fails(tmp_path: Path) -> None:
     """PIPE-4, with a stranger's client."""
-    run(tmp_path, float(os.environ.get("FENCEPOST_HISTORY_SECONDS", "12")), inputs=1500)
+    run(tmp_path, float(os.environ.get("FENCEPOST_HISTORY_SECONDS", "8")), inputs=1000)
 
 
 @pytest.mark.soak

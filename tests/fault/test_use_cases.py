@@ -26,6 +26,7 @@ from examples import exclusive_readers, journal, outbox_relay, replicated_store
 from fencepost.types import TopicPartition
 from tests.conftest import Engine
 from tests.support import postgres
+from tests.support.examples import examples
 from tests.support.heard import Heard
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -67,7 +68,7 @@ def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
 ) -> None:
     """OWN-10, the fourth case."""
     create(server, topic, writer=journal.GROUP)
-    rounds = 4 if server.is_kafka else 10
+    rounds = examples(2 if server.is_kafka else 4)
     with ExitStack() as tasks:
 
         def attempt(replaced: int) -> Heard:
@@ -128,7 +129,7 @@ def test_an_attempt_that_comes_late_is_refused_even_when_nobody_is_at_work_any_m
 def test_a_replicated_store_has_one_master_at_any_offset(server: Engine, topic: str, chance: random.Random) -> None:
     """OWN-10, the first case: every value follows from the one before it, so a second master would be seen."""
     create(server, topic, writer=replicated_store.GROUP)
-    rounds = 2 if server.is_kafka else 4
+    rounds = examples(2)
     with ExitStack() as stack:
         replicas = {
             replica: stack.enter_context(Heard("examples/replicated_store.py", server.address, topic, replica, 1))
@@ -347,7 +348,7 @@ def in_order(one: Heard, other: Heard, is_active: Callable[[str], bool]) -> tupl
 
 def test_two_readers_never_both_hold_a_partition(server: Engine, topic: str, chance: random.Random) -> None:
     """OWN-10, the third case: what a reader stores as its position is where the next one goes on."""
-    partitions, rounds = 3, 2 if server.is_kafka else 4
+    partitions, rounds = 3, examples(2)
     create(server, topic, partitions, reader=exclusive_readers.GROUP)
     with ExitStack() as stack:
         producer = stack.enter_context(fencepost.Producer(server.address))

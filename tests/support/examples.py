@@ -1,4 +1,4 @@
-"""The number of examples of property tests: few in `make test`, three times as many in `make soak`."""
+"""The number of examples and rounds of tests: few in `make test`, three times as many in `make soak`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def examples(count: int) -> int:
-    """Return how many examples to try, where `make test` tries `count`."""
+    """Return how many examples or rounds to try, where `make test` tries `count`."""
     return count * int(os.environ.get("FENCEPOST_EXAMPLES", "1"))
