@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from tests.support.raw import CREATE_TOPICS, DELETE_TOPICS, RawClient, new_topic
 pytestmark = pytest.mark.integration
 
 CREATE_PARTITIONS = 37
+INCREMENTAL_ALTER_CONFIGS = 44
+OWN = 10_000
 
 
 @contextmanager
@@ -109,6 +111,76 @@ def test_what_members_of_the_new_protocol_say_is_limited() -> None:
         assert first.beat().error_code == ErrorCode.NONE
         assert second.leave().error_code == ErrorCode.NONE
         assert third.beat().error_code == ErrorCode.NONE
+
+
+def test_names_of_groups_and_members_count_as_what_they_say() -> None:
+    with connected(group_memory=50_000) as client:
+        client.create_topic("t")
+        long = "n" * 30_000
+
+        def static(group: str) -> GroupMember:
+            member = GroupMember(client, group, "t")
+            member.instance_id = long
+            return member
+
+        assert static("a").join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert commit(client, long, "t", 1) is ErrorCode.NONE
+        assert commit(client, "x" + long, "t", 1) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert GroupMember(client, "x" + long, "t").join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert ConsumerMember(client, "g", long, "t").beat().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert ConsumerMember(client, "g", "m", "t").beat().error_code == ErrorCode.NONE
+
+
+def own(client: RawClient, *names: str, group: str = "g", wait_ms: int = 0, release: Sequence[str] = ()) -> Any:
+    resources = [{"resource": name, "generation": 1} for name in names]
+    return client.call(OWN, 1, group=group, wait_ms=wait_ms, resources=resources, session_ms=0, release=release)
+
+
+def test_so_many_resources_are_remembered_and_no_more() -> None:
+    with connected(max_resources=3) as client:
+        assert own(client, "a", "b").error_code == ErrorCode.NONE
+        refused = own(client, "c", "d")
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "max_resources" in refused.error_message
+        assert own(client, "c", release=["a"]).error_code == ErrorCode.NONE
+        assert own(client, "d").error_code == ErrorCode.POLICY_VIOLATION
+        assert own(client, "a", wait_ms=1000).error_code == ErrorCode.NONE
+        assert own(client, "d", wait_ms=1000).error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_so_many_resources_are_waited_for_and_no_more() -> None:
+    with connected(max_waiting_resources=3) as client, RawClient(client.address) as other:
+        assert own(client, "a").error_code == ErrorCode.NONE
+        refused = own(other, "a", "b", "c", "d", wait_ms=1000)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "max_waiting_resources" in refused.error_message
+        assert own(other, "a", "b", "c", wait_ms=1).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert own(other, "b", "c", "d", wait_ms=1000).error_code == ErrorCode.NONE
+
+
+def test_a_transactional_id_has_a_length() -> None:
+    with connected() as client:
+        assert client.init_producer_id(transactional_id="t" * 4096).error_code == ErrorCode.NONE
+        assert client.init_producer_id(transactional_id="t" * 4097).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_topic_config_has_a_length_and_is_appended_to_in_no_time() -> None:
+    with connected() as client:
+        client.create_topic("t")
+
+        def alter(operation: int, value: str) -> Any:
+            change = {"name": "fencepost.writer.transactional.ids", "config_operation": operation, "value": value}
+            resource = {"resource_type": 2, "resource_name": "t", "configs": [change]}
+            return client.call(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False).responses[0]
+
+        assert alter(0, ",".join(f"a{number}" for number in range(500))).error_code == ErrorCode.NONE
+        refused = alter(0, "a" * 5000)
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "at most 4096" in refused.error_message
+        # Compared item by item, these would take minutes.
+        assert alter(2, ",".join(f"b{number}" for number in range(100_000))).error_code == ErrorCode.INVALID_CONFIG
+        assert alter(2, "a1,b1,a2").error_code == ErrorCode.NONE
+        assert alter(3, ",".join(f"a{number}" for number in range(499))).error_code == ErrorCode.NONE
 
 
 def test_texts_that_are_committed_with_offsets_are_limited() -> None:

@@ -115,6 +115,12 @@ class ServerConfig:
         "Maximum number of remembered producers; a producer counts once in each partition that it writes to.",
     )
     max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.")
+    max_resources: int = setting(
+        500_000, "Maximum number of resources that were ever owned; the server never forgets their tokens."
+    )
+    max_waiting_resources: int = setting(
+        100_000, "Maximum number of resources that waiting claims name, over all claims."
+    )
     group_consumer_session_timeout_ms: Milliseconds = setting(
         45_000,
         "Session timeout of groups that use the new protocol (KIP-848).",
@@ -212,6 +218,8 @@ class ServerKeywords(TypedDict, total=False):
     max_partitions: int
     max_producers: int
     max_transactional_ids: int
+    max_resources: int
+    max_waiting_resources: int
     group_consumer_session_timeout_ms: Milliseconds
     group_consumer_heartbeat_interval_ms: Milliseconds
     offsets_retention_ms: Milliseconds

@@ -84,6 +84,12 @@ class WaitingClaim(Generic[OwnerT]):
     claimant: OwnerT
     group: str
     resources: Sequence[ClaimedResource]
+    after: Sequence[ClaimedResource]
+    """Those of the resources that name a token."""
+    blocker: str | None = None
+    """A resource that somebody else owned at the last look: the claim cannot be granted while they do."""
+    grants: int = -1
+    """The group's number of grants when the tokens were last compared."""
 
 
 @dataclass(slots=True)
@@ -91,6 +97,8 @@ class _GroupTable(Generic[OwnerT]):
     owned: dict[str, Ownership[OwnerT]] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     """Newest token of every resource that was ever owned, including those that are free now."""
+    grants: int = 0
+    """How often a resource changed its token."""
 
 
 class OwnershipTable(Generic[OwnerT]):
@@ -100,15 +108,28 @@ class OwnershipTable(Generic[OwnerT]):
         self._groups: dict[str, _GroupTable[OwnerT]] = {}
         self._owned: dict[OwnerT, dict[tuple[str, str], None]] = {}
         self._line: dict[WaitingClaim[OwnerT], None] = {}
+        self.in_line = 0
+        """Number of resources that the waiting claims name."""
+        self.known = 0
+        """Number of resources that were ever owned, in all groups."""
         self.last_token = last_token
         for (group, name), token in (newest or {}).items():
-            self._group(group).newest[name] = token
+            self._note_token(self._group(group), name, token)
 
     def _group(self, group: str) -> _GroupTable[OwnerT]:
+        """Return the group's table, which is kept from now on. To ask only, use `_look_up`."""
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = _GroupTable()
         return found
+
+    def _look_up(self, group: str) -> _GroupTable[OwnerT]:
+        return self._groups.get(group) or _GroupTable()
+
+    def _note_token(self, table: _GroupTable[OwnerT], name: str, token: int) -> None:
+        self.known += name not in table.newest
+        table.newest[name] = token
+        table.grants += 1
 
     # -- asking -----------------------------------------------------------------------------------------------
 
@@ -129,9 +150,16 @@ class OwnershipTable(Generic[OwnerT]):
         return {each: found.newest[name] for each, found in groups if found is not None and name in found.newest}
 
     def __iter__(self) -> Iterator[tuple[str, str, Ownership[OwnerT]]]:
-        for group, table in self._groups.items():
-            for name, ownership in table.owned.items():
-                yield group, name, ownership
+        """Yield what is owned. The table may change meanwhile."""
+        for group in list(self._groups):
+            for name in list(self._groups[group].owned):
+                if (ownership := self.ownership(group, name)) is not None:
+                    yield group, name, ownership
+
+    def count_new(self, group: str, resources: Sequence[ClaimedResource]) -> int:
+        """Count the resources that nobody has ever owned."""
+        newest = self._look_up(group).newest
+        return sum(each.name not in newest for each in resources)
 
     def waiting(self) -> list[WaitingClaim[OwnerT]]:
         """Return the waiting claims in order of arrival."""
@@ -141,7 +169,7 @@ class OwnershipTable(Generic[OwnerT]):
 
     def claim(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> Judgement[OwnerT]:
         """Judge the claim. If it is granted, the claimant becomes the owner of all of it (OWN-3 to OWN-8)."""
-        table = self._group(group)
+        table = self._group(group) if resources else self._look_up(group)
         denied = [self._current(table, each.name) for each in resources if not self._allowed(table, claimant, each)]
         if denied:
             return Denied(denied)
@@ -194,7 +222,7 @@ class OwnershipTable(Generic[OwnerT]):
         if before is not None and before.owner != owner:
             self._drop(before.owner, group, row.name)
         table.owned[row.name] = Ownership(owner, row.generation, row.token)
-        table.newest[row.name] = row.token
+        self._note_token(table, row.name, row.token)
         self._owned.setdefault(owner, {})[group, row.name] = None
 
     def _drop(self, owner: OwnerT, group: str, name: str) -> None:
@@ -207,7 +235,7 @@ class OwnershipTable(Generic[OwnerT]):
 
     def release(self, owner: OwnerT, group: str, names: Sequence[str]) -> list[str]:
         """Release those of `names` that `owner` owns, and return them."""
-        table = self._group(group)
+        table = self._look_up(group)
         released: list[str] = []
         for name in names:
             if self.owns(owner, group, name):
@@ -222,19 +250,22 @@ class OwnershipTable(Generic[OwnerT]):
         for group, name in owned:
             del self._groups[group].owned[name]
         for waiting in [waiting for waiting in self._line if waiting.claimant == owner]:
-            del self._line[waiting]
+            self.give_up(waiting)
         return owned
 
     # -- waiting ----------------------------------------------------------------------------------------------
 
     def wait(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> WaitingClaim[OwnerT]:
         """Append a claim to the line."""
-        waiting = WaitingClaim(claimant, group, resources)
+        waiting = WaitingClaim(claimant, group, resources, [each for each in resources if each.after is not None])
         self._line[waiting] = None
+        self.in_line += len(resources)
         return waiting
 
     def give_up(self, waiting: WaitingClaim[OwnerT]) -> None:
-        self._line.pop(waiting, None)
+        if waiting in self._line:
+            del self._line[waiting]
+            self.in_line -= len(waiting.resources)
 
     def runnable(self) -> Iterator[tuple[WaitingClaim[OwnerT], Judgement[OwnerT]]]:
         """Judge the waiting claims in order of arrival, and yield those that leave the line.
@@ -242,14 +273,25 @@ class OwnershipTable(Generic[OwnerT]):
         Grant a claim whose resources are all free (or the claimant's own). Deny one whose `after` can no longer match.
         """
         for waiting in list(self._line):
-            table = self._group(waiting.group)
-            if any(_is_outdated(table, claimed) for claimed in waiting.resources):
-                del self._line[waiting]
-                yield waiting, Denied([self._current(table, claimed.name) for claimed in waiting.resources])
-            elif all(self._free_for(table, waiting.claimant, claimed.name) for claimed in waiting.resources):
-                del self._line[waiting]
+            table = self._look_up(waiting.group)
+            if waiting.grants != table.grants:
+                waiting.grants = table.grants
+                if any(_is_outdated(table, claimed) for claimed in waiting.after):
+                    self.give_up(waiting)
+                    yield waiting, Denied([self._current(table, claimed.name) for claimed in waiting.resources])
+                    continue
+            if not self._is_blocked(table, waiting):
+                self.give_up(waiting)
                 # They are free, so the claimed generations do not matter: each becomes 1.
                 yield waiting, self.claim(waiting.claimant, waiting.group, waiting.resources)
+
+    def _is_blocked(self, table: _GroupTable[OwnerT], waiting: WaitingClaim[OwnerT]) -> bool:
+        """Look at one resource where that is enough: the line is looked at whenever anything is released."""
+        claimant = waiting.claimant
+        if waiting.blocker is None or self._free_for(table, claimant, waiting.blocker):
+            blockers = (each.name for each in waiting.resources if not self._free_for(table, claimant, each.name))
+            waiting.blocker = next(blockers, None)
+        return waiting.blocker is not None
 
     @staticmethod
     def _free_for(table: _GroupTable[OwnerT], claimant: OwnerT, name: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from fencepost.core.fetch_sessions import Full
+from fencepost.core.topic_name import MAX_LENGTH
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
@@ -140,6 +141,8 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
     """Yield the requested partitions. Of one that is named twice, the last entry counts."""
     for topic in message.topics:
         name = topic.name if topic.name is not None else topic.topic_id
+        if isinstance(name, str) and len(name) > MAX_LENGTH:
+            raise Malformed(f"a topic's name has at most {MAX_LENGTH} characters, not {len(name)}")
         for ask in topic.partitions:
             yield (name, ask.index), ask
 
@@ -183,6 +186,9 @@ async def _serve(
     deadline = loop.time() + message.max_wait_ms / 1000
     watched = context.watches
     size = -1
+    # The context has all that is needed: while this request waits, it must not keep its frame.
+    request = request._replace(message=None)
+    message = message._replace(topics=[], forgotten=(), rack_id="")
     try:
         while True:
             reading = reading or Reading(broker, request, message, context, full=full)
@@ -197,6 +203,7 @@ async def _serve(
             reading = None  # release the records
             if not context.watches:
                 context.watch()
+            request.connection.release_request()
             await context.news(missing, left)
     finally:
         if not watched:

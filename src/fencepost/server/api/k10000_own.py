@@ -21,19 +21,22 @@ from fencepost.wire.own import UNSET_TOKEN
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message, connection = request.message, request.connection
+    wait_ms, session_ms = message.wait_ms, message.session_ms
     group = DEFAULT_GROUP if message.group is None else message.group
     try:
         claimed = _check(broker, request, group)
         if message.release:
             broker.owners.release(connection, group, message.release)
-        if message.wait_ms > 0:
-            judged = await broker.owners.wait(connection, group, claimed, message.wait_ms)
+        del message, request  # a claim may wait for days; it must not keep its request
+        if wait_ms > 0:
+            connection.release_request()
+            judged = await broker.owners.wait(connection, group, claimed, wait_ms)
             if judged is None:
-                raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {message.wait_ms} ms")
+                raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {wait_ms} ms")
         else:
             judged = await broker.owners.claim(connection, group, claimed)
-        if message.session_ms > 0 and broker.owners.table.owned_by(connection):
-            broker.owners.set_session(connection, message.session_ms)
+        if session_ms > 0 and broker.owners.table.owned_by(connection):
+            broker.owners.set_session(connection, session_ms)
     except FencepostError as error:
         return {"error_code": error.code, "error_message": error.reason, "group": group, "resources": []}
     is_granted = isinstance(judged, Granted)

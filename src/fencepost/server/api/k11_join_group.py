@@ -28,9 +28,9 @@ def client_host(connection: Connection) -> str:
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    message = request.message
+    message, version, connection = request.message, request.version, request.connection
     session_timeout_ms = messages.ms(message.session_timeout)
-    result = await broker.groups.join(
+    joining = broker.groups.join(
         message.group_id,
         Join(
             member_id=message.member_id,
@@ -40,12 +40,15 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
             instance_id=getattr(message, "group_instance_id", None),
             client_id=request.client_id or "",
-            client_host=client_host(request.connection),
-            needs_known_id=request.version >= _FIRST_VERSION_WITH_KNOWN_IDS,
-            may_skip_assignment=request.version >= _FIRST_VERSION_WITH_SKIPPING,
+            client_host=client_host(connection),
+            needs_known_id=version >= _FIRST_VERSION_WITH_KNOWN_IDS,
+            may_skip_assignment=version >= _FIRST_VERSION_WITH_SKIPPING,
         ),
     )
-    no_protocol = None if request.version >= _FIRST_VERSION_WITH_NULL_PROTOCOL else ""
+    del message, request  # the group counts and keeps what it needs; the wait may be long
+    connection.release_request()
+    result = await joining
+    no_protocol = None if version >= _FIRST_VERSION_WITH_NULL_PROTOCOL else ""
     return {
         "error_code": result.error,
         "generation_id": result.generation,

@@ -11,8 +11,8 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    message = request.message
-    result = await broker.groups.sync(
+    message, connection = request.message, request.connection
+    syncing = broker.groups.sync(
         message.group_id,
         Sync(
             member_id=message.member_id,
@@ -23,6 +23,9 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             assignments=tuple((each.member_id, bytes(each.assignment)) for each in message.assignments),
         ),
     )
+    del message, request  # as in k11
+    connection.release_request()
+    result = await syncing
     return {
         "error_code": result.error,
         "protocol_type": result.protocol_type,

@@ -13,7 +13,7 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import gather_in_pieces
+from fencepost.server.net.turns import gather_in_pieces, paced
 from fencepost.server.storage.topic_config import KNOWN
 from fencepost.server.storage.topics import check_topic_name
 
@@ -26,8 +26,15 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     times = Counter(topic.name for topic in message.topics)
     named_once = [topic for topic in message.topics if times[topic.name] == 1]
-    create = partial(_create, broker, only_check=message.validate_only)
-    rows = await gather_in_pieces(named_once, create, _AT_ONCE)
+    rows: list[Fields] = []
+    possible: list[Any] = []
+    async for topic in paced(named_once):
+        row = await _create(broker, topic, only_check=True)
+        if message.validate_only or row["error_code"] is not ErrorCode.NONE:
+            rows.append(row)
+        else:
+            possible.append(topic)
+    rows += await gather_in_pieces(possible, partial(_create, broker, only_check=False), _AT_ONCE)
     twice = [
         _failed(name, ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
         for name, count in times.items()

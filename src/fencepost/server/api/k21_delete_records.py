@@ -9,23 +9,26 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.types import Offset
 
 _ALL = -1
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
+    asked = await merged(
+        (topic.name, ((row.partition_index, row.offset) for row in topic.partitions))
+        for topic in request.message.topics
+    )
     return {
         "topics": [
             {
-                "name": topic.name,
+                "name": name,
                 "partitions": [
-                    await _delete(broker, request, topic.name, p.partition_index, p.offset)
-                    async for p in paced(topic.partitions)
+                    await _delete(broker, request, name, index, before) async for index, before in paced(rows.items())
                 ],
             }
-            async for topic in paced(request.message.topics)
+            async for name, rows in paced(asked.items())
         ]
     }
 

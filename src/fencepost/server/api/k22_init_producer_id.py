@@ -23,6 +23,8 @@ from fencepost.wire.messages import ms
 logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_FENCED: Final = 4
+_LONGEST_NAME: Final = 4096
+"""Characters: names are kept, and there may be many."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -31,7 +33,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     expected = Identity(
         Pid(getattr(message, "producer_id", NO_PID)), Epoch(getattr(message, "producer_epoch", NO_EPOCH))
     )
-    if name == "" or (expected.pid < 0) != (expected.epoch < 0):
+    if name == "" or len(name or "") > _LONGEST_NAME or (expected.pid < 0) != (expected.epoch < 0):
         return _refused(ErrorCode.INVALID_REQUEST)
     known = name is None or broker.transactions.get(name) is not None
     if not known and len(broker.transactions) >= broker.config.max_transactional_ids:

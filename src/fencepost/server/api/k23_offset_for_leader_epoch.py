@@ -11,18 +11,21 @@ from typing import Any
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.server.storage.partition import LEADER_EPOCH, check_leader_epoch
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
+    asked = await merged(
+        (topic.topic, ((ask.partition, ask) for ask in topic.partitions)) for topic in request.message.topics
+    )
     return {
         "topics": [
             {
-                "topic": topic.topic,
-                "partitions": [await _end(broker, topic.topic, ask) async for ask in paced(topic.partitions)],
+                "topic": name,
+                "partitions": [await _end(broker, name, ask) async for ask in paced(rows.values())],
             }
-            async for topic in paced(request.message.topics)
+            async for name, rows in paced(asked.items())
         ]
     }
 

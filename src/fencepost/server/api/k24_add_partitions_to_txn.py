@@ -12,39 +12,37 @@ from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.types import Epoch, Pid, TopicPartition
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
-    asked = {
-        TopicPartition(topic.name, index): None for topic in message.v3_and_below_topics for index in topic.partitions
-    }
-    errors = {partition: _check(broker, request, partition) async for partition in paced(asked)}
-    if any(error is not ErrorCode.NONE for error in errors.values()):
-        errors = {
-            partition: ErrorCode.OPERATION_NOT_ATTEMPTED if error is ErrorCode.NONE else error
-            for partition, error in errors.items()
-        }
+    topics = await merged(
+        (topic.name, ((index, None) for index in topic.partitions)) for topic in message.v3_and_below_topics
+    )
+    asked: list[TopicPartition] = []
+    errors: list[ErrorCode] = []
+    async for name, indexes in paced(topics.items()):
+        async for index in paced(indexes):
+            asked.append(TopicPartition(name, index))
+            errors.append(_check(broker, request, asked[-1]))
+    whole = ErrorCode.NONE
+    if any(errors):
+        whole = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
         who = Identity(Pid(message.v3_and_below_producer_id), Epoch(message.v3_and_below_producer_epoch))
-        name = message.v3_and_below_transactional_id
-        adding = broker.transactions.add(name, who, request.connection, partitions=set(asked))
-        errors = dict.fromkeys(asked, await outcome_of(adding, request.version))
+        transactional_id = message.v3_and_below_transactional_id
+        adding = broker.transactions.add(transactional_id, who, request.connection, partitions=set(asked))
+        whole = await outcome_of(adding, request.version)
+    results: dict[str, list[Fields]] = {name: [] for name in topics}
+    async for partition, found in paced(zip(asked, errors, strict=True)):
+        results[partition.topic].append(
+            {"partition_index": partition.partition, "partition_error_code": found or whole}
+        )
     return {
         "results_by_topic_v3_and_below": [
-            {
-                "name": topic.name,
-                "results_by_partition": [
-                    {
-                        "partition_index": index,
-                        "partition_error_code": errors[TopicPartition(topic.name, index)],
-                    }
-                    for index in topic.partitions
-                ],
-            }
-            for topic in message.v3_and_below_topics
+            {"name": name, "results_by_partition": rows} for name, rows in results.items()
         ]
     }
 

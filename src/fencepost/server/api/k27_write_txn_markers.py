@@ -14,32 +14,28 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write, refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.server.storage.partition import Partition
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    return {
-        "markers": [
+    markers: list[Fields] = []
+    async for marker in paced(request.message.markers):
+        asked = await merged(
+            (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in marker.topics
+        )
+        topics = [
             {
-                "producer_id": marker.producer_id,
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [
-                            {
-                                "partition_index": index,
-                                "error_code": await _write(broker, request, marker, topic.name, index),
-                            }
-                            async for index in paced(topic.partition_indexes)
-                        ],
-                    }
-                    async for topic in paced(marker.topics)
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": await _write(broker, request, marker, name, index)}
+                    async for index in paced(indexes)
                 ],
             }
-            async for marker in paced(request.message.markers)
+            async for name, indexes in paced(asked.items())
         ]
-    }
+        markers.append({"producer_id": marker.producer_id, "topics": topics})
+    return {"markers": markers}
 
 
 async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, index: int) -> ErrorCode:

@@ -15,7 +15,7 @@ from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
 _NO_GENERATION: Final = -1
@@ -26,19 +26,26 @@ _NEVER_FENCED: Final = 2**15
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
-    errors: dict[TopicPartition, ErrorCode] = {}
+    asked = await merged(
+        (topic.name, ((row.partition_index, row) for row in topic.partitions)) for topic in message.topics
+    )
+    topics: list[Fields] = []
+    answers: list[dict[str, Any]] = []
     offsets: dict[TopicPartition, Committed] = {}
-    for topic in message.topics:
-        async for row in paced(topic.partitions):
-            partition = TopicPartition(topic.name, row.partition_index)
-            errors[partition] = _check(broker, request, partition, row)
-            if errors[partition] is ErrorCode.NONE:
+    async for name, rows in paced(asked.items()):
+        first = len(answers)
+        async for index, row in paced(rows.items()):
+            partition = TopicPartition(name, index)
+            error = _check(broker, request, partition, row)
+            answers.append({"partition_index": index, "error_code": error})
+            if error is ErrorCode.NONE:
                 offsets[partition] = Committed(
                     Offset(row.committed_offset),
                     getattr(row, "committed_leader_epoch", NO_LEADER_EPOCH),
                     row.committed_metadata or "",
                     broker.clock.now_ms(),
                 )
+        topics.append({"name": name, "partitions": answers[first:]})
     whole = _check_member(broker, message)
     if whole is ErrorCode.NONE:
         whole = broker.groups.check_room(message.group_id, offsets)
@@ -51,22 +58,9 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
             whole = ErrorCode.TRANSACTION_ABORTABLE
     if whole is not ErrorCode.NONE:
-        errors = dict.fromkeys(errors, whole)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": row.partition_index,
-                        "error_code": errors[TopicPartition(topic.name, row.partition_index)],
-                    }
-                    for row in topic.partitions
-                ],
-            }
-            for topic in message.topics
-        ]
-    }
+        async for answer in paced(answers):
+            answer["error_code"] = whole
+    return {"topics": topics}
 
 
 def _check(broker: Broker, request: ApiRequest, name: TopicPartition, row: Any) -> ErrorCode:

@@ -49,10 +49,10 @@ def _new_value(configs: Mapping[str, str], change: Any) -> str | None:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"the operation must be 0 to 3, not {change.config_operation}")
     if known is None or known.kind != "list":
         raise ServerError(ErrorCode.INVALID_CONFIG, f"{change.name} is not a list: it can only be set or deleted")
-    items = [item for item in configs.get(change.name, known.default).split(",") if item]
-    given = [item for item in (change.value or "").split(",") if item]
+    items = dict.fromkeys(item for item in configs.get(change.name, known.default).split(",") if item)
+    given = dict.fromkeys(item for item in (change.value or "").split(",") if item)
     if change.config_operation == _APPEND:
-        return ",".join([*items, *(item for item in given if item not in items)])
+        return ",".join(items | given)
     return ",".join(item for item in items if item not in given)
 
 

@@ -15,13 +15,16 @@ from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.server.storage.topics import Topic
 from fencepost.types import TopicPartition
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
+    asked = await merged(
+        (topic.name, ((row.partition_index, None) for row in topic.partitions)) for topic in message.topics
+    )
     entry = broker.groups.get(message.group_id)
     if entry is None:
         return {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "topics": []}
@@ -30,12 +33,11 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         return {"error_code": ErrorCode.NON_EMPTY_GROUP, "topics": []}
     topics: list[dict[str, Any]] = []
     doomed: list[tuple[Topic, dict[str, Any]]] = []
-    for wanted in message.topics:
-        topic = broker.topics.get(wanted.name)
-        is_read = entry.reads(wanted.name)
+    async for name, indexes in paced(asked.items()):
+        topic = broker.topics.get(name)
+        is_read = topic is not None and entry.reads(name)
         partitions: list[dict[str, Any]] = []
-        async for partition in paced(wanted.partitions):
-            index = partition.partition_index
+        async for index in paced(indexes):
             if topic is None or not 0 <= index < topic.partition_count:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif is_read:
@@ -45,7 +47,9 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             partitions.append({"partition_index": index, "error_code": error})
             if topic is not None and error is ErrorCode.NONE:
                 doomed.append((topic, partitions[-1]))
-        topics.append({"name": wanted.name, "partitions": partitions})
+        topics.append({"name": name, "partitions": partitions})
+    if broker.groups.get(message.group_id) is not entry:
+        return {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "topics": []}
     allowed: list[TopicPartition] = []
     for topic, row in doomed:  # no await from here on: ownership may have changed above
         row["error_code"] = _guard(broker, request, topic, row["partition_index"])

@@ -6,14 +6,14 @@ from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import merged, paced
 from fencepost.types import Pid
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    asked: dict[str, dict[int, None]] = {}
-    for topic in request.message.topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    asked = await merged(
+        (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in request.message.topics
+    )
     return {
         "topics": [
             {
@@ -32,7 +32,7 @@ async def _describe(broker: Broker, topic: str, index: int) -> Fields:
     except FencepostError as error:
         message = error.reason
         return {**answer, "error_code": error.code, "error_message": message, "active_producers": []}
-    return {**answer, "active_producers": [_producer(pid, entry) for pid, entry in log.producers]}
+    return {**answer, "active_producers": [_producer(*known) async for known in paced(list(log.producers))]}
 
 
 def _producer(pid: Pid, entry: ProducerEntry) -> Fields:

@@ -7,17 +7,18 @@ from typing import Final
 from fencepost.server.api.k03_metadata import describe_topic, missing_topic
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import paced
 
 _MOST_PARTITIONS: Final = 2000
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     names = sorted({topic.name for topic in message.topics} or {topic.name for topic in broker.topics})
     cursor = message.cursor
     left = max(1, min(message.response_partition_limit, _MOST_PARTITIONS))
     rows: list[Fields] = []
-    for name in names:
+    async for name in paced(names):
         if cursor is not None and name < cursor.topic_name:
             continue
         topic = broker.topics.get(name)

@@ -49,7 +49,9 @@ class GroupEntry:
 
     @property
     def size(self) -> int:
-        return _GROUP + self.members_size + OFFSET_SIZE * len(self.offsets) + self.offsets.text_size
+        return (
+            _GROUP + len(self.group_id) + self.members_size + OFFSET_SIZE * len(self.offsets) + self.offsets.text_size
+        )
 
     @property
     def has_offsets(self) -> bool:
@@ -97,9 +99,11 @@ class GroupMemory:
 def size_of_join(request: Join, group: Group | ConsumerGroup | None) -> int:
     """Return by how many bytes the group would grow; a known member already counts."""
     former = group.members.get(request.member_id) if isinstance(group, Group) else None
-    return _size_of_protocols(request.protocols) + (
-        _MEMBER if former is None else -_size_of_protocols(former.protocols)
-    )
+    if former is not None:
+        return _size_of_protocols(request.protocols) - _size_of_protocols(former.protocols)
+    # A static member's id begins with its instance id.
+    names = 2 * len(request.instance_id or "") + len(request.protocol_type or "")
+    return _MEMBER + names + _size_of_protocols(request.protocols)
 
 
 def size_of_sync(request: Sync, group: Group) -> int:
@@ -112,7 +116,9 @@ def size_of_heartbeat(request: Heartbeat, group: Group | ConsumerGroup | None) -
         return 0  # as in most heartbeats
     former = group.members.get(request.member_id) if isinstance(group, ConsumerGroup) else None
     size = sum(map(len, request.topic_names or ())) + len(request.topic_regex or "")
-    return size + (_MEMBER if former is None else -sum(map(len, former.topic_names)))
+    if former is not None:
+        return size - sum(map(len, former.topic_names))
+    return size + _MEMBER + sum(len(name or "") for name in (request.member_id, request.instance_id, request.rack_id))
 
 
 def size_of_offsets(offsets: Mapping[TopicPartition, Committed], former: OffsetTable) -> int:
@@ -131,10 +137,18 @@ def size_of_members(group: Group | ConsumerGroup) -> int:
     if isinstance(group, Group):
         pending = _MEMBER * len(group.pending)
         return pending + sum(
-            _MEMBER + len(member.assignment) + _size_of_protocols(member.protocols) for member in group.members.values()
+            _MEMBER
+            + len(member.member_id)
+            + len(member.instance_id or "")
+            + len(member.assignment)
+            + _size_of_protocols(member.protocols)
+            for member in group.members.values()
         )
     return sum(
         _MEMBER
+        + len(member.member_id)
+        + len(member.instance_id or "")
+        + len(member.rack_id or "")
         + sum(map(len, member.topic_names))
         + len(member.topic_regex or "")
         + _PARTITION * (len(member.assigned) + len(member.target) + len(member.revoking))

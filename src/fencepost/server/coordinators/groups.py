@@ -151,7 +151,8 @@ class GroupCoordinator:
         if not group_id:
             return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
         entry = self._groups.get(group_id)
-        if not self._memory.has_room(size_of_join(request, entry.group if entry is not None else None)):
+        name_size = len(group_id) if entry is None else 0
+        if not self._memory.has_room(name_size + size_of_join(request, entry.group if entry is not None else None)):
             return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
         if entry is None:
             if request.member_id:
@@ -166,6 +167,7 @@ class GroupCoordinator:
             entry.group = group = Group(group_id, self._settings, _random_id, generation=group.epoch)
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, group.join(self._now(), request, answer))
+        del request  # the group keeps what it needs
         self._arm(entry)
         if group.is_unused and not entry.has_offsets:
             self._remove(group_id)
@@ -181,6 +183,7 @@ class GroupCoordinator:
             return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka for a group that is too large to store
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, entry.group.sync(self._now(), request, answer))
+        del request  # the group keeps what it needs
         self._arm(entry)
         return await answer
 
@@ -212,7 +215,9 @@ class GroupCoordinator:
         if (refused := check_form(request)) is not None:
             return refused
         entry = self._groups.get(group_id)
-        if not self._memory.has_room(size_of_heartbeat(request, entry.group if entry is not None else None)):
+        name_size = len(group_id) if entry is None else 0
+        growth = name_size + size_of_heartbeat(request, entry.group if entry is not None else None)
+        if not self._memory.has_room(growth):
             return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together use group_memory bytes")
         joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
@@ -287,6 +292,7 @@ class GroupCoordinator:
         if entry is None and len(self._groups) >= self._broker.config.max_groups:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         growth = size_of_offsets(offsets, entry.offsets if entry is not None else OffsetTable())
+        growth += len(group_id) if entry is None else 0
         return ErrorCode.NONE if self._memory.has_room(growth) else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnershipTable
-from fencepost.errors import FencepostError, StorageError
+from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server.health import Chore
 from fencepost.server.storage.store import Statement
 from fencepost.types import Milliseconds, partition_named
@@ -62,13 +62,30 @@ class Owners:
     async def claim(
         self, connection: Connection, group: str, resources: Sequence[ClaimedResource]
     ) -> Judgement[Connection]:
+        self._check_known(group, resources)
         judged = self.table.claim(connection, group, resources)
         return await self._carry_out(connection, group, judged)
+
+    def _check_known(self, group: str, resources: Sequence[ClaimedResource]) -> None:
+        """Raise POLICY_VIOLATION if the server would remember the tokens of more than max_resources."""
+        known, most = self.table.known, self._broker.config.max_resources
+        if known + len(resources) > most and known + self.table.count_new(group, resources) > most:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the server remembers {known} resources: reuse their names, or raise the server's max_resources",
+            )
 
     async def wait(
         self, connection: Connection, group: str, resources: Sequence[ClaimedResource], wait_ms: Milliseconds
     ) -> Judgement[Connection] | None:
         """Claim once all resources are free; return None when the time is over."""
+        self._check_known(group, resources)
+        if self.table.in_line + len(resources) > self._broker.config.max_waiting_resources:
+            raise ServerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"claims for {self.table.in_line} resources are waiting, and {len(resources)} more are too many: "
+                "claim fewer at once, or raise the server's max_waiting_resources",
+            )
         waiting = self.table.wait(connection, group, resources)
         answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()
         self._answers[waiting] = answer

@@ -18,6 +18,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,8 @@ _UNLOOKED: Final = 2 * 1024
 """Bytes to write before checking how much the client has read: a check after every small answer costs too much."""
 _COUNTED_AT_ONCE: Final = 16 * 1024
 """A larger answer is counted before the next one is made, a smaller one at the end of the loop's turn."""
+_BEHIND_SECONDS: Final = 0.5
+"""Time that requests may stay behind one that waits (a long poll) while others need their memory."""
 _MUCH_UNREAD_SECONDS: Final = 1.0
 """Limit for a client that reads nothing while it holds more than its share of the answer memory and others wait."""
 _LONGEST_CLIENT_ID: Final = 255
@@ -111,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._waits = False
         """The request in progress only waits, so it may be cancelled when its client leaves."""
+        self._began_at = 0.0
+        """The time at which it began."""
         self._write_paused = False
         self._write_paused_at = 0.0
         self._in_line = 0
@@ -318,10 +323,21 @@ class Connection(asyncio.BufferedProtocol):
     def idle(self) -> bool:
         return not self._line and not self._inbox
 
+    def release_request(self) -> None:
+        """Give back the memory of the request in progress, whose handler keeps nothing of it and is about to wait.
+
+        A wait may last for hours. If its request kept its memory, some hundred of them would stop all clients."""
+        if self._line:
+            cost, self._line[-1].cost = self._line[-1].cost, 0
+            self._memory.release(cost)
+
     def is_late(self, now: float, grace: float) -> bool:
         """Tell if this connection has held memory for too long while others wait for it: for a frame that stalls, for
-        answers that the client does not read, or for whole requests that wait until it reads."""
+        answers that the client does not read, or for whole requests that wait until it reads, or until another one has
+        waited."""
         if self._receiver.is_late(now, grace) or self._reads_late(now, grace):
+            return True
+        if self._busy and self._waits and now - self._began_at > _BEHIND_SECONDS and self._receiver.holds_much:
             return True
         return (
             self._write_paused
@@ -415,6 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer_or_work, Awaitable):
             self._busy = True
             self._waits = api.waits
+            self._began_at = self._monotonic()
             self._task = asyncio.ensure_future(self._await(answer_or_work, api, version, head.correlation_id, pending))
         else:
             self._take(answer_or_work, api, version, head.correlation_id, pending)
@@ -422,13 +439,14 @@ class Connection(asyncio.BufferedProtocol):
     async def _handle_large(self, received: Frame, head: frame.RequestHead, api: Api) -> Answer:
         """Decode a large request in the codec thread, then handle it like any other."""
         message = await self._codecs.run(
-            lambda: messages.decode_request(head.key, head.version, received, head.body_at)
+            partial(messages.decode_request, head.key, head.version, received, head.body_at)
         )
         if self.closed:
             raise Malformed("the client disconnected before its request was decoded")
         refuse_severed(self)
         request = ApiRequest(head.key, head.version, head.client_id, message, head.body_at, self)
         answer = api.handle(self._listener.broker, request)
+        del received, message, request  # the handler may wait for long, and has its own references
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _await(
@@ -479,8 +497,16 @@ class Connection(asyncio.BufferedProtocol):
         self, answer: Fields, api: Api, version: int, correlation_id: int, pending: _Pending
     ) -> None:
         """Encode a large answer in the codec thread; later answers wait for it, to keep the order."""
+
+        def check_and_encode() -> list[Buffer]:
+            self._codecs.check_answer(answer)
+            return encode(api, version, correlation_id, answer)
+
         try:
-            encoded = await self._codecs.run(lambda: encode(api, version, correlation_id, answer))
+            encoded = await self._codecs.run(check_and_encode)
+        except FencepostError as error:
+            self._refuse(error)
+            return
         except Exception:
             logger.exception("closing %s: cannot encode the answer to %s", self.peer, api.name)
             self.close()

@@ -129,6 +129,14 @@ class FrameReceiver:
             grace = min(grace, _OVERDRAWN_SECONDS)
         return silent > grace or self._received < self._size * (now - self._began - grace) / _FRAME_SECONDS
 
+    @property
+    def holds_much(self) -> bool:
+        """Tell if others wait for memory that this connection has for requests that have not started."""
+        frames = [len(received) for received in self._inbox]
+        if sum(frames) > _NEVER_WAITS and any(self._memory.pool_for(size).contended for size in frames):
+            return True
+        return self._frame is not None and self._paid > _NEVER_WAITS and self._pool.contended
+
     def _cut(self, data: memoryview) -> None:
         if self._head:
             data, self._head = memoryview(self._head + data), b""
@@ -177,7 +185,7 @@ class FrameReceiver:
         assert self._frame is not None
         paid, size = self._paid, self._size
         room = min(size, max(4 * arrived, min(SMALL, 64 * arrived)))
-        if size <= _NEVER_WAITS and not self._inbox:
+        if size <= _NEVER_WAITS and size + sum(map(len, self._inbox)) <= _NEVER_WAITS:
             self._pool.take(room - paid)
         else:
             taken = self._pool.reserve(room - paid, size - paid, self._waiter)

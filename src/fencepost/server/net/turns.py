@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from fencepost.errors import Malformed
 
+K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -115,6 +116,19 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
         await turns()
 
 
+async def merged(lists: Iterable[tuple[K, Iterable[tuple[T, R]]]]) -> dict[K, dict[T, R]]:
+    """Return what a request lists under each key (the partitions of a topic), each once. The last entry counts."""
+    found: dict[K, dict[T, R]] = {}
+    turns = Turns()
+    for key, rows in lists:
+        into = found.setdefault(key, {})
+        for name, row in rows:
+            into[name] = row
+            await turns()
+        await turns()
+    return found
+
+
 def in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A | Awaitable[A]:
     """Return `finish([make(item) for item in items])`: directly for a few items, otherwise as a coroutine with
     pauses."""
@@ -154,23 +168,33 @@ class Codecs:
 
     @staticmethod
     def is_large_answer(fields: Mapping[str, Any]) -> bool:
-        """Tell if the answer is too large for the loop; raise Malformed if no client would accept it."""
-        elements = _elements(fields)
+        """Tell if the answer is too large for the loop. Count no further than needed: each answer is asked."""
+        return _elements(fields, _ON_THE_LOOP_ELEMENTS) > _ON_THE_LOOP_ELEMENTS
+
+    @staticmethod
+    def check_answer(fields: Mapping[str, Any]) -> None:
+        """Raise Malformed if no client would accept the answer. Call it in the thread: it counts all elements."""
+        elements = _elements(fields, _MOST_ELEMENTS)
         if elements > _MOST_ELEMENTS:
-            raise Malformed(f"the answer would have {elements} elements; ask for at most {_MOST_ELEMENTS} at a time")
-        return elements > _ON_THE_LOOP_ELEMENTS
+            raise Malformed(f"the answer would have too many elements; ask for at most {_MOST_ELEMENTS} at a time")
 
 
-def _elements(fields: Mapping[str, Any], depth: int = 3) -> int:
-    """Estimate the number of list elements in `fields`, judging what a list holds by its first element."""
+def _elements(fields: Mapping[str, Any], most: int, depth: int = 3) -> int:
+    """Estimate the number of list elements in `fields`, judging what a list holds by its first element. Stop counting
+    above `most`."""
     total = 0
     for value in fields.values():
         if isinstance(value, list | tuple):
             total += len(value)
             if depth and value and _has_lists(value[0]):
-                total += sum(_elements(row, depth - 1) for row in value)
+                for row in value:
+                    if total > most:
+                        break
+                    total += _elements(row, most - total, depth - 1)
         elif depth and isinstance(value, dict):
-            total += _elements(value, depth - 1)
+            total += _elements(value, most - total, depth - 1)
+        if total > most:
+            break
     return total
 
 

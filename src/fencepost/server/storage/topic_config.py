@@ -18,6 +18,9 @@ Kind: TypeAlias = Literal["int", "long", "bool", "string", "list", "double"]
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
+_LONGEST_NAME: Final = 255
+_LONGEST_VALUE: Final = 4096
+"""Characters. The server keeps values in memory and searches lists on every write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +153,14 @@ def check_config(name: str, value: str | None) -> str:
     """Return the value as it is stored, or raise ConfigError for an unknown name or an invalid value."""
     known = KNOWN.get(name)
     if known is None:
+        if len(name) > _LONGEST_NAME:
+            raise ConfigError(f"unknown topic config {name[:_LONGEST_NAME]!r}…")
         near = difflib.get_close_matches(name, KNOWN, n=1)
         raise ConfigError(f"unknown topic config {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if value is None:
         raise ConfigError(f"{name} must have a value")
+    if len(value) > _LONGEST_VALUE:
+        raise ConfigError(f"the value of {name} has {len(value)} characters; use at most {_LONGEST_VALUE}")
     if known.kind == "bool":
         value = value.lower()
     if (wrong := known.check(value)) is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fencepost.errors import Malformed
+from fencepost.errors import ErrorCode, Malformed, ServerError
 from fencepost.server.api import APIS
 from fencepost.server.net.router import ApiRequest
-from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, paced
+from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, merged, paced
 
 pytestmark = pytest.mark.unit
 
@@ -101,6 +101,15 @@ def test_many_who_want_the_same_turn_share_its_time() -> None:
         (9, 8, {"groups": [SimpleNamespace(group_id=f"{n}", topics=()) for n in range(50_000)]}),
         (13, 3, {"group_id": "g", "members": [
             SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(50_000)]}),
+        (24, 3, {"v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
+                 "v3_and_below_topics": [SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
+        (28, 0, {"group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
+            SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
+        (47, 0, {"group_id": "g", "topics": [SimpleNamespace(name=f"{n}", partitions=[
+            SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
+        (50, 0, {"users": [SimpleNamespace(name=f"{n}") for n in range(50_000)]}),
+        (75, 0, {"topics": [SimpleNamespace(name=f"{n}") for n in range(50_000)], "cursor": None,
+                 "response_partition_limit": 2000}),
     ],
     ids=lambda value: value if isinstance(value, int) else "",
 )  # fmt: skip
@@ -114,7 +123,12 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
                 "leave": lambda group_id, leaving: [0] * len(leaving),
             }[name]
 
+    def partition(topic: str, index: int) -> Any:
+        raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
     broker: Any = SimpleNamespace(
+        partition=partition,
+        topics=SimpleNamespace(get=lambda name: None),
         groups=Groups(),
         transactions=SimpleNamespace(get=lambda name: None),
         config=SimpleNamespace(node_id=1, advertise=None),
@@ -134,4 +148,25 @@ def test_answers_are_counted_with_all_that_is_in_their_lists() -> None:
     assert Codecs.is_large_answer({"topics": [{"name": "a", "partitions": [{"index": 1}] * 1100}], "error": 0})
     assert Codecs.is_large_answer({"groups": [{"topics": [{"partitions": [{"index": 1}] * 300}] * 2}] * 2})
     with pytest.raises(Malformed, match="ask for at most"):
-        Codecs.is_large_answer({"topics": [{"partitions": [0] * 10_000}] * 200})
+        Codecs.check_answer({"topics": [{"partitions": [0] * 10_000}] * 200})
+    Codecs.check_answer({"topics": [{"partitions": [0] * 10_000}] * 90})
+
+
+def test_a_large_answer_is_not_counted_to_its_end_on_the_loop() -> None:
+    looked_at = 0
+
+    class Row(dict[str, Any]):
+        def values(self) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return super().values()
+
+    assert Codecs.is_large_answer({"topics": [Row(partitions=[0]) for _ in range(5000)], "more": [Row(partitions=[0])]})
+    assert looked_at <= 1002
+
+
+def test_what_a_request_names_twice_is_merged_and_the_last_counts() -> None:
+    async def work() -> dict[str, dict[int, str]]:
+        return await merged([("a", [(1, "x"), (2, "y")]), ("b", []), ("a", [(1, "z")])])
+
+    assert asyncio.run(work()) == {"a": {1: "z", 2: "y"}, "b": {}}
