@@ -1,9 +1,8 @@
-"""Record batches: encode, decode, compress, checksum. The kernel knows bytes and numbers, no topics and no sockets.
+"""Record batches: encode, decode, compress, checksum; and the producer's fast path into its open batches.
 
-What happens per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`,
-`intake_py.py`, `walk_py.py`).
-`IMPLEMENTATION` says which one runs. Without the compiled one everything still works, many times slower, so that is
-said aloud; whoever wants the twin on purpose sets FENCEPOST_KERNEL=python and is not warned.
+The code per record exists twice: compiled (`_batch.pyx`) and in plain Python (`batch_py.py`, `columns_py.py`,
+`intake_py.py`, `walk_py.py`). `IMPLEMENTATION` names the one that runs. Without the compiled one everything works, but
+many times slower, so a warning says so. FENCEPOST_KERNEL=python chooses the Python twin without a warning.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Record batches, compiled. `batch_py.py` says the same in plain Python, with the layouts; read that first.
+"""Record batches, compiled. `batch_py.py` is the same in plain Python, with the layouts; read that first.
 
-One module of five files, so that the compiler sees through the calls between them: `_bytes.pxi` reads and writes bytes,
-`_columns.pxi` is about records as columns, `_intake.pxi` is a producer's way into its open batches, `_walk.pxi` looks
-through batches without making objects, and here are the batches.
+One module of five files, so that the compiler can inline across them: `_bytes.pxi` reads and writes bytes,
+`_columns.pxi` has records as columns, `_intake.pxi` is a producer's fast path into its open batches, `_walk.pxi` scans
+batches without creating objects, and this file has the batches.
 
-While a builder's memory is in use without the GIL, or lent out, `lent` is above zero, and whoever wants to change the
-builder gets a BufferError.
+While a builder's memory is lent out, or in use without the GIL, `lent` is above zero, and changing the builder raises
+BufferError.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -64,12 +64,12 @@ cdef enum:
     LZ4 = 3
     LZ4_BLOCK = 65536
     LZ4_HEADER_SIZE = 7
-    LZ4_RATIO = 255             # a byte of LZ4 stands for at most so many
+    LZ4_RATIO = 255             # the most bytes that a byte of LZ4 can become
     LZ4_FIRST_SLOW_LEVEL = 3
-    # Bytes from which on the GIL is given up. Who does so while another thread calls `send` in a tight loop gets it back
-    # after sys.getswitchinterval(), 5 ms: a send thread that did it for every checksum would do little else.
-    WORTH_LETTING_GO = 32768        # to be packed
-    WORTH_LETTING_GO_PLAIN = 2097152    # only to be checksummed, or copied: some 20 GB/s
+    # The GIL is released from this many bytes on. A thread that releases it while another calls `send` in a tight loop
+    # waits for sys.getswitchinterval(), 5 ms, to get it back: too long for every checksum.
+    WORTH_LETTING_GO = 32768        # to compress
+    WORTH_LETTING_GO_PLAIN = 2097152    # only to checksum or copy, at some 20 GB/s
 
 cdef object RecordType = _Record
 cdef object ScanType = _Scan
@@ -86,7 +86,7 @@ include "_walk.pxi"
 # --- encoding ---
 
 cdef int append_object(Memory* memory, object data) except -1:
-    """A key, value or header part at the end of `memory`."""
+    """Append a key, value or header part to `memory`."""
     cdef Span span
     cdef Lent lent
     if is_plain(data):
@@ -101,18 +101,18 @@ cdef int append_object(Memory* memory, object data) except -1:
 
 
 cdef int32_t encode_headers(Memory* memory, object headers) except -1:
-    """The headers, without their number, at the end of `memory`; their number is the result."""
+    """Append the headers to `memory`, without their number; return the number."""
     cdef int32_t number = 0
     for name, value in headers:
         if not PyUnicode_Check(name):
-            raise TypeError(f"the name of a header is text, not {type(name).__name__}")
+            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
         append_object(memory, name)
         append_object(memory, value)
         number += 1
     return number
 
 
-# A batch as it stands, and what is to be said of it beyond its records.
+# A batch's records and the fields of its header.
 cdef struct Frozen:
     const uint8_t* records
     Py_ssize_t size
@@ -133,19 +133,19 @@ cdef struct Job:
 
 
 cdef bint is_native(int codec, object level) except -1:
-    """Is this compressed here, without a library that wants the GIL?"""
+    """Return whether this module compresses the codec itself, without a library that needs the GIL."""
     return codec == NONE or (codec == LZ4 and (level is None or level < LZ4_FIRST_SLOW_LEVEL))
 
 
 cdef Py_ssize_t native_bound(int codec, Py_ssize_t size) noexcept nogil:
-    """How many bytes so many bytes of records may become at worst."""
+    """Return the largest size of `size` bytes of records after compression."""
     if codec == NONE:
         return size
     return LZ4_HEADER_SIZE + (size // LZ4_BLOCK + 1) * (4 + lz4_bound(0)) + lz4_bound(size) + 4
 
 
 cdef Py_ssize_t write_lz4(uint8_t* out, const uint8_t* data, Py_ssize_t size) noexcept nogil:
-    """An LZ4 frame as `codecs.py` describes and writes it; its size."""
+    """Write an LZ4 frame in the layout of `codecs.py`; return its size."""
     cdef uint8_t* at = out
     cdef Py_ssize_t taken, packed
     memcpy(at, LZ4_HEADER, LZ4_HEADER_SIZE)
@@ -171,7 +171,7 @@ cdef int16_t attributes_of(int codec, bint transactional, bint control) noexcept
 
 
 cdef object room_for(Frozen* frozen):
-    """A bytearray that holds the batch at its worst; `write_batch` says what of it was needed."""
+    """Return a bytearray for the batch in the worst case; `write_batch` returns the size it used."""
     cdef Py_ssize_t size = HEADER_SIZE + native_bound(frozen.attributes & CODEC_MASK, frozen.size)
     if size > INT32_MAX:
         raise_outcome(TOO_LARGE)
@@ -179,7 +179,7 @@ cdef object room_for(Frozen* frozen):
 
 
 cdef Py_ssize_t write_batch(uint8_t* out, Frozen* frozen) noexcept nogil:
-    """The whole batch, compressed by this file's own means; its size."""
+    """Write the whole batch with a native codec; return its size."""
     cdef Py_ssize_t size = frozen.size
     if frozen.attributes & CODEC_MASK == LZ4:
         size = write_lz4(out + HEADER_SIZE, frozen.records, frozen.size)
@@ -190,7 +190,7 @@ cdef Py_ssize_t write_batch(uint8_t* out, Frozen* frozen) noexcept nogil:
 
 
 cdef object batch_around(object payload, Frozen* frozen):
-    """The whole batch around records that a library has compressed."""
+    """Return the whole batch around records that a library has compressed."""
     cdef Lent lent = Lent(payload)
     cdef Py_ssize_t size = lent.view.len
     cdef uint8_t* out
@@ -204,13 +204,13 @@ cdef object batch_around(object payload, Frozen* frozen):
 
 
 cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
-    """The header in front of a payload that is in place, with the checksum of both."""
+    """Write the header in front of the payload, with the checksum of both."""
     cdef uint8_t* at = out
     at = put_big_endian(at, frozen.base_offset, 8)
     at = put_big_endian(at, HEADER_SIZE - LENGTH_PREFIX + payload_size, 4)
-    at = put_big_endian(at, <uint64_t> -1, 4)  # the leader's epoch is the broker's to set
+    at = put_big_endian(at, <uint64_t> -1, 4)  # the broker sets the leader epoch
     at = put_big_endian(at, MAGIC, 1)
-    at += 4  # the checksum comes last
+    at += 4  # the checksum is written last
     at = put_big_endian(at, <uint16_t> frozen.attributes, 2)
     at = put_big_endian(at, frozen.count - 1, 4)
     at = put_big_endian(at, frozen.base_timestamp, 8)
@@ -225,19 +225,19 @@ cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) no
 
 
 cdef class BatchBuilder:
-    """One open batch. Not for several threads at once, except that the GIL makes each `append` whole."""
+    """One open batch. Not thread-safe, except that the GIL makes each `append` atomic."""
 
-    cdef Memory memory              # the encoded records, behind room for the header; nothing at all while there is none
-    cdef Py_ssize_t first_capacity  # memory is taken at the first append: an idle builder costs nothing
+    cdef Memory memory              # room for the header, then the encoded records; empty before the first record
+    cdef Py_ssize_t first_capacity  # allocated at the first append, so that an idle builder costs nothing
     cdef int lent
     cdef readonly int32_t count
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
 
     def __cinit__(self, Py_ssize_t capacity=16384):
-        """`capacity` is a hint; the batch grows as it must."""
+        """`capacity` is a hint; the batch grows as needed."""
         if capacity < 0:
-            raise ValueError("capacity is negative")
+            raise ValueError("capacity must not be negative")
         self.first_capacity = capacity
         self.base_timestamp = self.max_timestamp = -1
 
@@ -252,7 +252,7 @@ cdef class BatchBuilder:
         return self.memory.used if self.memory.used else HEADER_SIZE
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        """The encoded records, read-only, for the codecs; nothing can be appended while they are lent."""
+        """Lend the encoded records read-only to the codecs; nothing can be appended meanwhile."""
         lend_memory(
             view,
             self,
@@ -268,11 +268,11 @@ cdef class BatchBuilder:
 
     @property
     def size(self):
-        """Bytes of the batch, were it built now without compression."""
+        """The batch's size in bytes if it were built now, uncompressed."""
         return self.filled()
 
     def append(self, key, value, int64_t timestamp, headers=None):
-        """Encodes one record at the end; the batch's size afterwards. If it raises, nothing was added."""
+        """Append one record and return the batch's new size. If it raises, nothing was added."""
         cdef Span key_span, value_span, header_span
         cdef Outcome outcome
         if headers is None and is_plain(key) and is_plain(value):
@@ -289,10 +289,10 @@ cdef class BatchBuilder:
         return self.filled()
 
     cdef int refuse_change(self) except -1:
-        raise BufferError("the batch is being built; it cannot change meanwhile")
+        raise BufferError("the batch is being built or its memory is lent; it cannot change meanwhile")
 
     cdef int append_anything(self, object key, object value, int64_t timestamp, object headers) except -1:
-        """Headers and buffers run foreign code while they are read, so all of it is read before the batch is touched."""
+        """Append a record with headers or buffers. Reading them may run foreign code: read all before changing the batch."""
         cdef Memory scratch
         cdef Span key_span, value_span, header_span
         cdef Py_buffer key_view, value_view
@@ -333,8 +333,8 @@ cdef class BatchBuilder:
     cdef Outcome put(
         self, Span key, Span value, int64_t timestamp, int32_t number_of_headers, Span headers, Py_ssize_t limit
     ) noexcept nogil:
-        """One record at the end. `headers` are encoded already, without their number. FULL: the batch would become larger
-        than `limit`, and it has a record already.
+        """Append one record. `headers` are already encoded, without their number. Return FULL if the batch would exceed
+        `limit` and already has a record.
         """
         cdef int64_t base_timestamp = self.base_timestamp if self.count else timestamp
         cdef int64_t delta = wrapping_subtract(timestamp, base_timestamp)
@@ -385,10 +385,9 @@ cdef class BatchBuilder:
         rows=None,
         Py_ssize_t limit=INT32_MAX,
     ):
-        """Encodes rows start … stop−1 of the columns, without the GIL, until the batch would grow beyond `limit` bytes
-        (it takes its first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is
-        those rows of the columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it
-        raises, nothing was added.
+        """Append rows start … stop−1 of the columns, without the GIL, until the batch would exceed `limit` bytes (the
+        first record may have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append
+        the rows that rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added.
         """
         cdef Outcome outcome = DONE
         cdef Py_ssize_t i = start
@@ -430,7 +429,7 @@ cdef class BatchBuilder:
             self.base_timestamp = base_timestamp
             self.max_timestamp = max_timestamp
             if outcome == MALFORMED:
-                raise ValueError(f"row {i}: the columns' buffers do not fit together, or a header has no name")
+                raise ValueError(f"row {i}: the columns' buffers are inconsistent, or a header has no name")
             raise_outcome(outcome)
         return i
 
@@ -454,7 +453,7 @@ cdef class BatchBuilder:
         return self.put(key, value, timestamp, number_of_headers, headers, limit)
 
     def records(self):
-        """The encoded records, uncompressed."""
+        """Return the encoded records, uncompressed."""
         if not self.memory.used:
             return b""
         return PyBytes_FromStringAndSize(
@@ -473,7 +472,7 @@ cdef class BatchBuilder:
         int64_t base_offset=0,
         bint control=False,
     ):
-        """The whole batch, compressed and with its checksum. The builder stays as it is."""
+        """Return the whole batch, compressed and with its checksum. The builder does not change."""
         cdef Frozen frozen
         cdef Py_ssize_t size
         cdef uint8_t* out
@@ -507,8 +506,8 @@ cdef class BatchBuilder:
         int32_t base_sequence=-1,
         bint transactional=False,
     ):
-        """As `build`, but the builder is empty afterwards: the batch takes its memory over where nothing is compressed,
-        and otherwise the memory is there for the next builder. The batch can be written to, as a stamp must.
+        """Return the batch as `build` does, writable (for stamps), and empty the builder. Without compression the batch
+        takes the builder's memory over; otherwise the memory is kept for the next builder.
         """
         cdef Frozen frozen
         cdef Block block
@@ -540,7 +539,7 @@ cdef class BatchBuilder:
         return memoryview(block)
 
     cdef Block finish_packed(self, Frozen* frozen):
-        """Packed into memory for the worst case, and then moved to no more than it needs."""
+        """Pack into memory for the worst case, and move a small result into memory of its size."""
         cdef Py_ssize_t bound = HEADER_SIZE + native_bound(frozen.attributes & CODEC_MASK, frozen.size)
         cdef Block widest, block
         if bound > INT32_MAX:
@@ -561,7 +560,7 @@ cdef class BatchBuilder:
 
     cdef int freeze(self, Frozen* frozen) except -1:
         if not self.count:
-            raise ValueError("a batch has at least one record")
+            raise ValueError("a batch must have at least one record")
         frozen.records = self.memory.data + HEADER_SIZE
         frozen.size = self.memory.used - HEADER_SIZE
         frozen.count = self.count
@@ -570,7 +569,7 @@ cdef class BatchBuilder:
         return 0
 
     def clear(self):
-        """Makes the builder empty, for the next batch; its memory is kept."""
+        """Empty the builder for the next batch; keep its memory."""
         if self.lent:
             self.refuse_change()
         self.memory.used = 0
@@ -590,7 +589,7 @@ def encode_batch(
     int64_t base_offset=0,
     bint control=False,
 ):
-    """A whole batch of (key, value, timestamp, headers)."""
+    """Return a whole batch of (key, value, timestamp, headers) records."""
     cdef BatchBuilder builder = BatchBuilder()
     for key, value, timestamp, headers in records:
         builder.append(key, value, timestamp, headers)
@@ -607,8 +606,8 @@ def encode_batch(
 
 
 def build_batches(jobs, int codec=0, level=None, *, bint transactional=False):
-    """Builds the batches of (builder, pid, epoch, base sequence), in order. Where the codec allows it (none, lz4 at its
-    default level), the GIL is given up once for all of them, not once for each.
+    """Build the batches of (builder, pid, epoch, base sequence), in order. With a native codec (none, lz4 at its default
+    level) the GIL is released once for all of them.
     """
     cdef list listed = list(jobs)
     cdef list built = []
@@ -660,12 +659,12 @@ cdef inline uint32_t get_little_endian32(const uint8_t* at) noexcept nogil:
 cdef struct PackedBlock:
     const uint8_t* data
     Py_ssize_t size
-    Py_ssize_t bound        # how many bytes it can at most become
+    Py_ssize_t bound        # the largest size when unpacked
     bint stored
 
 
 cdef const uint8_t* next_lz4_block(const uint8_t* at, const uint8_t* end, PackedBlock* block) noexcept nogil:
-    """The block at `at`, whose `data` is NULL if it is the mark behind the last one; where it ends, or NULL."""
+    """Read the block at `at`; its `data` is NULL for the end mark. Return the block's end, or NULL if it is invalid."""
     cdef uint32_t size
     if end - at < 4:
         return NULL
@@ -681,8 +680,8 @@ cdef const uint8_t* next_lz4_block(const uint8_t* at, const uint8_t* end, Packed
 
 
 cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """How many bytes these frames can at most become; −1 if they are not framed the way that we, Java and librdkafka
-    frame them, or not whole.
+    """Return the largest size of these frames when unpacked; −1 if they do not have the frame header that we, Java and
+    librdkafka write, or are incomplete.
     """
     cdef const uint8_t* end = at + size
     cdef PackedBlock block
@@ -702,9 +701,7 @@ cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size) noexcept nogil:
 
 
 cdef Py_ssize_t unpack_lz4(const uint8_t* at, Py_ssize_t size, uint8_t* out, Py_ssize_t room) noexcept nogil:
-    """The frames, of which `bound_of_lz4` was asked, into `out`; how many bytes they became, or −1: damaged, or more than
-    there is room for.
-    """
+    """Unpack frames that `bound_of_lz4` has accepted into `out`. Return the size; −1 if they are damaged or do not fit."""
     cdef const uint8_t* end = at + size
     cdef PackedBlock block
     cdef Py_ssize_t filled = 0, taken
@@ -732,7 +729,7 @@ cdef Py_ssize_t unpack_lz4(const uint8_t* at, Py_ssize_t size, uint8_t* out, Py_
 
 
 def unpack(int codec, data, Py_ssize_t max_bytes):
-    """As `codecs.decompress`, but LZ4 is unpacked here, into memory that was used before."""
+    """Decompress as `codecs.decompress` does, but LZ4 natively, into reused memory."""
     cdef Lent lent
     cdef Block block
     cdef Py_ssize_t bound
@@ -746,7 +743,7 @@ def unpack(int codec, data, Py_ssize_t max_bytes):
                     <const uint8_t*> lent.view.buf, lent.view.len, block.memory.data, block.memory.used
                 )
             if bound < 0:
-                raise CorruptBatch(f"lz4: damaged, or more than the {max_bytes} bytes allowed")
+                raise CorruptBatch(f"lz4: the records are damaged, or larger than the {max_bytes} bytes allowed")
             block.memory.used = bound
             return block
     return decompress(codec, data, max_bytes)
@@ -765,7 +762,7 @@ cdef tuple headers_of(RawRecord* record):
         at = get_header(at, record.end, &name, &value)
         if at == NULL:
             raise CorruptBatch("a record changed while it was read")
-        # Some clients let users write any bytes as a name; Java shows them with replacement characters, and so do we.
+        # Some clients accept any bytes as a name. Java shows them with replacement characters, and so do we.
         headers.append((PyUnicode_DecodeUTF8(<const char*> name.data, name.size, "replace"), bytes_of(value)))
     return tuple(headers)
 
@@ -773,7 +770,7 @@ cdef tuple headers_of(RawRecord* record):
 cdef inline object record_of(
     object kind, tuple head, int64_t offset, object timestamp, object key, object value, object headers
 ):
-    """A tuple of type `kind`, made as tuple.__new__ makes it, without the detour over a tuple of its fields."""
+    """Create a tuple of type `kind` as tuple.__new__ does, but without first creating a tuple of its fields."""
     cdef Py_ssize_t place, first = len(head)
     cdef object record = tuple_alloc(<PyTypeObject*> kind, first + 5)
     cdef object number = offset
@@ -791,24 +788,24 @@ cdef inline object record_of(
     PyTuple_SET_ITEM(record, first + 3, value)
     Py_INCREF(headers)
     PyTuple_SET_ITEM(record, first + 4, headers)
-    PyObject_GC_UnTrack(<void*> record)  # nothing in it can refer back, and a fetch makes many thousands
+    PyObject_GC_UnTrack(<void*> record)  # it cannot be part of a cycle, and a fetch creates many thousands
     return record
 
 
 def decode_batch(buffer, Py_ssize_t at=0, *, bint check=True, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
-    """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
+    """Return the records of the batch at `at`, also of a control batch. `check=False` skips the checksum only."""
     return decode_as(RecordType, NO_HEAD, buffer, at, check, max_bytes, INT64_MIN, INT64_MAX)
 
 
 def decode_rows(buffer, type kind not None, tuple head not None, *, int64_t start=INT64_MIN, int64_t stop=INT64_MAX):
-    """The records of a batch whose offsets are in start … stop−1, as tuples of type `kind`: the fields of `head`, which
-    are texts and numbers, then those of a `Record`.
+    """Return the records with offsets start … stop−1 of a batch, as tuples of type `kind`: the fields of `head` (str or
+    int), then those of a `Record`.
     """
     if not issubclass(kind, tuple) or kind.__itemsize__ != tuple.__itemsize__ or kind.__basicsize__ != tuple.__basicsize__:
-        raise TypeError(f"{kind.__name__} is no plain tuple")
+        raise TypeError(f"{kind.__name__} must be a plain subclass of tuple, without fields of its own")
     for field in head:
         if type(field) is not str and type(field) is not int:
-            raise TypeError("the head of a row consists of texts and numbers")
+            raise TypeError("the head of a row must consist of str and int")
     return decode_as(kind, head, buffer, 0, True, _MAX_DECOMPRESSED, start, stop)
 
 
@@ -828,7 +825,7 @@ cdef list decode_as(
     cdef int64_t base_offset = header.base_offset
     cdef int64_t base_timestamp = header.base_timestamp
     cdef int64_t time = header.max_timestamp
-    cdef object timestamp = time  # made anew only when it changes: most records share theirs with a neighbour
+    cdef object timestamp = time  # created only when it changes: neighbours often share it
     cdef bint log_append_time = header.attributes & LOG_APPEND_TIME
     cdef int32_t i, last_delta = -1
     cdef const uint8_t* here
@@ -846,7 +843,7 @@ cdef list decode_as(
                 raise_outcome(MALFORMED)
             if not last_delta < record.offset_delta <= last_offset_delta:
                 raise CorruptBatch(
-                    f"offset delta {record.offset_delta} comes after {last_delta}, the last is {last_offset_delta}"
+                    f"offset delta {record.offset_delta} follows {last_delta}; the header's last is {last_offset_delta}"
                 )
             last_delta = record.offset_delta
             if not start <= base_offset + last_delta < stop:
@@ -866,7 +863,7 @@ cdef list decode_as(
                 )
             )
         if here != end:
-            raise CorruptBatch(f"{end - here} bytes behind the last record")
+            raise CorruptBatch(f"{end - here} bytes left after the last record")
     finally:
         PyBuffer_Release(&view)
     return records
@@ -886,21 +883,21 @@ cdef int32_t hash_object(object key) except? -1:
 
 
 def murmur2(key):
-    """Kafka's hash of a key: MurmurHash2, 32 bit, signed, with the seed that Kafka's clients share."""
+    """Return Kafka's hash of a key: MurmurHash2, 32 bit, signed, with the seed that Kafka's clients share."""
     return hash_object(key)
 
 
 def partition_for_key(key, int32_t partitions):
-    """The partition that Kafka's default partitioner gives a record with this key."""
+    """Return the partition that Kafka's default partitioner assigns to this key."""
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     return (hash_object(key) & 0x7FFFFFFF) % partitions
 
 
 # --- for the tests ---
 
 def checksum_of(data, *, bint by_table=False):
-    """CRC-32C, by the processor's instruction or by table."""
+    """Return the CRC-32C, by the processor's instruction or by table."""
     cdef Lent lent = Lent(data)
     return crc32c_of(<const uint8_t*> lent.view.buf, lent.view.len, by_table)
 

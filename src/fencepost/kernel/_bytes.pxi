@@ -1,15 +1,15 @@
-# Part of _batch.pyx: bytes, read and written without the GIL: growing memory, numbers, spans, the fields of a record.
+# Part of _batch.pyx: reading and writing bytes without the GIL: growing memory, numbers, spans, the fields of a record.
 #
-# The layouts stand in `batch_py.py`. Two rules make the compiled kernel safe on bytes from outside:
-# - They are read through a pair (at, end) only, by functions that check before they read and answer NULL when the bytes
-#   are wrong. Each length is read once, checked, then used: a buffer that another thread scribbles over may give
-#   nonsense, never an over-read.
-# - Memory is taken for what the input can hold, not for what it claims.
+# `batch_py.py` has the layouts. Two rules make the compiled kernel safe on untrusted bytes:
+# - They are read only through a pair (at, end), by functions that check before they read and return NULL for invalid
+#   bytes. Each length is read once, checked, then used: a buffer that another thread overwrites may yield wrong values,
+#   but never an over-read.
+# - Memory is allocated for what the input can hold, not for what it claims.
 
 cdef enum:
     LONGEST_VARINT = 10
 
-# What goes wrong without the GIL is answered as one of these and raised once the GIL is back.
+# Errors without the GIL are returned as one of these, and raised once the GIL is held again.
 cdef enum Outcome:
     DONE = 0
     NO_MEMORY = 1
@@ -44,21 +44,21 @@ cdef inline Outcome grow(Memory* memory, Py_ssize_t more) noexcept nogil:
 
 
 cdef inline void release(Memory* memory) noexcept nogil:
-    """Gives the memory back; nothing is used of it then."""
+    """Free the memory and reset its size."""
     give_memory(memory.data, memory.capacity)
     memory.data = NULL
     memory.used = memory.capacity = 0
 
 
 cdef inline Outcome reserve(Memory* memory, Py_ssize_t more) noexcept nogil:
-    """Room for `more` bytes behind what is used."""
+    """Make room for `more` bytes after those in use."""
     return DONE if memory.capacity - memory.used >= more else grow(memory, more)
 
 
 cdef inline int lend_memory(
     Py_buffer* view, object owner, const uint8_t* data, Py_ssize_t size, int flags, bint read_only
 ) except -1:
-    """A buffer. Nothing yet allocated is lent as no bytes at some address: Arrow aborts on NULL."""
+    """Fill in a buffer view. Unallocated memory is lent as zero bytes at a valid address: Arrow aborts on NULL."""
     return PyBuffer_FillInfo(view, owner, <void*> data if data != NULL else <void*> NOWHERE, size, read_only, flags)
 
 
@@ -96,7 +96,7 @@ cdef inline uint8_t* put_varint(uint8_t* at, int64_t number) noexcept nogil:
 
 
 cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* end, int32_t* number) noexcept nogil:
-    """Reads a number of 32 bits; where it ends, or NULL if it is cut off or has more bits."""
+    """Read a 32-bit number; return its end, or NULL if it is truncated or has more bits."""
     cdef uint32_t raw = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -114,7 +114,7 @@ cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* end, int
 
 
 cdef inline const uint8_t* get_varlong(const uint8_t* at, const uint8_t* end, int64_t* number) noexcept nogil:
-    """Reads a number of 64 bits; where it ends, or NULL if it is cut off or has more bits."""
+    """Read a 64-bit number; return its end, or NULL if it is truncated or has more bits."""
     cdef uint64_t raw = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -152,7 +152,7 @@ cdef inline int64_t wrapping_subtract(int64_t a, int64_t b) noexcept nogil:
     return <int64_t> (<uint64_t> a - <uint64_t> b)
 
 
-# Arrow does not promise alignment; the compiler makes a plain load of it.
+# Arrow does not guarantee alignment; the compiler turns this into a plain load.
 cdef inline int64_t load32(const uint8_t* numbers, Py_ssize_t i) noexcept nogil:
     cdef int32_t number
     memcpy(&number, numbers + 4 * i, 4)
@@ -165,7 +165,7 @@ cdef inline int64_t load64(const uint8_t* numbers, Py_ssize_t i) noexcept nogil:
     return number
 
 
-# --- spans: bytes that belong to somebody else ---
+# --- spans: borrowed bytes ---
 
 cdef struct Span:
     const uint8_t* data
@@ -173,7 +173,7 @@ cdef struct Span:
 
 
 cdef inline bint is_plain(object data) noexcept:
-    """Bytes and text lend their memory without a release; other buffers need one."""
+    """Return whether `data` is None, bytes or str, whose memory can be read without a release; other buffers need one."""
     return data is None or PyBytes_CheckExact(data) or PyUnicode_Check(data)
 
 
@@ -202,7 +202,7 @@ cdef inline Py_ssize_t span_size(Span span) noexcept nogil:
 
 
 cdef inline Outcome append_span(Memory* memory, Span span) noexcept nogil:
-    """Length and bytes of a key, value or header part at the end of `memory`."""
+    """Append length and bytes of a key, value or header part to `memory`."""
     if span.size > INT32_MAX or memory.used > INT32_MAX:
         return TOO_LARGE
     if reserve(memory, LONGEST_VARINT + max(span.size, 0)) != DONE:
@@ -226,7 +226,7 @@ cdef struct RawRecord:
 cdef inline const uint8_t* get_span(
     const uint8_t* at, const uint8_t* end, int32_t smallest, Span* span
 ) noexcept nogil:
-    """Length and bytes of a key, value or header part. `smallest` is −1 where null is allowed, otherwise 0."""
+    """Read length and bytes of a key, value or header part. `smallest` is −1 if null is allowed, otherwise 0."""
     cdef int32_t size
     at = get_varint(at, end, &size)
     if at == NULL or size < smallest or size > end - at:
@@ -242,14 +242,14 @@ cdef inline const uint8_t* get_header(const uint8_t* at, const uint8_t* end, Spa
 
 
 cdef inline const uint8_t* get_record(const uint8_t* at, const uint8_t* end, RawRecord* record) noexcept nogil:
-    """The record at `at`, every length in it verified; where it ends, or NULL."""
+    """Read the record at `at` and check every length in it; return its end, or NULL."""
     cdef int32_t size, i
     cdef Span name, value
     at = get_varint(at, end, &size)
     if at == NULL or size < 1 or size > end - at:
         return NULL
     end = at + size
-    at = get_varlong(at + 1, end, &record.timestamp_delta)  # behind the attributes, of which none are defined
+    at = get_varlong(at + 1, end, &record.timestamp_delta)  # after the attributes, none of which are defined
     if at == NULL:
         return NULL
     at = get_varint(at, end, &record.offset_delta)
@@ -276,7 +276,7 @@ cdef inline const uint8_t* get_record(const uint8_t* at, const uint8_t* end, Raw
 # --- keys ---
 
 cdef inline int32_t hash_key(const uint8_t* key, Py_ssize_t size) noexcept nogil:
-    """Kafka's murmur2."""
+    """Return Kafka's murmur2 hash."""
     cdef uint32_t mix = 0x5BD1E995
     cdef uint32_t hashed = <uint32_t> 0x9747B28C ^ <uint32_t> size
     cdef uint32_t word

@@ -1,10 +1,8 @@
-# Part of _batch.pyx: records as columns. `columns_py.py` says the same in plain Python, `columns.py` describes the
-# layout.
+# Part of _batch.pyx: records as columns. `columns_py.py` is the twin in plain Python; `columns.py` has the layout.
 
 # --- columns to encode from ---
 #
-# Arrow's buffers are trusted to be as long as they say, and nothing else: offsets and row numbers are checked where they
-# are used.
+# Only the lengths of Arrow's buffers are trusted: offsets and row numbers are checked on use.
 
 cdef struct BytesIn:
     const uint8_t* offsets      # NULL: the column is missing, every row is null
@@ -35,7 +33,7 @@ cdef inline bint is_valid(const uint8_t* validity, Py_ssize_t i) noexcept nogil:
 
 
 cdef inline bint bytes_at(BytesIn* column, Py_ssize_t row, Span* span) noexcept nogil:
-    """Row `row`, which must exist; False if its offsets point outside."""
+    """Read row `row`, which must exist; return False if its offsets point outside the data."""
     cdef Py_ssize_t i = column.first + row
     cdef int64_t start, stop
     if column.offsets == NULL or not is_valid(column.validity, i):
@@ -54,7 +52,7 @@ cdef inline bint bytes_at(BytesIn* column, Py_ssize_t row, Span* span) noexcept 
 
 
 cdef class Lent:
-    """A buffer of somebody else's, kept for as long as this object lives."""
+    """A borrowed buffer, held as long as this object lives."""
 
     cdef Py_buffer view
 
@@ -66,7 +64,7 @@ cdef class Lent:
 
 
 cdef class ColumnSource:
-    """Columns to encode from; see `columns.py`."""
+    """The columns to encode from; see `columns.py`."""
 
     cdef readonly Py_ssize_t rows
     cdef BytesIn key
@@ -79,7 +77,7 @@ cdef class ColumnSource:
         self.lent = []
         self.rows = columns.rows
         if self.rows < 0:
-            raise ValueError("a negative number of rows")
+            raise ValueError("the number of rows must not be negative")
         if columns.key is not None:
             self.lend_bytes(columns.key, &self.key)
             self.expect_rows(self.key.rows)
@@ -108,7 +106,7 @@ cdef class ColumnSource:
     cdef const uint8_t* lend(self, object owner, Py_ssize_t needed) except? NULL:
         cdef Lent lent = Lent(owner)
         if lent.view.len < needed:
-            raise ValueError(f"a buffer of {lent.view.len} bytes where {needed} are needed")
+            raise ValueError(f"a buffer of {lent.view.len} bytes, but {needed} are needed")
         self.lent.append(lent)
         return <const uint8_t*> lent.view.buf
 
@@ -127,7 +125,7 @@ cdef class ColumnSource:
         into.rows = column.rows
         into.first = column.first
         into.wide = column.wide
-        if into.rows:  # Arrow leaves the offsets of an empty column out
+        if into.rows:  # an empty Arrow column may have no offsets
             into.offsets = self.lend(column.offsets, (into.first + into.rows + 1) * width)
             into.data = self.lend(column.data, 0)
             into.data_size = (<Lent> self.lent[len(self.lent) - 1]).view.len
@@ -135,7 +133,7 @@ cdef class ColumnSource:
 
 
 cdef int32_t headers_at(ColumnSource source, Py_ssize_t row, Memory* memory) noexcept nogil:
-    """The row's headers, without their number, at the end of `memory`; their number, or an outcome, negated."""
+    """Append the row's headers to `memory`, without their number; return the number, or a negated outcome."""
     cdef HeadersIn* column = &source.headers
     cdef Py_ssize_t i = column.first + row
     cdef int64_t start, stop, at
@@ -160,7 +158,7 @@ cdef int32_t headers_at(ColumnSource source, Py_ssize_t row, Memory* memory) noe
 # --- decoding into columns ---
 
 cdef class Block:
-    """Memory that belongs to whoever holds this object: a buffer, read-only unless it was made to be filled."""
+    """Memory that this object owns: a buffer, read-only unless it was created to be filled."""
 
     cdef Memory memory
     cdef bint writable
@@ -176,10 +174,10 @@ cdef class Block:
 
 
 cdef Block room_of(Py_ssize_t size):
-    """Memory of `size` bytes to be filled."""
+    """Return memory of `size` bytes, to be filled."""
     cdef Block block = Block.__new__(Block)
     if size < 0:
-        raise ValueError("a negative number of bytes")
+        raise ValueError("the number of bytes must not be negative")
     if reserve(&block.memory, size) != DONE:
         raise MemoryError
     block.memory.used = size
@@ -188,7 +186,7 @@ cdef Block room_of(Py_ssize_t size):
 
 
 def room(Py_ssize_t size):
-    """Memory of so many bytes, whatever they are, for a caller who fills all of them."""
+    """Return memory of `size` bytes with undefined content, for callers that fill all of it."""
     return room_of(size)
 
 
@@ -216,7 +214,7 @@ cdef inline Outcome push32(Memory* memory, int32_t number) noexcept nogil:
 
 
 cdef inline void put32(Memory* memory, int32_t number) noexcept nogil:
-    """Where there is room already."""
+    """Append without a check; the caller has reserved room."""
     memcpy(memory.data + memory.used, &number, 4)
     memory.used += 4
 
@@ -233,7 +231,7 @@ cdef inline Outcome reserve_rows(BytesOut* column, Py_ssize_t rows) noexcept nog
 
 
 cdef inline Outcome push_bytes(BytesOut* column, Span span) noexcept nogil:
-    """One row."""
+    """Append one row."""
     cdef uint8_t bit = <uint8_t> (1 << (column.rows & 7))
     if span.size > INT32_MAX - column.data.used:
         return TOO_LARGE
@@ -256,7 +254,7 @@ cdef inline Outcome push_bytes(BytesOut* column, Span span) noexcept nogil:
 
 
 cdef inline Outcome push_name(BytesOut* column, Span name) noexcept nogil:
-    """A header's name. Arrow's text must be UTF-8, so what is not becomes it, as in `headers_of`."""
+    """Append a header's name. Arrow requires UTF-8, so invalid bytes are replaced, as in `headers_of`."""
     cdef Py_ssize_t i
     for i in range(name.size):
         if name.data[i] > 0x7F:
@@ -275,7 +273,7 @@ cdef Outcome push_foreign_name(BytesOut* column, Span name) noexcept with gil:
 
 
 cdef inline void truncate_bytes(BytesOut* column, BytesOut* to) noexcept nogil:
-    """Back to the row count and sizes that `to` remembers; the memory may have moved since and stays."""
+    """Restore the row count and sizes of `to`; the memory, which may have moved, stays."""
     column.offsets.used = to.offsets.used
     column.data.used = to.data.used
     column.validity.used = to.validity.used
@@ -297,7 +295,7 @@ cdef void free_bytes(BytesOut* column) noexcept nogil:
 
 
 cdef object column_of(BytesOut* column):
-    """The column, whose memory is no longer `column`'s."""
+    """Return the column and take its memory away from `column`."""
     validity = block_of(&column.validity)
     return BytesColumn(
         column.rows, block_of(&column.offsets), block_of(&column.data), validity if column.nulls else None
@@ -314,7 +312,7 @@ cdef struct BatchFields:
 
 
 cdef class ColumnDecoder:
-    """Decodes batch after batch into columns; `take` hands them over and begins anew."""
+    """A decoder of batches into columns; `take` returns the columns and starts over."""
 
     cdef BytesOut key
     cdef BytesOut value
@@ -343,7 +341,7 @@ cdef class ColumnDecoder:
         release(&self.timestamp_type)
 
     cdef int begin(self) except -1:
-        """Offsets have a number more than there are rows: the first is 0."""
+        """Start the offsets with 0: there is one more offset than there are rows."""
         self.rows = 0
         if (
             begin_bytes(&self.key) != DONE or begin_bytes(&self.value) != DONE
@@ -355,7 +353,7 @@ cdef class ColumnDecoder:
 
     @property
     def size(self):
-        """Bytes of keys, values and headers so far."""
+        """The bytes of keys, values and headers so far."""
         return self.key.data.used + self.value.data.used + self.names.data.used + self.values.data.used
 
     def add(
@@ -368,8 +366,8 @@ cdef class ColumnDecoder:
         bint check=True,
         Py_ssize_t max_bytes=_MAX_DECOMPRESSED,
     ):
-        """Adds the records of the batch at `at` whose offsets are in start … stop−1, and says how many. A control batch
-        has none. If it raises, nothing was added.
+        """Add the records with offsets start … stop−1 of the batch at `at`, and return their number; 0 for a control
+        batch. If it raises, nothing was added.
         """
         header, payload = open_batch(buffer, at, check, max_bytes, unpack)
         cdef Outcome outcome
@@ -395,7 +393,7 @@ cdef class ColumnDecoder:
             PyBuffer_Release(&view)
             self.busy = False
         if outcome == TOO_LARGE:
-            raise OverflowError("a column of bytes holds at most 2 GiB; take what is there first")
+            raise OverflowError("a column of bytes holds at most 2 GiB; call `take` more often")
         if outcome != DONE:
             raise_outcome(outcome)
         return self.rows - rows
@@ -403,7 +401,7 @@ cdef class ColumnDecoder:
     cdef Outcome decode(
         self, const uint8_t* payload, Py_ssize_t size, BatchFields* fields, int64_t start, int64_t stop
     ) noexcept nogil:
-        """All of a batch or nothing."""
+        """Add all records of a batch, or none."""
         cdef BytesOut key = self.key, value = self.value, names = self.names, values = self.values
         cdef Py_ssize_t rows = self.rows, header_offsets = self.header_offsets.used
         cdef Outcome outcome = self.decode_records(payload, payload + size, fields, start, stop)
@@ -426,7 +424,7 @@ cdef class ColumnDecoder:
         cdef int32_t timestamp_type = 1 if fields.log_append_time else 0
         cdef int64_t offset, timestamp
         cdef Outcome outcome
-        # So many records fit into the payload (`open_batch` has seen to it), so this is no more than the input can hold.
+        # `open_batch` has checked that the payload can hold this many records, so the input limits this memory.
         if (
             reserve(&self.offset, 8 * <Py_ssize_t> fields.count) != DONE
             or reserve(&self.timestamp, 8 * <Py_ssize_t> fields.count) != DONE
@@ -477,7 +475,7 @@ cdef class ColumnDecoder:
         return push32(&self.header_offsets, <int32_t> self.names.rows)
 
     def take(self):
-        """The columns so far, which now belong to the caller."""
+        """Return the columns so far, which then belong to the caller."""
         if self.busy:
             raise BufferError("another thread is decoding into these columns")
         rows = self.rows
@@ -504,15 +502,13 @@ cdef class ColumnDecoder:
 # --- partitioning ---
 
 def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t keyless=-1):
-    """The partition of every row by its key, as `partition_for_key` gives it, in numbers of 32 bits. Rows without a
-    key get `keyless`.
-    """
+    """Return the partition of every row as 32-bit numbers: by its key, as `partition_for_key` does, or `keyless`."""
     cdef Memory memory
     cdef Outcome outcome = DONE
     cdef Py_ssize_t row
     cdef Span key
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     memory.data = NULL
     memory.used = memory.capacity = 0
     with nogil:
@@ -527,14 +523,14 @@ def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t 
     if outcome != DONE:
         release(&memory)
         if outcome == MALFORMED:
-            raise ValueError(f"row {row}: the columns' buffers do not fit together")
+            raise ValueError(f"row {row}: the columns' buffers are inconsistent")
         raise_outcome(outcome)
     return block_of(&memory)
 
 
 def group_rows(chosen, int32_t partitions):
-    """Row numbers, of 32 bits, ordered by partition and within one as they were, and where each partition's begin; the
-    list has a number more than there are partitions. `chosen` is a partition per row, of 32 bits.
+    """Return the row numbers (32 bits), stably sorted by partition, and the list of each partition's start, with one more
+    element for the end. `chosen` has a 32-bit partition per row.
     """
     cdef Lent lent = Lent(chosen)
     cdef const uint8_t* given = <const uint8_t*> lent.view.buf
@@ -546,7 +542,7 @@ def group_rows(chosen, int32_t partitions):
     cdef Block starts = Block.__new__(Block)
     cdef Py_ssize_t* start
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     if rows > INT32_MAX:
         raise ValueError("row numbers have 32 bits")
     cdef Py_ssize_t table = (<Py_ssize_t> partitions + 1) * sizeof(Py_ssize_t)
@@ -554,8 +550,8 @@ def group_rows(chosen, int32_t partitions):
         raise MemoryError
     start = <Py_ssize_t*> starts.memory.data
     with nogil:
-        # A counting sort: how many of each, where each begins, then every row to its place. Partitions that another
-        # thread changes between the two passes give nonsense, not an overrun.
+        # A counting sort: count the rows of each partition, compute the starts, then place every row. If another thread
+        # changes the partitions between the two passes the result is wrong, but there is no overrun.
         memset(start, 0, table)
         for row in range(rows):
             partition = load32(given, row)
@@ -577,7 +573,7 @@ def group_rows(chosen, int32_t partitions):
                 start[partition] += 1
                 (<int32_t*> order.memory.data)[place] = <int32_t> row
     if outside:
-        raise ValueError(f"row {row} is for partition {partition} of {partitions}")
+        raise ValueError(f"row {row} names partition {partition} of {partitions}")
     order.memory.used = 4 * rows
-    # Every beginning has moved to its end, which is where the next partition begins.
+    # Every start has moved to the partition's end, which is the start of the next one.
     return order, [0] + [start[partition] for partition in range(partitions)]

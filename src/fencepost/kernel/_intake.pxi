@@ -1,8 +1,8 @@
-# The way of a record from the caller's thread into the open batch of its partition: one call, no lock, no Python code.
+# The fast path of a record from the caller's thread into the open batch of its partition: one call, no lock, no Python.
 #
-# Included by _batch.pyx. `intake_py.py` is the twin. The GIL is the lock: between the look at a slot and the append to
-# its builder nothing runs that could give the GIL up, so a slot that is closed by another thread is either not seen at
-# all or was appended to before. That is why the ticket is made first (making it may start the garbage collector).
+# Included by _batch.pyx; `intake_py.py` is the twin. The GIL is the lock: nothing between reading a slot and appending to
+# its builder can release the GIL. So another thread closes the slot either before or after both. That is why the ticket
+# is created first: creating it may start the garbage collector.
 
 cdef extern from *:
     """
@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef class Place:
-    """Which record of which batch: what a ticket is made of."""
+    """The position of a record: its batch and its index there. Tickets derive from it."""
 
     cdef public object settlement
     cdef public Py_ssize_t index
@@ -38,7 +38,7 @@ cdef class Place:
 
 
 cdef class Budget:
-    """Memory shared by all lanes of a producer."""
+    """The memory that all lanes of a producer share."""
 
     cdef readonly Py_ssize_t limit
     cdef readonly Py_ssize_t held
@@ -48,30 +48,30 @@ cdef class Budget:
 
 
 cdef class Gate:
-    """Whether records may take the fast way: shared by those that send and the one who decides."""
+    """The switch of the fast path, shared by the senders and the thread that sets it."""
 
     cdef public bint is_open
 
 
 cdef class Slot:
-    """The open batch of one partition, if it has one, and what the partition holds of the memory."""
+    """The open batch of one partition, if any, and the memory that the partition holds."""
 
     cdef readonly object batch
     cdef readonly BatchBuilder builder
     cdef readonly Py_ssize_t held
-    cdef bint busy  # somebody appends the slow way, and foreign code may run meanwhile
+    cdef bint busy  # an append on the slow path is running, which may run foreign code
 
     def begin(self, batch, BatchBuilder builder not None):
         self.batch = batch
         self.builder = builder
 
     def end(self):
-        """Nothing is appended from here on."""
+        """Close the slot: nothing is appended any more."""
         self.builder = None
         self.batch = None
 
     def append(self, Lane lane not None, key, value, int64_t timestamp, headers=None):
-        """As `BatchBuilder.append`, but charges slot and lane, and answers with the record's place in the batch."""
+        """Append as `BatchBuilder.append` does, charge slot and lane, and return the record's index in the batch."""
         cdef BatchBuilder builder = self.builder
         cdef Py_ssize_t before = builder.filled()
         self.busy = True
@@ -84,7 +84,7 @@ cdef class Slot:
 
 
 cdef class Lane:
-    """The slots of one topic, and what it holds of the memory."""
+    """The slots of one topic, and the memory that the topic holds."""
 
     cdef readonly Py_ssize_t held
     cdef readonly Py_ssize_t active
@@ -97,21 +97,21 @@ cdef class Lane:
         self.slots = []
 
     def set_slots(self, list slots not None):
-        """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
+        """Set one slot per partition, None for a partition without records so far; empty while they are unknown."""
         self.slots = slots
 
     def charge(self, Py_ssize_t size, Slot slot=None):
-        """Negative to give back. In one call, because two threads must not add at once. Without a slot: of records
-        that have none yet."""
+        """Charge `size` bytes, or release them if negative; in one call, because two threads must not add at once. No
+        slot: for records without a partition."""
         self.take(size, slot)
 
     def move(self, Py_ssize_t size, Slot source not None, Slot target not None):
-        """What one slot was charged is the other's from now on."""
+        """Move a charge from one slot to another."""
         self.hold(-size, source)
         self.hold(size, target)
 
     def has_room_for(self, Py_ssize_t size, Slot slot=None):
-        """By `core/producers/sharing.py`; without a slot the lane alone is asked."""
+        """Apply the rule of `core/producers/sharing.py`; without a slot, of the topic alone."""
         return self.admits(size, slot)
 
     cdef inline void take(self, Py_ssize_t size, Slot slot) noexcept:
@@ -137,7 +137,7 @@ cdef class Lane:
 
 
 cdef class Intake:
-    """`send`: straight into the open batch where that is possible, by way of `slowly` where it is not."""
+    """`send` with a fast path into the open batch; all other cases go to `slowly`."""
 
     cdef dict lanes
     cdef object ticket_type
@@ -149,7 +149,7 @@ cdef class Intake:
         self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size, Gate gate=None
     ):
         if not issubclass(ticket_type, Place):
-            raise TypeError("a ticket is a Place")
+            raise TypeError("ticket_type must be a subclass of Place")
         self.lanes = lanes
         self.ticket_type = ticket_type
         self.slowly = slowly

@@ -1,7 +1,7 @@
-/* Memory, CRC-32C and LZ4 blocks for _batch.pyx: what a batch needs between two turns of the GIL.
+/* Memory, CRC-32C and LZ4 blocks for _batch.pyx: all that building a batch needs without the GIL.
  *
- * The libraries that do both elsewhere are called through Python, one batch at a time, and each call lets go of the GIL
- * and has to fight for it again. A send thread that has sixty small batches to build wants to do that once.
+ * Libraries are called through Python, one batch at a time, and each call releases the GIL and has to get it back. A send
+ * thread that builds sixty small batches should do that once.
  */
 #ifndef FENCEPOST_NATIVE_H
 #define FENCEPOST_NATIVE_H
@@ -17,18 +17,18 @@ static inline uint64_t load_u64(const uint8_t *at) { uint64_t n; memcpy(&n, at, 
 
 /* --- memory ---
  *
- * A client takes and gives back the same few megabytes again and again: a frame, a batch, a column. From malloc blocks of
- * this size come as fresh pages each time, and a page fault every 4 KiB costs as much as decoding what is put there. So
- * blocks from 64 KiB to 16 MiB, rounded up to a power of two, are kept for the next one, 32 MiB of them at most.
+ * A client allocates and frees the same few megabytes again and again: a frame, a batch, a column. malloc returns fresh
+ * pages for blocks of this size, and a page fault every 4 KiB costs as much as decoding the data. So freed blocks from
+ * 64 KiB to 16 MiB, rounded up to a power of two, are kept for the next allocation, 32 MiB of them at most.
  *
- * The lock is only tried, never waited for: who does not get it asks malloc. So nobody is held up, with or without the
- * GIL, and a child that was forked while the lock was held does without kept blocks instead of waiting for ever.
+ * The lock is only tried: a thread that does not get it calls malloc or free. So no thread waits, with or without the GIL,
+ * and a child that was forked while the lock was held does without kept blocks instead of waiting for ever.
  */
 
 #define FENCEPOST_KEPT_SMALLEST ((size_t)65536)
 #define FENCEPOST_KEPT_CLASSES 9
 #if defined(__SANITIZE_ADDRESS__)
-#define FENCEPOST_KEPT_MOST ((size_t)0) /* every block is watched from its own malloc to its own free */
+#define FENCEPOST_KEPT_MOST ((size_t)0) /* the sanitizer must see every malloc and free */
 #else
 #define FENCEPOST_KEPT_MOST ((size_t)32 << 20)
 #endif
@@ -46,7 +46,7 @@ static inline int try_kept_lock(void) {
     return kept_lock != NULL && PyThread_acquire_lock(kept_lock, NOWAIT_LOCK);
 }
 
-/* The class that holds `size` bytes, or −1: too small or too large to be kept. */
+/* Return the class for `size` bytes, or −1 if they are too few or too many to be kept. */
 static inline int kept_class(size_t size) {
     if (size < FENCEPOST_KEPT_SMALLEST) return -1;
     for (int class = 0; class < FENCEPOST_KEPT_CLASSES; class++)
@@ -54,7 +54,7 @@ static inline int kept_class(size_t size) {
     return -1;
 }
 
-/* Memory of at least `size` bytes, content undefined; NULL if there is none. `capacity`: how many bytes it really has. */
+/* Return memory of at least `size` bytes with undefined content, or NULL. Set `capacity` to its real size. */
 static uint8_t *take_memory(size_t size, size_t *capacity) {
     int class = kept_class(size);
     struct kept_block *block = NULL;
@@ -90,8 +90,8 @@ static void give_memory(uint8_t *data, size_t capacity) {
 
 /* --- CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) ---
  *
- * With the processor's instruction where there is one: SSE 4.2, found out at run time, or ARMv8, known when compiling.
- * Otherwise by table, eight bytes a step.
+ * By the processor's instruction if it has one: SSE 4.2, detected at run time, or ARMv8, known at compile time.
+ * Otherwise by table, eight bytes per step.
  */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -116,8 +116,8 @@ static int crc_by_instruction = 0;
 #endif
 
 #ifdef FENCEPOST_CRC_TARGET
-/* The instruction takes three cycles but one may begin each cycle, so three stretches are worked on at once and joined:
- * crc_shift moves a checksum over FENCEPOST_STRETCH zero bytes. */
+/* The instruction has a latency of three cycles, and one can start in each cycle. So the loop computes three stretches at
+ * once and joins them: crc_shift moves a checksum over FENCEPOST_STRETCH zero bytes. */
 #define FENCEPOST_STRETCH 1024
 static uint32_t crc_shift[4][256];
 
@@ -156,7 +156,7 @@ static uint32_t crc32c_by_table(uint32_t crc, const uint8_t *at, size_t size) {
     return crc;
 }
 
-/* Fills the tables; called once, when the module is imported. */
+/* Fill the tables; called once, at import. */
 static void prepare_crc32c(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
@@ -192,26 +192,29 @@ static uint32_t crc32c_of(const uint8_t *data, size_t size, int by_table) {
 
 /* --- LZ4 ---
  *
- * block:     sequences, one behind the other; the last has literals only
+ * block:     sequences, one after the other; the last has literals only
  * sequence:  token (high nibble: number of literals, low: length of the match − 4; 15 means that more follows)
- *            | bytes added to the number of literals, up to and with the first that is not 255 | literals
+ *            | bytes added to the number of literals, up to and including the first that is not 255 | literals
  *            | distance back, 2 bytes little endian | bytes added to the length of the match, likewise
  * The last five bytes are literals, and no match begins in the last twelve.
  *
- * One pass: a table remembers where five bytes with the same hash stood last. A block has at most 64 KiB, so that two bytes
- * hold a place in it and every distance is short enough. Where nothing matches, the steps grow: bytes that do not compress
- * should not cost time. Table and steps are those of the reference implementation; its hash is of four bytes for blocks of
- * this size, and finds more matches of just four, each of which costs as much time as a long one and saves a byte. Rows of
- * JSON come out two per cent smaller this way, in an eighth less time.
+ * One pass: a table holds the last position of each hash of five bytes. A block has at most 64 KiB, so a position fits
+ * into two bytes and every distance is short enough. Without a match the steps grow, so that incompressible bytes cost
+ * little time. Table and steps are those of the reference implementation, which hashes four bytes for blocks of this size
+ * and so finds more matches of just four. Such a match takes as much time as a long one and saves one byte. With five,
+ * rows of JSON become two per cent smaller, in an eighth less time.
+ *
+ * It stays here because users would feel its absence: `send_arrow` with lz4 takes 24 % more client CPU per record with
+ * cramjam's LZ4 and 20 % more with the `lz4` package, `arrow()` 5 % and 14 % more (bench/NOTES.md, "LZ4").
  */
 
 #define FENCEPOST_LZ4_BLOCK 65536
 #define FENCEPOST_LZ4_HASH_BITS 13
 
-/* What a block may become at worst, and room for a copy that is rounded up to sixteen bytes. */
+/* The largest size of a packed block, plus room for copies that are rounded up to sixteen bytes. */
 static inline size_t lz4_bound(size_t size) { return size + size / 255 + 32; }
 
-/* Of five bytes, at a place with at least eight. */
+/* Hash five bytes; eight must be readable. */
 static inline uint32_t lz4_hash(const uint8_t *at) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     uint64_t five = load_u64(at) >> 24;
@@ -227,7 +230,7 @@ static inline uint8_t *lz4_put_length(uint8_t *out, size_t length) {
     return out;
 }
 
-/* How many bytes are the same, up to `end`. */
+/* Return the length of the common prefix, up to `end`. */
 static inline size_t lz4_same(const uint8_t *a, const uint8_t *b, const uint8_t *end) {
     const uint8_t *start = a;
     while (end - a >= 8) {
@@ -256,22 +259,22 @@ static inline uint8_t *lz4_put_literals(
         *token = (uint8_t)(number << 4);
     }
     if (number <= 16 && end - literals >= 16) {
-        memcpy(out, literals, 16); /* a fixed size needs no call */
+        memcpy(out, literals, 16); /* the compiler inlines a fixed size */
     } else {
         memcpy(out, literals, number);
     }
     return out + number;
 }
 
-/* Packs at most FENCEPOST_LZ4_BLOCK bytes into `out`, which has room for lz4_bound(size); how many bytes it became. */
+/* Pack at most FENCEPOST_LZ4_BLOCK bytes into `out`, which has room for lz4_bound(size); return the packed size. */
 static size_t lz4_pack(const uint8_t *data, size_t size, uint8_t *out) {
-    const uint8_t *at = data, *pending = data; /* pending: the first literal that is not written yet */
+    const uint8_t *at = data, *pending = data; /* pending: the first literal that is not yet written */
     uint8_t *start = out, *token;
     if (size > 12) {
         uint16_t table[1 << FENCEPOST_LZ4_HASH_BITS];
         const uint8_t *last_match = data + size - 12, *end_of_matches = data + size - 5;
         memset(table, 0, sizeof table);
-        at++; /* place 0 is what an empty entry says */
+        at++; /* position 0 means an empty entry */
         for (;;) {
             const uint8_t *earlier, *next = at;
             uint32_t step = 1, tries = 64;
@@ -328,9 +331,8 @@ static inline int lz4_more_length(const uint8_t **at, const uint8_t *end, size_t
     return 1;
 }
 
-/* Unpacks a block into `out`, which has `room` bytes; how many it became, or −1: damaged, or more than there is room for.
- * Short stretches are copied sixteen bytes at a time where so many may be read and written; what is too much is
- * overwritten by what comes next. */
+/* Unpack a block into `out`, which has `room` bytes. Return the size, or −1 if the block is damaged or does not fit. Short
+ * stretches are copied in steps of sixteen bytes if the buffers allow it; the next copy overwrites the excess. */
 static ptrdiff_t lz4_unpack(const uint8_t *at, size_t size, uint8_t *out, size_t room) {
     const uint8_t *end = at + size;
     uint8_t *to = out, *full = out + room;

@@ -1,8 +1,8 @@
-# Part of _batch.pyx: walks over the records of a batch that make no Python objects, neither of records nor of headers, and
-# need no GIL. `walk_py.py` says the same in plain Python.
+# Part of _batch.pyx: walks over the records of a batch, without Python objects and without the GIL. `walk_py.py` is the
+# twin in plain Python.
 
 cdef enum:
-    # Some 2 GB/s where records are small: from here on a walk takes so long that others should run meanwhile.
+    # A walk over small records runs at some 2 GB/s: from this size on, release the GIL for other threads.
     WORTH_LETTING_GO_WALKING = 1048576
     FEWEST_SLOTS = 1024
 
@@ -20,7 +20,7 @@ cdef int read_fields(object header, BatchFields* fields) except -1:
 cdef inline const uint8_t* next_record(
     const uint8_t* at, const uint8_t* end, BatchFields* fields, int32_t* last_delta, RawRecord* record
 ) noexcept nogil:
-    """The record at `at`, with an offset behind the last one's; where it ends, or NULL."""
+    """Read the record at `at`, whose offset must be above the last one's; return its end, or NULL."""
     at = get_record(at, end, record)
     if at == NULL or not last_delta[0] < record.offset_delta <= fields.last_offset_delta:
         return NULL
@@ -34,7 +34,7 @@ cdef inline int64_t time_of(BatchFields* fields, RawRecord* record) noexcept nog
     return wrapping_add(fields.base_timestamp, record.timestamp_delta)
 
 
-# --- is it sound? ---
+# --- validation ---
 
 cdef struct Tally:
     int64_t earliest
@@ -46,7 +46,7 @@ cdef Outcome tally_records(const uint8_t* at, const uint8_t* end, BatchFields* f
     cdef RawRecord record
     cdef int32_t i, last_delta = -1
     cdef int64_t time
-    cdef bint timed = False  # no time is free to stand for "none yet": a record may have any of them
+    cdef bint timed = False  # a flag, because every number is a valid time
     tally.earliest, tally.latest, tally.keyless = -1, -1, 0
     for i in range(fields.count):
         at = next_record(at, end, fields, &last_delta, &record)
@@ -63,8 +63,8 @@ cdef Outcome tally_records(const uint8_t* at, const uint8_t* end, BatchFields* f
 
 
 def scan_batch(buffer, Py_ssize_t at=0, *, header=None, bint check=True, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
-    """Reads every length, offset and time of the batch at `at`; CorruptBatch if it could not be decoded. Who has read and
-    checked its header before hands it over, and spares the second look.
+    """Read every length, offset and time of the batch at `at`; raise CorruptBatch if it cannot be decoded. With a
+    `header`, which the caller has read and checked, the checksum is not computed again.
     """
     cdef Lent lent
     cdef const uint8_t* records
@@ -111,7 +111,7 @@ def find_time(
     bint check=True,
     Py_ssize_t max_bytes=_MAX_DECOMPRESSED,
 ):
-    """Offset and time of the first record from offset `start` on that is not older than `timestamp`, or None."""
+    """Return offset and time of the first record from offset `start` on that is not older than `timestamp`, or None."""
     header, payload = open_batch(buffer, at, check, max_bytes, unpack)
     cdef Lent lent = Lent(payload)
     cdef const uint8_t* here = <const uint8_t*> lent.view.buf
@@ -141,7 +141,7 @@ def find_time(
 cdef struct KeySlot:
     uint64_t high
     uint64_t low
-    int64_t offset      # −1: nobody's
+    int64_t offset      # −1: unused
 
 
 cdef struct Sieve:
@@ -182,7 +182,7 @@ cdef inline void sip_rounds(uint64_t* v, int rounds) noexcept nogil:
 
 
 cdef inline void digest_key(Span key, uint64_t first, uint64_t second, KeySlot* into) noexcept nogil:
-    """SipHash-2-4 with 128 bits: without the secret nobody can make two keys share a digest."""
+    """Compute SipHash-2-4 with 128 bits: without the secret nobody can construct two keys with the same digest."""
     cdef uint64_t v[4]
     cdef const uint8_t* at = key.data
     cdef Py_ssize_t left = key.size
@@ -214,7 +214,7 @@ cdef inline void digest_key(Span key, uint64_t first, uint64_t second, KeySlot* 
 
 
 cdef class KeyOffsets:
-    """Where each key was last written. Keys are kept as digests, 24 bytes each in a table that is half empty."""
+    """The last offset of each key. A hash table, at most half full, holds 24 bytes per key: digest and offset."""
 
     cdef Memory slots
     cdef Py_ssize_t mask
@@ -228,7 +228,7 @@ cdef class KeyOffsets:
         if secret is None:
             secret = os_urandom(16)
         if len(secret) != 16:
-            raise ValueError("the secret has 16 bytes")
+            raise ValueError("the secret must have 16 bytes")
         self.first = load_word(<const uint8_t*> PyBytes_AS_STRING(secret))
         self.second = load_word(<const uint8_t*> PyBytes_AS_STRING(secret) + 8)
         self.max_keys = max_keys
@@ -247,7 +247,7 @@ cdef class KeyOffsets:
         return self.count >= self.max_keys
 
     def note(self, buffer, Py_ssize_t at=0, *, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
-        """Notes the keys of the batch at `at`, whose checksum was verified before."""
+        """Note the keys of the batch at `at`, whose checksum is already verified."""
         header, payload = open_batch(buffer, at, False, max_bytes, unpack)
         cdef Lent lent = Lent(payload)
         cdef const uint8_t* records = <const uint8_t*> lent.view.buf
@@ -262,7 +262,7 @@ cdef class KeyOffsets:
             raise_outcome(outcome)
 
     def digest(self, bytes key not None):
-        """What is kept of a key."""
+        """Return the digest of a key."""
         cdef Span span
         cdef KeySlot slot
         span_of_plain(key, &span)
@@ -270,7 +270,7 @@ cdef class KeyOffsets:
         return (<object> slot.high).to_bytes(8, "little") + (<object> slot.low).to_bytes(8, "little")
 
     def is_replaced(self, bytes key not None, int64_t offset):
-        """Was the key written again behind `offset`?"""
+        """Return whether the key was written again after `offset`."""
         cdef Span span
         span_of_plain(key, &span)
         self.begin()
@@ -288,10 +288,10 @@ cdef class KeyOffsets:
         horizon=None,
         Py_ssize_t max_bytes=_MAX_DECOMPRESSED,
     ):
-        """Takes out of the batch at `at` the records that were replaced, that lie before `start_offset` or have no key,
-        and, if asked, tombstones. If tombstones stay, times are written relative to `horizon`, if there is one.
+        """Remove from the batch at `at` the records that were replaced, that lie before `start_offset` or have no key,
+        and, if asked, tombstones. If tombstones remain and there is a `horizon`, write times relative to it.
 
-        The records that stay are None if nothing has to be written: all of them stay as they are, or none.
+        `records` is None if nothing has to be written, because all records remain unchanged or none remains.
         """
         header, payload = open_batch(buffer, at, False, max_bytes, unpack)
         cdef Lent lent = Lent(payload)
@@ -329,12 +329,12 @@ cdef class KeyOffsets:
 
     cdef int begin(self) except -1:
         if self.busy:
-            raise BufferError("another thread is at these keys")
+            raise BufferError("another thread is using these keys")
         self.busy = True
         return 0
 
     cdef KeySlot* slot_of(self, KeySlot* wanted) noexcept nogil:
-        """The key's slot, or the free one where it belongs."""
+        """Return the key's slot, or the free slot for it."""
         cdef KeySlot* slots = <KeySlot*> self.slots.data
         cdef Py_ssize_t place = <Py_ssize_t> (wanted.low & <uint64_t> self.mask)
         while slots[place].offset >= 0 and (slots[place].high != wanted.high or slots[place].low != wanted.low):
@@ -385,7 +385,7 @@ cdef class KeyOffsets:
         return self.slot_of(&wanted).offset > offset
 
     cdef Outcome choose(self, const uint8_t* at, const uint8_t* end, BatchFields* fields, Sieve* sieve) noexcept nogil:
-        """Marks the records that stay."""
+        """Mark the records that remain."""
         cdef RawRecord record
         cdef int32_t i, last_delta = -1
         cdef int64_t offset
@@ -427,7 +427,7 @@ cdef Outcome make_slots(Memory* memory, Py_ssize_t slots) noexcept nogil:
 cdef Outcome write_kept(
     const uint8_t* at, const uint8_t* end, Sieve* sieve, int64_t shift, bint shifts, Memory* out
 ) noexcept nogil:
-    """The marked records, one behind the other, with `shift` added to their times."""
+    """Write the marked records one after the other, with `shift` added to their times."""
     cdef const uint8_t* begin
     cdef const uint8_t* body
     cdef const uint8_t* behind

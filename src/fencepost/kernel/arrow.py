@@ -1,13 +1,13 @@
-"""Record batches from and to Arrow, without a Python step per record.
+"""Conversion of record batches from and to Arrow, without a Python step per record.
 
-Reading: `read_arrow` gives the records of one partition as one `pyarrow.RecordBatch` with the columns of Spark's Kafka
+Reading: `read_arrow` returns the records of one partition as a `pyarrow.RecordBatch` with the columns of Spark's Kafka
 source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `headers`). The kernel decodes
-into memory that already has Arrow's layout; Arrow takes it over as it is.
+into memory in Arrow's layout, so nothing is copied.
 
 Writing: `column_source` lends the buffers of a `pyarrow.RecordBatch` to the kernel, whose `append_columns`,
 `partition_rows` and `group_rows` work on them without the GIL.
 
-pyarrow is imported when one of them is called: it is large, and who sends records one by one does not need it.
+The functions import pyarrow when they are called: it is large, and users of `send` do not need it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_OFFSET: Final = 2**63 - 1
 
 
 def arrow_schema(*, topic: bool = False, partition: bool = False, headers: bool = False) -> pa.Schema:
-    """The schema of what `read_arrow` gives: names and order of Spark's Kafka source."""
+    """Return the schema of `read_arrow`'s result: names and order of Spark's Kafka source."""
     import pyarrow as pa
 
     fields = [pa.field("key", pa.binary()), pa.field("value", pa.binary())]
@@ -69,8 +69,8 @@ def read_arrow(
     check: bool = True,
     max_bytes: int = MAX_DECOMPRESSED,
 ) -> pa.RecordBatch:
-    """The records with offsets start … stop−1 of these whole batches, one buffer each (`split_batches` makes them of a
-    fetched buffer). Control batches are passed over; leaving out aborted ones is the caller's business.
+    """Return the records with offsets start … stop−1 of these whole batches, one buffer each (`split_batches` cuts a
+    fetched buffer). Control batches are skipped; the caller removes aborted ones.
     """
     decoder = kernel.ColumnDecoder(headers=headers)
     for batch in batches:
@@ -79,11 +79,11 @@ def read_arrow(
 
 
 def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int | None = None) -> pa.RecordBatch:
-    """Decoded columns as Arrow sees them; nothing is copied."""
+    """Convert decoded columns to Arrow without copying."""
     import pyarrow as pa
 
     if columns.key is None or columns.value is None or columns.timestamp is None or columns.offset is None:
-        raise ValueError("these columns were not decoded from batches")
+        raise ValueError("the columns must come from a ColumnDecoder")
     schema = arrow_schema(topic=topic is not None, partition=partition is not None, headers=columns.headers is not None)
     rows = columns.rows
     arrays = {
@@ -102,12 +102,11 @@ def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-# Topic and partition are the same in every row of every batch of a partition, so their columns are slices of longer
-# ones that are kept from batch to batch.
+# Topic and partition are constant for all batches of a partition, so their columns are slices of cached longer ones.
 
 _FEWEST_ROWS: Final = 1 << 10
 _MOST_ROWS: Final = 1 << 18
-"""Longer columns are made for themselves, and not kept."""
+"""Longer columns are not cached."""
 
 
 def _same(what: str | int, rows: int) -> pa.Array:
@@ -124,7 +123,7 @@ def _kept(what: str | int, rows: int) -> pa.Array:
 def _repeated(what: str | int, rows: int) -> pa.Array:
     import pyarrow as pa
 
-    # The scalar comes out of an array of one: `pa.scalar` would import all of pandas to look at it.
+    # The scalar comes from an array of one element: `pa.scalar` would import pandas.
     if isinstance(what, str):
         data = what.encode()
         buffers = [None, pa.py_buffer(array("i", (0, len(data)))), pa.py_buffer(data)]
@@ -165,11 +164,11 @@ def _header_array(column: HeaderColumn) -> pa.Array:
 
 
 def column_source(batch: pa.RecordBatch) -> kernel.ColumnSource:
-    """The columns `key`, `value`, `timestamp` and `headers` of a record batch, as far as it has them, ready for
-    `BatchBuilder.append_columns`; other columns are left alone. The batch's memory is kept alive by it.
+    """Return the columns `key`, `value`, `timestamp` and `headers` of a record batch for `BatchBuilder.append_columns`.
+    Each may be missing; other columns are ignored. The source keeps the batch's memory alive.
 
-    key, value: binary or text of any kind. timestamp: a timestamp of any unit, or a whole number of milliseconds.
-    headers: a list of (key, value) structs or a map. A `TypeError` names the column that is something else.
+    key, value: binary or text of any kind. timestamp: a timestamp of any unit, or an integer of milliseconds.
+    headers: a list of (key, value) structs or a map. A `TypeError` names a column of another type.
     """
     columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
     key, value, timestamp, headers = (columns.get(name) for name in ("key", "value", "timestamp", "headers"))
@@ -185,7 +184,7 @@ def column_source(batch: pa.RecordBatch) -> kernel.ColumnSource:
 
 
 def column_sources(table: pa.Table | pa.RecordBatch) -> Iterator[kernel.ColumnSource]:
-    """A source per chunk of a table."""
+    """Yield a source per chunk of a table."""
     import pyarrow as pa
 
     if isinstance(table, pa.RecordBatch):
@@ -206,7 +205,7 @@ def _bytes_column(array: pa.Array, name: str) -> BytesColumn:
     elif types.is_binary_view(kind) or types.is_string_view(kind):
         array = array.cast(pa.large_binary() if types.is_binary_view(kind) else pa.large_string())
     elif not (_is_narrow(kind) or types.is_large_binary(kind) or types.is_large_string(kind)):
-        raise TypeError(f"column {name} is of type {kind}; it must be binary or text")
+        raise TypeError(f"column {name} must be binary or text, not {kind}")
     validity, offsets, data = array.buffers()
     return BytesColumn(
         len(array),
@@ -225,16 +224,16 @@ def _is_narrow(kind: pa.DataType) -> bool:
 
 
 def milliseconds(array: pa.Array) -> pa.Array:
-    """A column `timestamp` as records get it: whole milliseconds (int64)."""
+    """Convert a column `timestamp` to milliseconds (int64)."""
     import pyarrow as pa
     from pyarrow import types
 
     if types.is_timestamp(array.type):
-        # Other units are cut to milliseconds, as Kafka knows no finer ones.
+        # Finer units are truncated: Kafka's timestamps are milliseconds.
         return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
     if types.is_integer(array.type) or types.is_null(array.type):
         return array.cast(pa.int64())
-    raise TypeError(f"column timestamp is of type {array.type}; it must be a timestamp or milliseconds")
+    raise TypeError(f"column timestamp must be a timestamp or an integer of milliseconds, not {array.type}")
 
 
 def _timestamp_column(array: pa.Array) -> NumberColumn:
@@ -256,7 +255,7 @@ def _header_column(array: pa.Array) -> HeaderColumn:
     elif types.is_list(array.type) and types.is_struct(array.type.value_type):
         names, values = _fields(array.values)
     else:
-        raise TypeError(f"column headers is of type {array.type}; it must be a list of (key, value) or a map")
+        raise TypeError(f"column headers must be a list of (key, value) or a map, not {array.type}")
     validity, offsets = array.buffers()[:2]
     return HeaderColumn(
         len(array),
@@ -269,10 +268,10 @@ def _header_column(array: pa.Array) -> HeaderColumn:
 
 
 def _fields(pairs: Any) -> tuple[pa.Array, pa.Array]:
-    """Names and values of an array of structs. A struct that is itself null has, so seen, no name."""
+    """Return names and values of an array of structs. A struct that is null counts as one without a name."""
     names = [field.name for field in pairs.type]
     if len(names) != 2 or "value" not in names:
-        raise TypeError(f"column headers has fields {names}; it must have key and value")
+        raise TypeError(f"column headers must have the fields key and value, not {names}")
     name_at, value_at = (1, 0) if names[0] == "value" else (0, 1)
     flat = pairs.flatten()
     return flat[name_at], flat[value_at]

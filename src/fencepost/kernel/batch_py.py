@@ -1,6 +1,6 @@
-"""Record batches in plain Python: the readable twin of `_batch.pyx`, held byte-equal to it by the tests.
+"""Record batches in plain Python: the readable twin of `_batch.pyx`; tests check that both write equal bytes.
 
-A batch is a header (see `header.py`) and its records, one behind the other, compressed as one:
+A batch is a header (see `header.py`) and its records, one after the other, compressed together:
 
     record:  length varint | attributes int8 (0) | timestamp delta varlong | offset delta varint
              | key length varint (−1: null) | key | value length varint (−1: null) | value
@@ -8,9 +8,9 @@ A batch is a header (see `header.py`) and its records, one behind the other, com
     header:  name length varint | name (UTF-8, never null) | value length varint (−1: null) | value
 
 Varints are zigzag: 0, −1, 1, −2, … are written as 0, 1, 2, 3, …, seven bits a byte, lowest first, the top bit set on
-all but the last byte. Deltas count from the header's base offset and base timestamp. A varint of more bits than its
-field, a length that points outside, a record that is longer or shorter than it says, offsets that do not rise, bytes
-behind the last record: `CorruptBatch`.
+all but the last byte. Deltas count from the header's base offset and base timestamp. `CorruptBatch` is raised for a
+varint with more bits than its field, a length that points outside, a record whose length is wrong, offsets that do not
+rise, and bytes after the last record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_HEADERS: Final = b"\x00"
 
 
 def varint(number: int) -> bytes:
-    """A number of up to 64 bits, zigzag."""
+    """Encode a number of up to 64 bits."""
     rest = (number << 1 ^ number >> 63) & _MASK64
     out = bytearray()
     while rest > 0x7F:
@@ -62,18 +62,18 @@ def varint(number: int) -> bytes:
 
 
 def _wrap64(number: int) -> int:
-    """Timestamps are added and subtracted as Java does it, in 64 bits."""
+    """Wrap to 64 bits, as Java does when it adds and subtracts timestamps."""
     return (number + 2**63 & _MASK64) - 2**63
 
 
 def int32s(buffer: ReadableBuffer) -> memoryview:
-    """A buffer of numbers of 32 bits in the machine's byte order."""
+    """View a buffer as 32-bit numbers in the machine's byte order."""
     view = memoryview(buffer).cast("B")
     return view[: len(view) // 4 * 4].cast("i")
 
 
 class Cursor:
-    """Reads a buffer front to back; whatever would read behind `end` is a `CorruptBatch`."""
+    """A position in a buffer, read front to back; reading beyond `end` raises `CorruptBatch`."""
 
     __slots__ = ("at", "buffer", "end")
 
@@ -86,7 +86,7 @@ class Cursor:
         number = shift = 0
         while True:
             if self.at >= self.end:
-                raise CorruptBatch("a number is cut off")
+                raise CorruptBatch("a number is truncated")
             byte = self.buffer[self.at]
             self.at += 1
             number |= (byte & 0x7F) << shift
@@ -100,7 +100,7 @@ class Cursor:
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= self.end - self.at:
-            raise CorruptBatch(f"a length of {size} where {self.end - self.at} bytes are left")
+            raise CorruptBatch(f"a length of {size}, but only {self.end - self.at} bytes are left")
         self.at += size
         return bytes(self.buffer[self.at - size : self.at])
 
@@ -133,18 +133,18 @@ def _headers(headers: Headers | None) -> bytes:
     parts = []
     for name, value in headers:
         if not isinstance(name, str):
-            raise TypeError(f"the name of a header is text, not {type(name).__name__}")
+            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
         parts.append(nullable(name.encode()) + nullable(_payload(value)))
     return varint(len(parts)) + b"".join(parts)
 
 
 class BatchBuilder:
-    """One open batch. Not for several threads at once, except that the GIL makes each `append` whole."""
+    """One open batch. Not thread-safe, except that the GIL makes each `append` atomic."""
 
     def __init__(self, capacity: int = 16384) -> None:
-        """`capacity` is a hint; the batch grows as it must."""
+        """`capacity` is a hint; the batch grows as needed."""
         if capacity < 0:
-            raise ValueError("capacity is negative")
+            raise ValueError("capacity must not be negative")
         self._records = bytearray()
         self.count = 0
         self.base_timestamp = -1
@@ -155,13 +155,13 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch, were it built now without compression."""
+        """The batch's size in bytes if it were built now, uncompressed."""
         return HEADER_SIZE + len(self._records)
 
     def append(self, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
-        """Encodes one record at the end; the batch's size afterwards. If it raises, nothing was added."""
+        """Append one record and return the batch's new size. If it raises, nothing was added."""
         if not MIN_INT64 <= timestamp <= MAX_INT64:
-            raise OverflowError("a timestamp has 64 bits")
+            raise OverflowError("a timestamp must fit into 64 bits")
         return self._put(_payload(key), _payload(value), timestamp, _headers(headers))
 
     def _put(self, key: bytes | None, value: bytes | None, timestamp: int, headers: bytes) -> int:
@@ -195,10 +195,9 @@ class BatchBuilder:
         rows: ReadableBuffer | None = None,
         limit: int = MAX_BATCH_SIZE,
     ) -> int:
-        """Encodes rows start … stop−1 of the columns until the batch would grow beyond `limit` bytes (it takes its
-        first record however large), and says where it stopped. With `rows`, numbers of 32 bits, it is those rows of the
-        columns which stand there from start to stop−1. `timestamp` is for rows that have none. If it raises, nothing
-        was added.
+        """Append rows start … stop−1 of the columns until the batch would exceed `limit` bytes (the first record may
+        have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append the rows that
+        rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added.
         """
         picked = range(source.rows) if rows is None else int32s(rows)
         if not 0 <= start <= stop <= len(picked):
@@ -221,7 +220,7 @@ class BatchBuilder:
         self.count, self.base_timestamp, self.max_timestamp = count, base_timestamp, max_timestamp
 
     def records(self) -> bytes:
-        """The encoded records, uncompressed."""
+        """Return the encoded records, uncompressed."""
         return bytes(self._records)
 
     def build(
@@ -236,16 +235,16 @@ class BatchBuilder:
         base_offset: int = 0,
         control: bool = False,
     ) -> bytearray:
-        """The whole batch, compressed and with its checksum. The builder stays as it is."""
+        """Return the whole batch, compressed and with its checksum. The builder does not change."""
         if not self.count:
-            raise ValueError("a batch has at least one record")
+            raise ValueError("a batch must have at least one record")
         payload = compress(codec, self._records, level)
         batch = bytearray(HEADER_SIZE + len(payload))
         batch[HEADER_SIZE:] = payload
         header = BatchHeader(
             base_offset=Offset(base_offset),
             batch_length=len(batch) - LENGTH_PREFIX,
-            leader_epoch=-1,  # the broker's to set
+            leader_epoch=-1,  # the broker sets it
             magic=MAGIC,
             crc=0,
             attributes=codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0),
@@ -270,13 +269,13 @@ class BatchBuilder:
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> memoryview:
-        """As `build`, but the builder is empty afterwards. The batch can be written to, as a stamp must."""
+        """Return the batch as `build` does, writable (for stamps), and empty the builder."""
         batch = self.build(codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional)
         self.clear()
         return memoryview(batch)
 
     def clear(self) -> None:
-        """Makes the builder empty, for the next batch; its memory is kept."""
+        """Empty the builder for the next batch; keep its memory."""
         self._records = bytearray()
         self.count = 0
         self.base_timestamp = self.max_timestamp = -1
@@ -294,7 +293,7 @@ def encode_batch(
     base_offset: int = 0,
     control: bool = False,
 ) -> bytearray:
-    """A whole batch of (key, value, timestamp, headers)."""
+    """Return a whole batch of (key, value, timestamp, headers) records."""
     builder = BatchBuilder()
     for key, value, timestamp, headers in records:
         builder.append(key, value, timestamp, headers)
@@ -317,7 +316,7 @@ def build_batches(
     *,
     transactional: bool = False,
 ) -> list[bytearray]:
-    """Builds the batches of (builder, pid, epoch, base sequence), in order."""
+    """Build the batches of (builder, pid, epoch, base sequence), in order."""
     return [
         builder.build(codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional)
         for builder, pid, epoch, base_sequence in jobs
@@ -328,12 +327,12 @@ def build_batches(
 
 
 def room(size: int) -> bytearray:
-    """Memory of so many bytes, whatever they are, for a caller who fills all of them."""
+    """Return memory of `size` bytes with undefined content, for callers that fill all of it."""
     return bytearray(size)
 
 
 def decode_batch(buffer: Buffer, at: int = 0, *, check: bool = True, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
-    """The records of the batch at `at`, of control batches too. `check=False` leaves out the checksum only."""
+    """Return the records of the batch at `at`, also of a control batch. `check=False` skips the checksum only."""
     header, payload = open_batch(buffer, at, check, max_bytes)
     return decode_records(header, Cursor(memoryview(payload)))
 
@@ -344,8 +343,8 @@ _Row = TypeVar("_Row", bound=tuple[Any, ...])
 def decode_rows(
     buffer: Buffer, kind: type[_Row], head: tuple[str | int, ...], *, start: int = MIN_INT64, stop: int = MAX_INT64
 ) -> list[_Row]:
-    """The records of a batch whose offsets are in start … stop−1, as tuples of type `kind`: the fields of `head`, which
-    are texts and numbers, then those of a `Record`.
+    """Return the records with offsets start … stop−1 of a batch, as tuples of type `kind`: the fields of `head` (str or
+    int), then those of a `Record`.
     """
     return [tuple.__new__(kind, (*head, *record)) for record in decode_batch(buffer) if start <= record.offset < stop]
 
@@ -357,18 +356,20 @@ def decode_records(header: BatchHeader, cursor: Cursor) -> list[Record]:
         record = _decode_record(header, cursor)
         delta = record.offset - header.base_offset
         if not last_delta < delta <= header.last_offset_delta:
-            raise CorruptBatch(f"offset delta {delta} comes after {last_delta}, the last is {header.last_offset_delta}")
+            raise CorruptBatch(
+                f"offset delta {delta} follows {last_delta}; the header's last is {header.last_offset_delta}"
+            )
         last_delta = delta
         records.append(record)
     if cursor.at != cursor.end:
-        raise CorruptBatch(f"{cursor.end - cursor.at} bytes behind the last record")
+        raise CorruptBatch(f"{cursor.end - cursor.at} bytes left after the last record")
     return records
 
 
 def _decode_record(header: BatchHeader, cursor: Cursor) -> Record:
     size = cursor.varint()
     if not 0 <= size <= cursor.end - cursor.at:
-        raise CorruptBatch(f"a record of {size} bytes where {cursor.end - cursor.at} are left")
+        raise CorruptBatch(f"a record of {size} bytes, but only {cursor.end - cursor.at} are left")
     end_of_batch, cursor.end = cursor.end, cursor.at + size
     cursor.take(1)  # attributes: none are defined
     timestamp = _wrap64(header.base_timestamp + cursor.varint(_INT64_BITS))
@@ -377,7 +378,7 @@ def _decode_record(header: BatchHeader, cursor: Cursor) -> Record:
     value = cursor.nullable()
     number_of_headers = cursor.varint()
     if number_of_headers < 0:
-        raise CorruptBatch(f"{number_of_headers} headers")
+        raise CorruptBatch(f"a record with a negative number of headers ({number_of_headers})")
     headers = tuple(_decode_header(cursor) for _ in range(number_of_headers))
     if cursor.at != cursor.end:
         raise CorruptBatch(f"a record is {cursor.end - cursor.at} bytes longer than its fields")
@@ -386,7 +387,7 @@ def _decode_record(header: BatchHeader, cursor: Cursor) -> Record:
 
 
 def _decode_header(cursor: Cursor) -> tuple[str, bytes | None]:
-    # Some clients let users write any bytes as a name; Java shows them with replacement characters, and so do we.
+    # Some clients accept any bytes as a name. Java shows them with replacement characters, and so do we.
     return cursor.take(cursor.varint()).decode(errors="replace"), cursor.nullable()
 
 
@@ -394,7 +395,7 @@ def _decode_header(cursor: Cursor) -> tuple[str, bytes | None]:
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key: MurmurHash2, 32 bit, signed, with the seed that Kafka's clients share."""
+    """Return Kafka's hash of a key: MurmurHash2, 32 bit, signed, with the seed that Kafka's clients share."""
     mix, mask = 0x5BD1E995, 0xFFFFFFFF
     hashed = 0x9747B28C ^ len(key)
     whole = len(key) & ~3
@@ -409,7 +410,7 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner gives a record with this key."""
+    """Return the partition that Kafka's default partitioner assigns to this key."""
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     return (murmur2(key) & 0x7FFFFFFF) % partitions

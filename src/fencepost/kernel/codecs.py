@@ -2,12 +2,12 @@
 
     gzip    one or more gzip members
     snappy  written in the xerial framing (Java's), read in it and raw (librdkafka's)
-    lz4     an LZ4 frame whose blocks are independent and whose header checksum is right: Java's reader refuses others
+    lz4     an LZ4 frame with independent blocks and a correct header checksum: Java's reader rejects others
     zstd    one or more zstd frames
 
-Decompression never inflates first and measures afterwards. Each format says, in its own headers, how much its blocks
-can at most become; the output is allocated to the smaller of that and the caller's limit, and the decoder stops at its
-end. What does not fit is a zip bomb or damaged: `CorruptBatch` either way.
+Decompression is bounded before it starts. The headers of each format limit the decompressed size of its blocks; the
+output buffer has the smaller of that and the caller's limit, and the decoder stops at its end. Data that does not fit
+is a zip bomb or damaged, and raises `CorruptBatch`.
 
 The libraries release the GIL while they work.
 """
@@ -44,18 +44,18 @@ _LITTLE_ENDIAN_INT: Final = Struct("<I")
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` in the given codec's format; `level` means what it means to that codec, and nothing to snappy."""
+    """Compress `data` in the codec's format. `level` has the codec's own meaning; snappy ignores it."""
     if codec == NONE:
         return data
     try:
         compressor = _COMPRESSORS[codec]
     except KeyError:
-        raise UnsupportedFormat(f"codec {codec} does not exist") from None
+        raise UnsupportedFormat(f"unknown codec {codec}") from None
     return compressor(data, level)
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """What `data` was before it was compressed; more than `max_bytes` is refused with `CorruptBatch`."""
+    """Decompress `data`; raise `CorruptBatch` if it becomes more than `max_bytes`."""
     if codec == NONE:
         if len(data) > max_bytes:
             _refuse_bomb("none", max_bytes)
@@ -63,12 +63,12 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     try:
         decompressor = _DECOMPRESSORS[codec]
     except KeyError:
-        raise UnsupportedFormat(f"codec {codec} does not exist") from None
+        raise UnsupportedFormat(f"unknown codec {codec}") from None
     return decompressor(memoryview(data), max_bytes)
 
 
 def _refuse_bomb(name: str, max_bytes: int) -> NoReturn:
-    raise CorruptBatch(f"{name}: the records take more than the {max_bytes} bytes allowed")
+    raise CorruptBatch(f"{name}: the records are larger than the {max_bytes} bytes allowed")
 
 
 # --- gzip ---
@@ -87,7 +87,7 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
     while at < len(data):
         piece = data[at : at + step]
         try:
-            # One byte more than there is room for tells "exactly full" from "too much"; zlib takes 0 for "no limit".
+            # One byte more than the room tells "exactly full" from "too much"; 0 would mean "no limit" to zlib.
             part = stream.decompress(piece, room + 1)
         except zlib.error as error:
             raise CorruptBatch(f"gzip: {error}") from None
@@ -98,10 +98,11 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
         at += len(piece) - len(stream.unused_data)
         ended = stream.eof
         if ended:
-            # As a rule that was all. Where it was not, zlib has copied what follows, and would again for each member.
+            # Usually that was all. If not, zlib has copied the rest, and would copy it again for each member: so
+            # continue in small steps.
             stream, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP
     if not ended:
-        raise CorruptBatch("gzip: the records are cut off")
+        raise CorruptBatch("gzip: the records are truncated")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -131,11 +132,11 @@ def _unsnap(data: memoryview, max_bytes: int) -> Buffer:
     at = len(_XERIAL_HEADER)
     while at < len(data):
         if len(data) - at < _BIG_ENDIAN_INT.size:
-            raise CorruptBatch("snappy: the length of a block is cut off")
+            raise CorruptBatch("snappy: the length of a block is truncated")
         (size,) = _BIG_ENDIAN_INT.unpack_from(data, at)
         at += _BIG_ENDIAN_INT.size
         if not 0 < size <= len(data) - at:
-            raise CorruptBatch(f"snappy: a block of {size} bytes where {len(data) - at} are left")
+            raise CorruptBatch(f"snappy: a block of {size} bytes, but only {len(data) - at} are left")
         blocks.append(data[at : at + size])
         at += size
     return _unsnap_blocks(blocks, max_bytes)
@@ -147,7 +148,7 @@ def _unsnap_blocks(blocks: list[memoryview], max_bytes: int) -> bytearray:
         if sum(sizes) > max_bytes:
             _refuse_bomb("snappy", max_bytes)
         if any(size > _SNAPPY_RATIO * len(block) for size, block in zip(sizes, blocks, strict=True)):
-            raise CorruptBatch("snappy: a block claims to become larger than the format can make it")
+            raise CorruptBatch("snappy: a block claims a size that the format cannot produce")
         out = bytearray(sum(sizes))
         at = 0
         with memoryview(out) as view:
@@ -170,10 +171,10 @@ _SNAPPY_RATIO: Final = 64  # a copy of up to 64 bytes takes at least two
 # FLG:    bits 7-6 version (01), 5 blocks independent, 4 block checksums, 3 content size, 2 content checksum,
 #         0 dictionary
 # BD:     bits 6-4 largest block: 4 = 64 KiB, 5 = 256 KiB, 6 = 1 MiB, 7 = 4 MiB
-# block:  size int32, top bit = stored as it is | data | checksum 4, if FLG says so          (integers little endian)
+# block:  size int32, top bit = stored uncompressed | data | checksum 4, if FLG says so      (integers little endian)
 #
-# We write independent blocks of 64 KiB, without checksums of blocks or content: the batch has its own. The header
-# checksum is the second byte of xxHash32 over FLG and BD, which are always the same.
+# We write independent blocks of 64 KiB, without checksums of blocks or content, because the batch has its own. The
+# header checksum is the second byte of xxHash32 over FLG and BD, which are constant.
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
@@ -181,7 +182,7 @@ _LZ4_BLOCK: Final = 64 << 10
 _LZ4_BLOCK_SIZES: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _LZ4_END: Final = bytes(4)
 _LZ4_STORED: Final = 0x80000000
-_LZ4_RATIO: Final = 255  # a byte of LZ4 stands for at most 255
+_LZ4_RATIO: Final = 255  # the most bytes that a byte of LZ4 can become
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
@@ -201,9 +202,9 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _slow_lz4(data: Buffer, level: int) -> bytes:
-    # The library's frames take any level, but ten times as long at the lowest, where most people are.
+    # The library's frame API has all levels, but at the default level it takes ten times as long as its block API.
     stream = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    stream.compress(bytes(data))  # it takes no other buffers
+    stream.compress(bytes(data))  # it accepts no other buffers
     return bytes(stream.finish())
 
 
@@ -211,7 +212,7 @@ class _Lz4Block(NamedTuple):
     data: memoryview
     stored: bool
     bound: int
-    """How many bytes it can at most become."""
+    """The largest decompressed size."""
 
 
 def _unlz4(data: memoryview, max_bytes: int) -> bytearray:
@@ -219,8 +220,8 @@ def _unlz4(data: memoryview, max_bytes: int) -> bytearray:
     bound = sum(block.bound for block in blocks)
     if not plain:
         return _inflate("lz4", cramjam.lz4.decompress_into, data, bound, max_bytes)
-    # We, Java and librdkafka write frames with one and the same header; the library unpacks their blocks one by one
-    # five times as fast as it reads frames.
+    # We, Java and librdkafka write the same frame header. The library decompresses their blocks one by one five times
+    # as fast as it reads frames.
     out = bytearray(min(bound, max_bytes))
     filled = 0
     with memoryview(out) as view:
@@ -239,39 +240,39 @@ def _unlz4_block(block: _Lz4Block, room: memoryview, max_bytes: int) -> int:
     try:
         return cramjam.lz4.decompress_block_into(block.data, room, len(room))
     except cramjam.DecompressionError:
-        raise CorruptBatch(f"lz4: damaged, or more than the {max_bytes} bytes allowed") from None
+        raise CorruptBatch(f"lz4: the records are damaged, or larger than the {max_bytes} bytes allowed") from None
 
 
 def _lz4_blocks(data: memoryview) -> tuple[list[_Lz4Block], bool]:
-    """The blocks of all frames in `data`, and whether every frame has the header that we write ourselves."""
+    """Return the blocks of all frames in `data`, and whether every frame has the header that we write."""
     blocks: list[_Lz4Block] = []
     plain = True
     at = 0
     while at < len(data):
         header = bytes(data[at : at + len(_LZ4_HEADER)])
         if len(header) < len(_LZ4_HEADER) or not header.startswith(_LZ4_MAGIC):
-            raise CorruptBatch("lz4: no frame")
+            raise CorruptBatch("lz4: not a frame")
         plain = plain and header == _LZ4_HEADER
         flags, largest = header[4], _LZ4_BLOCK_SIZES.get(header[5] >> 4)
         if largest is None:
-            raise CorruptBatch("lz4: impossible block size")
+            raise CorruptBatch("lz4: invalid block size")
         at += len(header) + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
         while True:
             if len(data) - at < 4:
-                raise CorruptBatch("lz4: a block is cut off")
+                raise CorruptBatch("lz4: a block is truncated")
             (size,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
             at += 4
             if not size:
                 break
             stored, size = bool(size & _LZ4_STORED), size & ~_LZ4_STORED
             if size > min(largest, len(data) - at):
-                raise CorruptBatch(f"lz4: a block of {size} bytes where {len(data) - at} are left")
+                raise CorruptBatch(f"lz4: a block of {size} bytes, but only {len(data) - at} are left")
             bound = size if stored else min(largest, size * _LZ4_RATIO)
             blocks.append(_Lz4Block(data[at : at + size], stored, bound))
             at += size + (4 if flags & 0x10 else 0)
         at += 4 if flags & 0x04 else 0
     if at != len(data):
-        raise CorruptBatch("lz4: a frame is cut off")
+        raise CorruptBatch("lz4: a frame is truncated")
     return blocks, plain
 
 
@@ -299,43 +300,44 @@ def _unzstd(data: memoryview, max_bytes: int) -> bytearray:
 
 
 def _zstd_bound(data: memoryview) -> int:
-    """How many bytes the frames in `data` can at most become, by their own block headers."""
+    """Return the largest decompressed size of the frames in `data`, by their block headers."""
     bound = at = 0
     while at < len(data):
         if len(data) - at < 8:
-            raise CorruptBatch("zstd: a frame is cut off")
+            raise CorruptBatch("zstd: a frame is truncated")
         (magic,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
         if magic >> 4 == _ZSTD_SKIPPABLE:
             at += 8 + _LITTLE_ENDIAN_INT.unpack_from(data, at + 4)[0]
             continue
         if magic != _ZSTD_MAGIC:
-            raise CorruptBatch("zstd: no frame")
+            raise CorruptBatch("zstd: not a frame")
         descriptor = data[at + 4]
         single_segment = descriptor >> 5 & 1
         at += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + (single_segment, 2, 4, 8)[descriptor >> 6]
         last = False
         while not last:
             if len(data) - at < 3:
-                raise CorruptBatch("zstd: a block is cut off")
+                raise CorruptBatch("zstd: a block is truncated")
             block = data[at] | data[at + 1] << 8 | data[at + 2] << 16
             last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
             at += 3 + (1 if kind == _ZSTD_REPEATED else size)
             bound += _ZSTD_BLOCK if kind == _ZSTD_COMPRESSED else min(size, _ZSTD_BLOCK)
         at += 4 if descriptor >> 2 & 1 else 0
     if at != len(data):
-        raise CorruptBatch("zstd: a frame is cut off")
+        raise CorruptBatch("zstd: a frame is truncated")
     return bound
 
 
 def _inflate(
     name: str, decompress_into: Callable[[Buffer, Buffer], int], data: memoryview, bound: int, max_bytes: int
 ) -> bytearray:
-    out = bytearray(max(1, min(bound, max_bytes)))  # the decoders want to be given something, even for nothing
+    out = bytearray(max(1, min(bound, max_bytes)))  # the decoders do not accept an empty buffer
     try:
         del out[decompress_into(data, out) :]
     except cramjam.DecompressionError as error:
         if bound > max_bytes:
-            raise CorruptBatch(f"{name}: damaged, or more than the {max_bytes} bytes allowed") from None
+            said = f"{name}: the records are damaged, or larger than the {max_bytes} bytes allowed"
+            raise CorruptBatch(said) from None
         raise CorruptBatch(f"{name}: {error}") from None
     if len(out) > max_bytes:
         _refuse_bomb(name, max_bytes)

@@ -1,4 +1,4 @@
-"""Records as columns, in Arrow's memory layout but without Arrow: what decoding gives and encoding takes.
+"""Records as columns, in Arrow's memory layout but without Arrow: the output of decoding and the input of encoding.
 
 A column of bytes is three buffers. `offsets` has a number more than there are rows; row i is
 `data[offsets[first + i] : offsets[first + i + 1]]`. `validity` has a bit per row, lowest first, 0 for null; None means
@@ -21,11 +21,11 @@ class BytesColumn(NamedTuple):
     validity: ReadableBuffer | None = None
     first: int = 0
     wide: bool = False
-    """Offsets have 64 bits, not 32."""
+    """Whether offsets have 64 bits instead of 32."""
 
 
 class NumberColumn(NamedTuple):
-    """Numbers of 64 bits."""
+    """A column of 64-bit numbers."""
 
     rows: int
     data: ReadableBuffer
@@ -51,6 +51,6 @@ class RecordColumns(NamedTuple):
     timestamp: NumberColumn | None = None
     headers: HeaderColumn | None = None
     offset: NumberColumn | None = None
-    """Given by decoding; of no meaning to encoding, like `timestamp_type`."""
+    """Set by decoding; encoding ignores it, like `timestamp_type`."""
     timestamp_type: ReadableBuffer | None = None
-    """32 bits a row: 0 CreateTime, 1 LogAppendTime."""
+    """32 bits per row: 0 CreateTime, 1 LogAppendTime."""

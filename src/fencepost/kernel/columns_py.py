@@ -34,7 +34,7 @@ def int64s(buffer: ReadableBuffer) -> memoryview:
 
 def _expect_size(buffer: ReadableBuffer, needed: int) -> None:
     if memoryview(buffer).nbytes < needed:
-        raise ValueError(f"a buffer of {memoryview(buffer).nbytes} bytes where {needed} are needed")
+        raise ValueError(f"a buffer of {memoryview(buffer).nbytes} bytes, but {needed} are needed")
 
 
 class _Validity:
@@ -57,7 +57,7 @@ class _BytesSource:
         self.valid = _Validity(column)
         self.rows = column.rows
         self.first = column.first
-        if self.rows:  # Arrow leaves the offsets of an empty column out
+        if self.rows:  # an empty Arrow column may have no offsets
             _expect_size(column.offsets, (column.first + column.rows + 1) * (8 if column.wide else 4))
             self.offsets = int64s(column.offsets) if column.wide else int32s(column.offsets)
             self.data = memoryview(column.data).cast("B")
@@ -67,7 +67,7 @@ class _BytesSource:
             return None
         start, stop = self.offsets[self.first + row], self.offsets[self.first + row + 1]
         if not 0 <= start <= stop <= len(self.data):
-            raise ValueError(f"row {row}: the columns' buffers do not fit together")
+            raise ValueError(f"row {row}: the columns' buffers are inconsistent")
         return bytes(self.data[start:stop])
 
 
@@ -82,12 +82,12 @@ class _HeaderSource:
             self.offsets = int32s(column.offsets)
 
     def __getitem__(self, row: int) -> bytes:
-        """The row's headers, encoded. Their names come as UTF-8 and stay it."""
+        """Return the row's headers, encoded. Their names are UTF-8 already."""
         if not self.valid[row]:
             return NO_HEADERS
         start, stop = self.offsets[self.first + row], self.offsets[self.first + row + 1]
         if not 0 <= start <= stop <= min(self.names.rows, self.values.rows):
-            raise ValueError(f"row {row}: the columns' buffers do not fit together")
+            raise ValueError(f"row {row}: the columns' buffers are inconsistent")
         parts = [varint(stop - start)]
         for i in range(start, stop):
             name = self.names[i]
@@ -98,12 +98,12 @@ class _HeaderSource:
 
 
 class ColumnSource:
-    """Columns to encode from; see `columns.py`."""
+    """The columns to encode from; see `columns.py`."""
 
     def __init__(self, columns: RecordColumns) -> None:
         self.rows = columns.rows
         if self.rows < 0:
-            raise ValueError("a negative number of rows")
+            raise ValueError("the number of rows must not be negative")
         for column in (columns.key, columns.value, columns.timestamp, columns.headers):
             if column is not None and column.rows != self.rows:
                 raise ValueError(f"a column of {column.rows} rows among columns of {self.rows}")
@@ -120,7 +120,7 @@ class ColumnSource:
         return None if self._key is None else self._key[row]
 
     def row(self, row: int, timestamp: int) -> tuple[bytes | None, bytes | None, int, bytes]:
-        """Key, value, timestamp (`timestamp` if the row has none) and encoded headers."""
+        """Return key, value, timestamp (`timestamp` if the row has none) and encoded headers."""
         if not 0 <= row < self.rows:
             raise ValueError(f"row {row} of {self.rows}")
         if self._timestamp is not None and self._timestamp[0][row]:
@@ -130,7 +130,7 @@ class ColumnSource:
 
 
 class ColumnDecoder:
-    """Decodes batch after batch into columns; `take` hands them over and begins anew."""
+    """A decoder of batches into columns; `take` returns the columns and starts over."""
 
     def __init__(self, *, headers: bool = False) -> None:
         self._with_headers = headers
@@ -151,8 +151,8 @@ class ColumnDecoder:
         check: bool = True,
         max_bytes: int = MAX_DECOMPRESSED,
     ) -> int:
-        """Adds the records of the batch at `at` whose offsets are in start … stop−1, and says how many. A control batch
-        has none. If it raises, nothing was added.
+        """Add the records with offsets start … stop−1 of the batch at `at`, and return their number; 0 for a control
+        batch. If it raises, nothing was added.
         """
         header, payload = open_batch(buffer, at, check, max_bytes)
         if header.is_control:
@@ -166,7 +166,7 @@ class ColumnDecoder:
         return len(records)
 
     def take(self) -> RecordColumns:
-        """The columns so far, which now belong to the caller."""
+        """Return the columns so far, which then belong to the caller."""
         taken, self._records, self.size = self._records, [], 0
         records = [record for record, _ in taken]
         rows = len(records)
@@ -209,25 +209,23 @@ def _header_column(records: list[Record]) -> HeaderColumn:
 
 
 def partition_rows(source: ColumnSource, partitions: int, *, keyless: int = -1) -> bytes:
-    """The partition of every row by its key, as `partition_for_key` gives it, in numbers of 32 bits. Rows without a
-    key get `keyless`.
-    """
+    """Return the partition of every row as 32-bit numbers: by its key, as `partition_for_key` does, or `keyless`."""
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     keys = map(source.key, range(source.rows))
     return array("i", [keyless if key is None else partition_for_key(key, partitions) for key in keys]).tobytes()
 
 
 def group_rows(chosen: ReadableBuffer, partitions: int) -> tuple[bytes, list[int]]:
-    """Row numbers, of 32 bits, ordered by partition and within one as they were, and where each partition's begin; the
-    list has a number more than there are partitions. `chosen` is a partition per row, of 32 bits.
+    """Return the row numbers (32 bits), stably sorted by partition, and the list of each partition's start, with one
+    more element for the end. `chosen` has a 32-bit partition per row.
     """
     if partitions <= 0:
-        raise ValueError("a topic has at least one partition")
+        raise ValueError("a topic must have at least one partition")
     groups: list[list[int]] = [[] for _ in range(partitions)]
     for row, partition in enumerate(int32s(chosen)):
         if not 0 <= partition < partitions:
-            raise ValueError(f"row {row} is for partition {partition} of {partitions}")
+            raise ValueError(f"row {row} names partition {partition} of {partitions}")
         groups[partition].append(row)
     order = array("i", [row for group in groups for row in group]).tobytes()
     return order, list(accumulate(map(len, groups), initial=0))

@@ -38,7 +38,7 @@ class Marker(NamedTuple):
 
 
 def read_marker(record: Record) -> Marker | None:
-    """The marker that a control batch's record is; None if it is a control record of another kind."""
+    """Return the transaction marker of a control record; None if it is another kind of control record."""
     if record.key is None or len(record.key) < _KEY.size:
         raise CorruptBatch("a control record without a type")
     version, kind = _KEY.unpack_from(record.key)
@@ -57,7 +57,7 @@ def read_marker(record: Record) -> Marker | None:
 def encode_marker(
     kind: MarkerType, pid: int, epoch: int, timestamp: Milliseconds, *, coordinator_epoch: int = 0, base_offset: int = 0
 ) -> bytearray:
-    """The batch that commits or aborts the transaction of this producer in a partition."""
+    """Return the batch that commits or aborts the producer's transaction in a partition."""
     key = _KEY.pack(_VERSION, kind)
     value = _VALUE.pack(_VERSION, coordinator_epoch)
     return encode_batch(
@@ -71,7 +71,7 @@ def encode_marker(
 
 
 def is_abort(buffer: Buffer, at: int = 0) -> bool:
-    """Whether the control batch at `at` is a marker that aborts. Other control records end nothing."""
+    """Return whether the control batch at `at` aborts a transaction. Other control records end nothing."""
     for record in decode_batch(buffer, at, check=False):
         marker = read_marker(record)
         return marker is not None and not marker.is_commit

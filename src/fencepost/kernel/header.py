@@ -31,7 +31,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 LENGTH_PREFIX: Final = 12
-"""Base offset and length: what stands before the part that `batch_length` counts."""
+"""The size of base offset and length, which `batch_length` does not count."""
 MAGIC: Final = 2
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -66,11 +66,11 @@ class BatchHeader(NamedTuple):
     pid: Pid
     epoch: Epoch
     base_sequence: Sequence
-    count: int  # type: ignore[assignment]  # a tuple's `count` is nothing anyone calls on a header
+    count: int  # type: ignore[assignment]  # nobody calls a tuple's `count` on a header
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """The size of the whole batch, header included."""
         return self.batch_length + LENGTH_PREFIX
 
     @property
@@ -107,13 +107,14 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`. Checks that it is there and that the lengths are possible, not that the batch is whole."""
+    """Read the header at `at`. Check that it is complete and that its length is possible, not that the batch is
+    whole."""
     if len(buffer) - at < LENGTH_PREFIX + 5:
-        raise CorruptBatch(f"{len(buffer) - at} bytes are too few for a record batch")
+        raise CorruptBatch(f"{len(buffer) - at} bytes are too short for a record batch")
     if buffer[at + _MAGIC_AT] != MAGIC:
-        raise UnsupportedFormat(f"record format v{buffer[at + _MAGIC_AT]} is not served, only v{MAGIC}")
+        raise UnsupportedFormat(f"record format v{buffer[at + _MAGIC_AT]} is not supported, only v{MAGIC}")
     if len(buffer) - at < HEADER_SIZE:
-        raise CorruptBatch(f"{len(buffer) - at} bytes are too few for the header of a record batch")
+        raise CorruptBatch(f"{len(buffer) - at} bytes are too short for the header of a record batch")
     header = BatchHeader._make(_HEADER.unpack_from(buffer, at))
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX:
         raise CorruptBatch(f"batch length {header.batch_length} is shorter than the header itself")
@@ -121,18 +122,18 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def write_header(buffer: bytearray | memoryview, header: BatchHeader, at: int = 0) -> None:
-    """Writes the header in front of a batch whose records are in place, with their checksum (not `header.crc`)."""
+    """Write the header in front of the records, with their checksum (not `header.crc`)."""
     _HEADER.pack_into(buffer, at, *header)
     _CRC.pack_into(buffer, at + _CRC_AT, checksum(buffer, at, header.size))
 
 
 def peek_size(buffer: Buffer, at: int = 0) -> int:
-    """Size in bytes of the batch at `at`, of which only the first twelve bytes need to be there."""
+    """Return the size of the batch at `at`, from its first twelve bytes."""
     return int(_OFFSET_AND_LENGTH.unpack_from(buffer, at)[1]) + LENGTH_PREFIX
 
 
 def split_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """The whole batches in a fetched buffer, one by one. A broker may cut the last one off: that is left out."""
+    """Yield the whole batches in a fetched buffer. A broker may truncate the last one, which is left out."""
     view = memoryview(buffer)
     at = 0
     while len(view) - at >= LENGTH_PREFIX:
@@ -146,8 +147,8 @@ def split_batches(buffer: Buffer) -> Iterator[memoryview]:
 
 
 def _crc32c(data: memoryview) -> int:
-    """Load the crc32c package on the first call: its import takes longer than all of this package's together, and a
-    producer, whose batches the compiled kernel checksums, never needs it."""
+    """Load the crc32c package on the first call. Its import takes longer than this whole package, and a producer never
+    needs it, because the compiled kernel computes the checksums of its batches."""
     global _crc32c
     from crc32c import crc32c as _crc32c
 
@@ -155,28 +156,28 @@ def _crc32c(data: memoryview) -> int:
 
 
 def checksum(buffer: Buffer, at: int, size: int) -> int:
-    """CRC-32C of the part of the batch that is under the checksum."""
+    """Return the CRC-32C of the part of the batch that the checksum covers."""
     return int(_crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : at + size]))
 
 
 def check_batch(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header of the whole batch at `at`, its size and checksum verified; the records are not looked at."""
+    """Return the header of the batch at `at`, with size and checksum verified; the records are not decoded."""
     header = read_header(buffer, at)
     if header.size > len(buffer) - at:
-        raise CorruptBatch(f"batch of {header.size} bytes is cut off after {len(buffer) - at}")
+        raise CorruptBatch(f"batch of {header.size} bytes is truncated after {len(buffer) - at}")
     if checksum(buffer, at, header.size) != header.crc:
         raise CorruptBatch(f"checksum of the batch at offset {header.base_offset} does not match")
     return header
 
 
 def stamp_offset(buffer: bytearray | memoryview, offset: int, leader_epoch: int, at: int = 0) -> None:
-    """What the server writes into an accepted batch: neither field is under the checksum."""
+    """Write the fields that the server sets in an accepted batch; the checksum covers neither."""
     _OFFSET.pack_into(buffer, at, offset)
     _LEADER_EPOCH.pack_into(buffer, at + LENGTH_PREFIX, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, header: BatchHeader, now: Milliseconds, at: int = 0) -> None:
-    """Makes `now` the time of every record of the batch (message.timestamp.type=LogAppendTime)."""
+    """Set the time of every record of the batch to `now` (message.timestamp.type=LogAppendTime)."""
     _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, now)
     _CRC.pack_into(buffer, at + _CRC_AT, checksum(buffer, at, header.size))
@@ -192,7 +193,7 @@ def stamp_producer(
     transactional: bool = False,
     at: int = 0,
 ) -> None:
-    """Makes the batch one of this producer, with a new checksum."""
+    """Set the producer of the batch, and compute the checksum again."""
     attributes = header.attributes | TRANSACTIONAL if transactional else header.attributes & ~TRANSACTIONAL
     _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, attributes)
     _PRODUCER.pack_into(buffer, at + _PRODUCER_AT, pid, epoch, base_sequence)

@@ -1,8 +1,7 @@
-"""The way of a record into the open batch of its partition, in plain Python: the twin of `_intake.pxi`.
+"""The path of a record into the open batch of its partition, in plain Python: the twin of `_intake.pxi`.
 
-Compiled, `Intake.send` puts a record straight into the open batch, with the GIL as its only lock. Here a switch of
-threads may come between any two lines, so every record takes the slow way, under the caller's lock: the same results,
-later.
+The compiled `Intake.send` appends a record to the open batch with the GIL as its only lock. In Python another thread
+may run between any two lines, so every record takes the slow path, under the caller's lock, with the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from fencepost.kernel.record import Headers, Payload
 
 
 class Place:
-    """Which record of which batch: what a ticket is made of."""
+    """The position of a record: its batch and its index there. Tickets derive from it."""
 
     __slots__ = ("index", "settlement", "timestamp")
 
@@ -27,7 +26,7 @@ class Place:
 
 
 class Budget:
-    """Memory shared by all lanes of a producer."""
+    """The memory that all lanes of a producer share."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,14 +34,14 @@ class Budget:
 
 
 class Gate:
-    """Whether records may take the fast way: shared by those that send and the one who decides."""
+    """The switch of the fast path, shared by the senders and the thread that sets it."""
 
     def __init__(self) -> None:
         self.is_open = False
 
 
 class Slot:
-    """The open batch of one partition, if it has one, and what the partition holds of the memory."""
+    """The open batch of one partition, if any, and the memory that the partition holds."""
 
     __slots__ = ("batch", "builder", "held")
 
@@ -56,12 +55,12 @@ class Slot:
         self.builder = builder
 
     def end(self) -> None:
-        """Nothing is appended from here on."""
+        """Close the slot: nothing is appended any more."""
         self.builder = None
         self.batch = None
 
     def append(self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
-        """As `BatchBuilder.append`, but charges slot and lane, and answers with the record's place in the batch."""
+        """Append as `BatchBuilder.append` does, charge slot and lane, and return the record's index in the batch."""
         assert self.builder is not None
         before = self.builder.size
         lane.charge(self.builder.append(key, value, timestamp, headers) - before, self)
@@ -69,7 +68,7 @@ class Slot:
 
 
 class Lane:
-    """The slots of one topic, and what it holds of the memory."""
+    """The slots of one topic, and the memory that the topic holds."""
 
     __slots__ = ("active", "budget", "held", "slots", "undesignated")
 
@@ -77,23 +76,23 @@ class Lane:
         self.budget = budget
         self.held = 0
         self.active = 0
-        """Slots that hold something."""
+        """The number of slots that hold memory."""
         self.slots: list[Any] = []
         self.undesignated: Any = None
 
     def set_slots(self, slots: list[Any]) -> None:
-        """One per partition, None where nothing was ever sent; an empty list: the partitions are not known."""
+        """Set one slot per partition, None for a partition without records so far; empty while they are unknown."""
         self.slots = slots
 
     def charge(self, size: int, slot: Slot | None = None) -> None:
-        """Negative to give back. Without a slot: of records that have none yet."""
+        """Charge `size` bytes, or release them if negative. No slot: for records without a partition."""
         self.held += size
         self.budget.held += size
         if slot is not None:
             self._hold(size, slot)
 
     def move(self, size: int, source: Slot, target: Slot) -> None:
-        """What one slot was charged is the other's from now on."""
+        """Move a charge from one slot to another."""
         self._hold(-size, source)
         self._hold(size, target)
 
@@ -103,7 +102,7 @@ class Lane:
         self.active += slot.held != 0
 
     def has_room_for(self, size: int, slot: Slot | None = None) -> bool:
-        """By `core/producers/sharing.py`; without a slot the lane alone is asked."""
+        """Apply the rule of `core/producers/sharing.py`; without a slot, of the topic alone."""
         limit, held = self.budget.limit, self.budget.held
         if slot is None or len(self.slots) == 1:
             return topic_has_room(size, limit=limit, held=held, topic=self.held)
@@ -113,7 +112,7 @@ class Lane:
 
 
 class Intake:
-    """`send`, by way of `slowly`."""
+    """`send`, which always calls `slowly`."""
 
     def __init__(
         self,

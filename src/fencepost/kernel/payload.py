@@ -1,4 +1,4 @@
-"""From a batch's bytes to its uncompressed records: what both implementations do once per batch before they decode."""
+"""Opening a batch: from its bytes to its uncompressed records, for both implementations."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MAX_OFFSET = 2**63 - 1
 def open_batch(
     buffer: Buffer, at: int, check: bool, max_bytes: int, unpack: Callable[[int, Buffer, int], Buffer] = decompress
 ) -> tuple[BatchHeader, Buffer]:
-    """The header of the batch at `at` and its records, uncompressed (by `unpack`), with everything verified that can be
-    without decoding a record: size, checksum (if `check`), offsets, and that so many records fit into so many bytes.
+    """Return the header of the batch at `at` and its records, decompressed by `unpack`. Verify all that needs no
+    decoded record: size, checksum (if `check`), offsets, and that the records can fit into the bytes.
     """
     header = check_batch(buffer, at) if check else read_header(buffer, at)
     if header.size > len(buffer) - at:
-        raise CorruptBatch(f"batch of {header.size} bytes is cut off after {len(buffer) - at}")
+        raise CorruptBatch(f"batch of {header.size} bytes is truncated after {len(buffer) - at}")
     if header.count < 0 or header.last_offset_delta < header.count - 1:
         raise CorruptBatch(f"{header.count} records cannot have {header.last_offset_delta + 1} offsets")
     if header.base_offset > _MAX_OFFSET - max(header.last_offset_delta, 0):
-        raise CorruptBatch("the offsets do not fit 64 bits")
+        raise CorruptBatch("the offsets do not fit into 64 bits")
     payload: Buffer = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
-    # A batch that compaction has emptied is a bare header, whatever its codec.
+    # A batch that compaction has emptied is only a header, whatever its codec.
     if header.codec != NONE and len(payload):
         payload = unpack(header.codec, payload, max_bytes)
     if header.count > len(payload) // MIN_RECORD_SIZE:

@@ -1,4 +1,4 @@
-"""What a decoded record looks like, and the limits that decoding keeps."""
+"""The types of decoded records, and the limits of decoding."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fencepost.kernel.header import Buffer
 from fencepost.types import Milliseconds
 
 Payload: TypeAlias = bytes | bytearray | memoryview | str | None
-"""What a key, value or header value may be when it is encoded; text becomes UTF-8."""
+"""The types of a key, value or header value to encode; a str becomes UTF-8."""
 
 Headers: TypeAlias = Iterable[Sequence[object]]
-"""Pairs (name, value): the name is text, the value a `Payload`. Order and repeats are kept."""
+"""Pairs (name, value): the name is a str, the value a `Payload`. Order and repetitions are kept."""
 
 Row: TypeAlias = tuple[Payload, Payload, Milliseconds, "Headers | None"]
-"""Key, value, timestamp and headers of a record to be encoded."""
+"""Key, value, timestamp and headers of a record to encode."""
 
 MAX_DECOMPRESSED: Final = 128 << 20
-"""What one batch may inflate to unless the caller says otherwise; more is taken for a zip bomb."""
+"""The default limit of a decompressed batch; a larger one is treated as a zip bomb."""
 
 MIN_RECORD_SIZE: Final = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, number of headers."""
@@ -28,31 +28,31 @@ MAX_BATCH_SIZE: Final = 2**31 - 1
 
 
 class Scan(NamedTuple):
-    """What a walk through a batch has found."""
+    """The result of a walk through a batch."""
 
     size: int
-    """Bytes of the records, uncompressed."""
+    """The size of the uncompressed records."""
     earliest: Milliseconds
-    """Of the records that have a time; −1 if none has."""
+    """The lowest timestamp; −1 if no record has one."""
     latest: Milliseconds
     keyless: int
-    """Records without a key."""
+    """The number of records without a key."""
 
 
 class Sifted(NamedTuple):
-    """What stays of a batch whose records are taken out that later ones have replaced."""
+    """The rest of a batch after compaction has removed replaced records."""
 
     kept: int
     tombstones: bool
-    """Are there tombstones among those that stay?"""
+    """Whether tombstones are among the remaining records."""
     latest: Milliseconds
-    """The highest time of those that stay."""
+    """The highest timestamp of the remaining records."""
     records: Buffer | None
-    """Their bytes, uncompressed; None if all of them stay as they are, or none."""
+    """Their uncompressed bytes; None if all records remain unchanged, or none remains."""
 
 
 class Record(NamedTuple):
-    """One record as it stands in the log."""
+    """One record of the log."""
 
     offset: int
     timestamp: Milliseconds

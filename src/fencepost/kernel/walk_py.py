@@ -1,5 +1,5 @@
-"""Walks over the records of a batch, in plain Python: the readable twin of `_walk.pxi`, which makes no objects and
-needs no GIL. The server looks through every batch that strangers send, and compaction through whole logs.
+"""Walks over the records of a batch, in plain Python: the readable twin of `_walk.pxi`, which creates no objects and
+needs no GIL. The server walks through every batch that it receives, and compaction through whole logs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def scan_batch(
     check: bool = True,
     max_bytes: int = MAX_DECOMPRESSED,
 ) -> Scan:
-    """Reads every length, offset and time of the batch at `at`; CorruptBatch if it could not be decoded. Who has read
-    and checked its header before hands it over, and spares the second look.
+    """Read every length, offset and time of the batch at `at`; raise CorruptBatch if it cannot be decoded. With a
+    `header`, which the caller has read and checked, the checksum is not computed again.
     """
     _, view, records = _open(buffer, at, check and header is None, max_bytes)
     times = [record.timestamp for record in records]
@@ -55,7 +55,7 @@ def find_time(
     check: bool = True,
     max_bytes: int = MAX_DECOMPRESSED,
 ) -> tuple[int, int] | None:
-    """Offset and time of the first record from offset `start` on that is not older than `timestamp`, or None."""
+    """Return offset and time of the first record from offset `start` on that is not older than `timestamp`, or None."""
     for record in _open(buffer, at, check, max_bytes)[2]:
         if record.offset >= start and record.timestamp >= timestamp:
             return record.offset, record.timestamp
@@ -63,13 +63,12 @@ def find_time(
 
 
 class KeyOffsets:
-    """Where each key was last written. Keys are kept as digests: of equal size whatever the keys are, and so long that
-    two keys never share one."""
+    """The last offset of each key. Keys are stored as digests, which have one size and are too long for collisions."""
 
     def __init__(self, max_keys: int, *, secret: bytes | None = None) -> None:
         secret = urandom(_SECRET_SIZE) if secret is None else secret
         if len(secret) != _SECRET_SIZE:
-            raise ValueError("the secret has 16 bytes")
+            raise ValueError("the secret must have 16 bytes")
         self._max_keys = max_keys
         self._secret = secret
         self._offsets: dict[bytes, int] = {}
@@ -82,13 +81,13 @@ class KeyOffsets:
         return len(self._offsets) >= self._max_keys
 
     def note(self, buffer: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> None:
-        """Notes the keys of the batch at `at`, whose checksum was verified before."""
+        """Note the keys of the batch at `at`, whose checksum is already verified."""
         for record in _open(buffer, at, False, max_bytes)[2]:
             if record.key is not None:
                 self._offsets[self.digest(record.key)] = record.offset
 
     def is_replaced(self, key: bytes, offset: int) -> bool:
-        """Was the key written again behind `offset`?"""
+        """Return whether the key was written again after `offset`."""
         return self._offsets.get(self.digest(key), -1) > offset
 
     def sift(
@@ -101,10 +100,10 @@ class KeyOffsets:
         horizon: int | None = None,
         max_bytes: int = MAX_DECOMPRESSED,
     ) -> Sifted:
-        """Takes out of the batch at `at` the records that were replaced, that lie before `start_offset` or have no key,
-        and, if asked, tombstones. If tombstones stay, times are written relative to `horizon`, if there is one.
+        """Remove from the batch at `at` the records that were replaced, that lie before `start_offset` or have no key,
+        and, if asked, tombstones. If tombstones remain and there is a `horizon`, write times relative to it.
 
-        The records that stay are None if nothing has to be written: all of them stay as they are, or none.
+        `records` is None if nothing has to be written, because all records remain unchanged or none remains.
         """
         header, view, records = _open(buffer, at, False, max_bytes)
 
@@ -127,12 +126,12 @@ class KeyOffsets:
         return Sifted(len(staying), tombstones, latest, b"".join(parts))
 
     def digest(self, key: bytes) -> bytes:
-        """What is kept of a key."""
+        """Return the digest of a key."""
         return blake2b(key, digest_size=_DIGEST_SIZE, key=self._secret).digest()
 
 
 def split_records(payload: memoryview, count: int) -> list[memoryview]:
-    """The bytes of each of the records, which were found sound before."""
+    """Return the bytes of each record; they are already validated."""
     cursor = Cursor(payload)
     parts = []
     for _ in range(count):
@@ -144,7 +143,7 @@ def split_records(payload: memoryview, count: int) -> list[memoryview]:
 
 
 def shift_time(record: memoryview, shift: int) -> memoryview:
-    """The record with `shift` added to its timestamp delta, in 64 bits as readers add it."""
+    """Return the record with `shift` added to its timestamp delta, in 64 bits as readers add it."""
     cursor = Cursor(record)
     cursor.varint()
     attributes = cursor.take(1)

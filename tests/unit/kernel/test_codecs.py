@@ -264,7 +264,7 @@ def test_gzip_members_longer_than_a_step_are_read_wherever_they_end() -> None:
     with pytest.raises(CorruptBatch, match="more than"):
         decompress(GZIP, data, len(plain) - 1)
     for cut in (1, 8, 30_000):
-        with pytest.raises(CorruptBatch, match="cut off"):
+        with pytest.raises(CorruptBatch, match="truncated"):
             decompress(GZIP, data[:-cut], len(plain))
 
 

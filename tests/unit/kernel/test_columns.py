@@ -316,7 +316,7 @@ def test_rows_are_partitioned_by_key_and_grouped_in_order(keys: list[bytes | Non
 
 def test_a_row_for_a_partition_that_does_not_exist_is_refused(kernel: Kernel) -> None:
     for chosen in (int32(0, -1), int32(0, 3)):
-        with pytest.raises(ValueError, match="row 1 is for partition"):
+        with pytest.raises(ValueError, match="row 1 names partition"):
             kernel.group_rows(chosen, 3)
     with pytest.raises(ValueError, match="at least one"):
         kernel.group_rows(b"", 0)
