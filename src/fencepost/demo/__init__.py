@@ -1,14 +1,14 @@
-"""`fencepost demo`: what the package promises, shown in about a minute and then counted by a client that is not ours.
+"""`fencepost demo`: the guarantees, shown in about a minute and then checked by a third-party client.
 
-story.py       the order of events, and the verdict
-broker.py      the server of the story, which can be killed and comes back
-orders.py      a million orders are written; the server is killed meanwhile
+story.py       the order of events, and the result
+broker.py      the server, which is killed and restarted
+orders.py      a producer writes a million orders; the server is killed meanwhile
 pipeline.py    a Spark job enriches them; its driver is killed half-way,
-               and a standby goes on                              (spark_job.py: the job, a process)
-takeover.py    a paused writer is replaced, and wakes up                  (ledger_writer.py: the writer, a process)
-stranger.py    somebody else's client reads everything back
-proof.py       what was found against what should be there
-timeline.py    what happened when; picture.py draws it
-narrator.py    how it is told, at a terminal and elsewhere
-children.py    processes that end with their parent
+               and a standby resumes                              (spark_job.py: the job, a process)
+takeover.py    a paused writer is replaced, and wakes up          (ledger_writer.py: the writer, a process)
+stranger.py    a third-party client reads everything back
+proof.py       the comparison of found and expected records
+timeline.py    the events with their times; picture.py draws them
+narrator.py    the output, at a terminal and elsewhere
+children.py    child processes that end with their parent
 """

@@ -1,4 +1,4 @@
-"""The embedded server as a process of its own, which can be killed and comes back with the same data and address."""
+"""The embedded server as a separate process, which can be killed and restarted with the same data and address."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class DemoBroker:
         self._server: Server | None = None
 
     def start(self) -> float:
-        """Answers how many seconds it took until it listened."""
+        """Start the server and return the seconds until it listened."""
         began = time.monotonic()
         self._server = Server(self._data, listen=self.address, sync="always", process=True).start()
         self.address = self._server.address
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """SIGKILL: no chance to finish, flush or say goodbye."""
+        """Kill with SIGKILL: nothing is finished or flushed."""
         assert self._server is not None
         self._server.kill()
 

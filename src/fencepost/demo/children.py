@@ -1,8 +1,7 @@
-"""Processes that belong to the demo: in a group of their own, and never left behind.
+"""Child processes of the demo, each in its own process group, which end with their parent.
 
-Each holds the read end of a pipe from its parent. When the parent ends, whatever the reason, the pipe does too, and the
-child follows. One that is stopped (SIGSTOP) cannot read; but its group is orphaned then, and POSIX wakes and hangs up
-an orphaned group that has stopped members.
+Each child reads a pipe from its parent. When the parent ends, for any reason, the pipe closes and the child exits. A
+stopped child (SIGSTOP) cannot read; but POSIX sends SIGHUP and SIGCONT to an orphaned group with stopped members.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 
 class Child:
-    """A module of this package run as a process: `out` receives what it prints, `errors` what it complains."""
+    """A module of this package that runs as a process; `out` gets its stdout, `errors` its stderr."""
 
     def __init__(self, module: str, *arguments: object, out: Path, errors: Path) -> None:
         self.out, self.errors = out, errors
@@ -32,19 +31,19 @@ class Child:
             )
 
     def signal(self, what: signal.Signals) -> None:
-        """To the whole group: a Spark driver has a JVM at its side."""
+        """Signal the whole group: a Spark driver has a JVM too."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, what)
 
     def go(self) -> None:
-        """To one that has prepared itself and waits for this word."""
+        """Tell a child that has prepared itself to start."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen elsewhere
+        with contextlib.suppress(BrokenPipeError):  # the child has ended, which others notice
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL: no chance to finish, flush or say goodbye."""
+        """Kill with SIGKILL: nothing is finished or flushed."""
         self.signal(signal.SIGKILL)
         self.wait()
 
@@ -59,7 +58,7 @@ class Child:
         return code
 
     def complaints(self, last: int = 2000) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of its stderr."""
         return self.errors.read_text(errors="replace")[-last:].strip()
 
     def __enter__(self) -> Self:
@@ -71,11 +70,11 @@ class Child:
 
 
 def end_with_parent() -> threading.Event:
-    """To be called by the child. The event is the parent's `go`."""
+    """End this child with its parent. Return the event that the parent's `go` sets."""
     go = threading.Event()
 
     def watch() -> None:
-        while os.read(0, 1024):  # not sys.stdin, whose lock would be in the way of a normal end
+        while os.read(0, 1024):  # not sys.stdin, whose lock would block a normal exit
             go.set()
         os._exit(1)
 

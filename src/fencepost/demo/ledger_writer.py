@@ -1,8 +1,8 @@
-"""A writer that owns a partition and writes to it until it is fenced: the one that is stopped and wakes up too late.
+"""A writer that owns a partition and writes to it until it is fenced: the demo pauses it and wakes it up too late.
 
     python -m fencepost.demo.ledger_writer SERVERS TOPIC GROUP
 
-Prints a line of JSON when it owns the partition, and another when it was fenced, with what became of its records.
+Prints a line of JSON when it owns the partition, and another when it is fenced, with the outcome of its records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(servers: str, topic: str, group: str) -> None:
         for _ in range(_AT_A_TIME):
             try:
                 tickets.append(producer.send(topic, b"A %d" % number, partition=0))
-            except fencepost.Fenced:  # it knows already, and does not even try
+            except fencepost.Fenced:  # the producer already knows, and does not send
                 fates["no"] += 1
                 fenced = True
             number += 1
@@ -44,7 +44,7 @@ def main(servers: str, topic: str, group: str) -> None:
 
 
 def fate(error: FencepostError | None) -> str:
-    """Is the record in the log: yes, no, unknown."""
+    """Return whether the record is in the log: yes, no, unknown."""
     if error is None:
         return "yes"
     return error.persisted if isinstance(error, SendFailed) else "unknown"

@@ -1,4 +1,4 @@
-"""How the story is told: a line per event; at a terminal with colours, and a bar where something takes long."""
+"""The demo's output: a line per event; at a terminal with colours and progress bars."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Narrator(Protocol):
     def say(self, label: str, text: str) -> None: ...
 
     def blow(self, label: str, text: str) -> None:
-        """Something was killed, stopped or refused."""
+        """Report that something was killed, stopped or rejected."""
 
     def bar(self, label: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
-        """Gives a function to call with how much is done."""
+        """Yield a function to call with the progress so far."""
 
 
 class Silent:
-    """For `--json`: the numbers speak."""
+    """No output, for `--json`."""
 
     def say(self, label: str, text: str) -> None:
         pass
@@ -35,7 +35,7 @@ class Silent:
 
 
 class Lines:
-    """Without a terminal: nothing but lines, flushed, so that a log has them when they happen."""
+    """Plain lines without a terminal, flushed at once, so that a log has them in time."""
 
     def say(self, label: str, text: str) -> None:
         print(f"  {label:<{_LABEL}}  {text}", flush=True)
@@ -56,7 +56,7 @@ class Lines:
 
 
 class Terminal:
-    """At a terminal: labels in colour, and bars below the lines that come meanwhile."""
+    """Coloured labels and progress bars at a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console

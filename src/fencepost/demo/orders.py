@@ -1,4 +1,4 @@
-"""The first act: orders are written, each once, although the server is killed on the way."""
+"""The first act: a producer writes each order once, although the server is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PARTITIONS: Final = 3
 _CUSTOMERS: Final = 1000
 _AT_A_TIME: Final = 5000
 _MEMORY: Final = 8 << 20
-"""Of the producer: small, so that it cannot hold everything while the server is away."""
+"""The producer's memory; small, so that it cannot buffer everything while the server is away."""
 
 
 def order(number: int) -> tuple[bytes, bytes]:
-    """Key and value of an order: what it is made of depends on its number alone."""
+    """Return key and value of an order; both depend on its number alone."""
     customer = b"customer-%d" % (number * 7919 % _CUSTOMERS)
     return customer, b'{"order":%d,"customer":"%s","cents":%d}' % (number, customer, 100 + number * 31 % 9900)
 
 
 def number_of(value: bytes) -> int:
-    """The order's number, from what was written or from what the Spark job made of it."""
+    """Return the order's number, from the original value or from the Spark job's."""
     if value.startswith(b'{"order":'):
         return int(value[9 : value.index(b",")])
     return int(json.loads(value)["order"])
 
 
 def write(broker: DemoBroker, records: int, narrator: Narrator, timeline: Timeline) -> float:
-    """Writes orders 0 … records − 1 and kills the server half-way. Answers how long it took."""
+    """Write orders 0 … records − 1 and kill the server half-way. Return the seconds it took."""
     with Admin(broker.address) as admin:
         admin.create_topic(TOPIC, PARTITIONS)
     began = time.monotonic()
@@ -56,7 +56,8 @@ def write(broker: DemoBroker, records: int, narrator: Narrator, timeline: Timeli
 
 
 def _kill(broker: DemoBroker, sent: int, narrator: Narrator, timeline: Timeline) -> None:
-    """The answers that were on their way are lost: the producer sends again, and the server has to know it."""
+    """Kill and restart the server. In-flight responses are lost, so the producer retries, and the server must drop
+    the duplicates."""
     broker.kill()
     timeline.mark("server killed")
     seconds = broker.start()

@@ -1,6 +1,6 @@
-"""The picture: throughput over time, a row for each act, with what was killed, stopped and taken over marked.
+"""The picture: throughput over time, one row per act, with marks for kills, stops and take-overs.
 
-An SVG written by hand: every browser shows it, and nothing has to be installed to make it.
+The SVG is written by hand, so that no library is needed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _LEFT, _RIGHT, _TOP = 90, 30, 96
 _ROW, _GAP = 110, 46
 _BINS: Final = 160
 _INSTANT: Final = 1e-6
-"""No interval is shorter: what came at one moment needs a width to be spread over."""
+"""The shortest interval: records of one moment need a width to be spread over."""
 _COLOURS: Final = ("#2563eb", "#059669", "#d97706", "#7c3aed")
 _INK, _PALE, _RED = "#1f2937", "#d1d5db", "#dc2626"
 _FONT: Final = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 _LABEL_WIDTH: Final = 6.2
-"""Of a character of a mark's label, on average: enough to see whether two would overlap."""
+"""The average width of a character of a mark's label, to find labels that would overlap."""
 
 
 def draw(timeline: Timeline, title: str, verdict: str) -> str:
-    """The whole picture as SVG text."""
+    """Return the whole picture as SVG text."""
     end = max([s.end for row in timeline.rows.values() for s in row] + [m.time for m in timeline.marks], default=0.0)
     span = max(end - timeline.began, 1.0)
     height = _TOP + len(timeline.rows) * (_ROW + _GAP) + 40
@@ -49,7 +49,7 @@ def draw(timeline: Timeline, title: str, verdict: str) -> str:
 
 
 def rates(intervals: Sequence[Interval], began: float, span: float, bins: int) -> list[float]:
-    """Records per second in each of `bins` equal parts of the time; an interval is spread evenly over its length."""
+    """Return the records per second in `bins` equal parts of the time; spread each interval evenly over its length."""
     width = span / bins
     sums = [0.0] * bins
     for interval in intervals:
@@ -62,7 +62,7 @@ def rates(intervals: Sequence[Interval], began: float, span: float, bins: int) -
 
 
 def round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten: the top of an axis."""
+    """Round up to 1, 2 or 5 times a power of ten, for the top of an axis."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -70,7 +70,7 @@ def round_up(value: float) -> float:
 
 
 def short(number: float) -> str:
-    """1500 → 1.5 k"""
+    """Format a number: 1500 → 1.5 k."""
     for size, letter in ((1e6, " M"), (1e3, " k")):
         if number >= size:
             return f"{number / size:g}{letter}"
@@ -82,7 +82,7 @@ def _x(time: float, span: float) -> float:
 
 
 def _title(name: str, intervals: Sequence[Interval], y: float, colour: str) -> str:
-    """Above a white shadow of itself, so that it can be read where a mark's line goes through it."""
+    """Return the title over a white shadow of itself, so that a mark's line does not make it unreadable."""
     first = f"{escape(name)}, per second"
     rest = f"  ({sum(interval.records for interval in intervals):,} in all)"
     place = f"x='{_LEFT}' y='{y:.1f}' font-weight='600'"
@@ -123,7 +123,7 @@ def _time_axis(span: float, y: float) -> list[str]:
 
 
 def _marks(marks: Sequence[Mark], began: float, span: float, bottom: float) -> list[str]:
-    """Labels that would overlap go to the next line of three."""
+    """Return the marks; a label that would overlap goes to the next of three lines."""
     parts = []
     free = [0.0, 0.0, 0.0]
     for mark in marks:

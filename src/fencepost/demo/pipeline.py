@@ -1,6 +1,6 @@
-"""The second act: a Spark job enriches the orders; its driver is killed while it publishes, and a standby goes on.
+"""The second act: a Spark job enriches the orders; its driver is killed while it publishes, and a standby resumes.
 
-The standby has a session, and nothing else: what it goes on from is the checkpoint.
+The standby has only a Spark session; it resumes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.005
 
 
 def what_is_missing() -> str | None:
-    """What has to be installed for this part, in words; None if nothing has."""
+    """Return how to install what this part needs; None if nothing is missing."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return "pip install 'fencepost[spark]'"
     found = java.find()
@@ -36,12 +36,12 @@ def what_is_missing() -> str | None:
 
 
 class Journal:
-    """What the job tells, line by line."""
+    """The job's output, read line by line."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
         self.step = ""
-        """The step that the sink is at."""
+        """The sink's current step."""
         self.batches: list[dict[str, Any]] = []
 
     def read_on(self) -> None:
@@ -60,7 +60,7 @@ class Journal:
 
 
 def driver(address: str, source: str, records: int, folder: Path) -> Child:
-    """One that brings up its session, and then waits to be told to go."""
+    """Start a driver that creates its session and then waits for `go`."""
     per_batch = max(PARTITIONS, -(-records // MICRO_BATCHES))
     arguments = (address, source, TARGET, folder / "checkpoint", per_batch)
     return Child("fencepost.demo.spark_job", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
@@ -69,7 +69,7 @@ def driver(address: str, source: str, records: int, folder: Path) -> Child:
 def run(
     first: Child, address: str, source: str, records: int, folder: Path, narrator: Narrator, timeline: Timeline
 ) -> float:
-    """Lets the first driver go, kills it half-way and lets another one finish; answers how many seconds it took."""
+    """Start the first driver, kill it half-way and let the standby finish; return the seconds it took."""
     with Admin(address) as admin:
         admin.create_topic(TARGET, PARTITIONS)
     journal = Journal(folder / "job.jsonl")
@@ -105,16 +105,16 @@ def run(
 
 
 def _until(job: Child, look: Callable[[], None], reached: Callable[[], bool]) -> None:
-    """Until the moment has come, or the job has ended."""
+    """Wait until `reached` is true or the job has ended."""
     look()
     while not reached() and not job.ended:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)  # another process moves; the moment of the kill is what it is
+        time.sleep(_SECONDS_BETWEEN_LOOKS)  # polling: another process makes the progress
         look()
 
 
 def _is_publishing(journal: Journal, address: str) -> bool:
-    """Half of it is done, and the log holds records that are not committed: the worst moment for a crash. A small
-    micro-batch is published so fast that the moment may be missed: then any will do, before it is too late."""
+    """Return whether half is done and the log holds uncommitted records: the worst moment for a crash. A small
+    micro-batch may be too fast to catch; then accept any moment before the end."""
     done = len(journal.batches)
     if done < MICRO_BATCHES // 2 or journal.step != "publish":
         return False

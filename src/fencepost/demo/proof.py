@@ -1,4 +1,4 @@
-"""What was found against what should be there. Knows nothing of servers: numbers in, a verdict out."""
+"""The comparison of the records that were found with those that are expected. Pure: no servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Numbers 0 … expected − 1, each of which should be there once, rising in every partition."""
+    """The count of a topic: each number 0 … expected − 1 must occur once, ascending within a partition."""
 
     what: str
     expected: int
@@ -23,7 +23,7 @@ class Count:
 
 
 def count(what: str, expected: int, found: Iterable[tuple[int, int]]) -> Count:
-    """Counts (partition, number) pairs. A number that was never sent is out of order wherever it stands."""
+    """Count (partition, number) pairs. A number that was never sent counts as out of order."""
     times = bytearray(expected)
     newest: dict[int, int] = {}
     total = disordered = extra = 0
@@ -45,26 +45,26 @@ def count(what: str, expected: int, found: Iterable[tuple[int, int]]) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What the log says about two writers of one partition, the first of which was replaced while it was stopped."""
+    """The records of two writers of one partition; the first was replaced while it was stopped."""
 
     acknowledged: int
-    """Of the first writer, in its own words."""
+    """Records of the first writer that were acknowledged to it."""
     unknown: int
-    """Those it could not tell the fate of."""
+    """Records of the first writer with an unknown outcome."""
     refused: int
-    """Those it was told are not in the log."""
+    """Records of the first writer that the server rejected."""
     successor: int
-    """Records of its successor, all acknowledged."""
+    """Records of the successor, all acknowledged."""
     found_of_first: int
     found_of_successor: int
     late: int
-    """Records of the first that lie behind one of its successor: there must be none."""
+    """Records of the first writer after one of its successor: there must be none."""
     lost: int
     doubled: int
 
     @property
     def expected(self) -> int:
-        """Everything that was acknowledged; what was in doubt may be there too."""
+        """All acknowledged records, and those in doubt that are in the log."""
         return self.successor + min(max(self.found_of_first, self.acknowledged), self.acknowledged + self.unknown)
 
     @property
@@ -84,7 +84,7 @@ class Takeover:
 def judge_takeover(
     lines: Iterable[tuple[str, int]], *, acknowledged: int, unknown: int, refused: int, successor: int
 ) -> Takeover:
-    """`lines`: (writer, number) in the order of the log; writer "A" came first, "B" is its successor."""
+    """Judge `lines`, the (writer, number) pairs in log order; "A" is the first writer, "B" its successor."""
     numbers: dict[str, list[int]] = {"A": [], "B": []}
     late = 0
     for writer, number in lines:

@@ -1,10 +1,9 @@
-"""The Spark job of the demo: orders in, orders with tax and the time they were seen out, exactly once.
+"""The Spark job of the demo: it reads orders and writes them with tax and time added, exactly once.
 
     python -m fencepost.demo.spark_job SERVERS SOURCE TARGET CHECKPOINT RECORDS_PER_BATCH
 
-It is what a user would write, but for two things. `on_step` and `on_report` tell the demo how far it is: a line of JSON
-on standard output for each. And it starts the query at its parent's word: a Spark session takes its time to come up,
-which need not be the audience's.
+It is what a user would write, except for two things. `on_step` and `on_report` print a line of JSON each, so that the
+demo sees the progress. And it starts the query when its parent says so, because a Spark session takes time to start.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def main(servers: str, source: str, target: str, checkpoint: str, per_batch: str
         .option("maxOffsetsPerTrigger", per_batch)
         .load()
     )
-    # current_timestamp() differs from run to run: a batch that is run again does not come out the same.
+    # current_timestamp() differs from run to run, so a repeated batch has other rows.
     enriched = orders.selectExpr(
         "key", "from_json(cast(value as string), 'order long, customer string, cents long') as o"
     ).selectExpr(

@@ -1,6 +1,6 @@
-"""The order of events, and the verdict.
+"""The order of events, and the result.
 
-Everything happens in a temporary folder and on free ports of 127.0.0.1: a second run starts from nothing.
+Everything happens in a temporary folder and on free ports of 127.0.0.1, so each run starts from scratch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo found out."""
+    """The result of the demo."""
 
     counted_by: str
     counts: tuple[Count, ...]
     takeover: Takeover
     spark: str
-    """`done`, or what has to be installed for it."""
+    """`done`, or what to install."""
     kills: int
     seconds: float
     picture: str
@@ -53,14 +53,14 @@ class DemoResult:
 
 
 def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path) -> DemoResult:
-    """Runs it all."""
+    """Run the demo."""
     began, timeline, kills = time.monotonic(), Timeline(), 1
     missing = pipeline.what_is_missing() if with_spark else "left out (--no-spark)"
     with tempfile.TemporaryDirectory(prefix="fencepost-demo-") as name, DemoBroker(Path(name) / "data") as broker:
         folder = Path(name)
         narrator.say("server", f"fencepost {__version__} on {broker.address}, every acknowledged record on the disk")
         job = (broker.address, orders.TOPIC, records, folder)
-        # The driver comes up while the orders are written.
+        # The driver starts while the orders are written.
         with pipeline.driver(*job) if missing is None else nullcontext() as driver:
             seconds = orders.write(broker, records, narrator, timeline)
             narrator.say("written", f"{records:,} orders in {seconds:.1f} s, the restart included")

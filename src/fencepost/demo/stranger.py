@@ -1,7 +1,7 @@
-"""Reads topics with a client that is not ours: what counts is what everybody else sees.
+"""A third-party client that reads topics, for an independent count.
 
-confluent-kafka if it is installed, else kafka-python, both with isolation.level=read_committed. Where neither is, our
-own Reader has to do, and the demo says so.
+It is confluent-kafka if installed, else kafka-python, both with isolation.level=read_committed. Without either, the
+demo uses our own Reader and says so.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Found: TypeAlias = tuple[int, bytes]
 """Partition and value of a record."""
 
 _SECONDS_WITHOUT_PROGRESS: Final = 60.0
-_ADVICE: Final = "pip install confluent-kafka, and somebody else's client counts"
+_ADVICE: Final = "for a count by a third-party client: pip install confluent-kafka"
 
 
 class Stranger(NamedTuple):
     name: str
     read: Callable[[str, str, int], Iterator[Found]]
-    """(servers, topic, partitions) → every committed record, in the order of each partition."""
+    """(servers, topic, partitions) → every committed record, in order per partition."""
     advice: str | None = None
-    """What to do to have a real stranger."""
+    """How to get a third-party client."""
 
 
 def choose() -> Stranger:
@@ -46,7 +46,7 @@ def _by_confluent_kafka(servers: str, topic: str, partitions: int) -> Iterator[F
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "queued.min.messages": 1_000_000,  # with fewer ahead it pauses for a second, again and again
+            "queued.min.messages": 1_000_000,  # with fewer queued it pauses for a second, again and again
             "log_level": 0,
         }
     )
@@ -55,7 +55,7 @@ def _by_confluent_kafka(servers: str, topic: str, partitions: int) -> Iterator[F
         unfinished = set(range(partitions))
         heard = time.monotonic()
         while unfinished:
-            batch = consumer.consume(10_000, timeout=0.1)  # it waits until there are as many, or for so long
+            batch = consumer.consume(10_000, timeout=0.1)  # waits for this many records or this long
             if batch:
                 heard = time.monotonic()
             _expect_progress(heard, topic)
@@ -105,4 +105,4 @@ def _by_reader(servers: str, topic: str, _: int) -> Iterator[Found]:
 
 def _expect_progress(heard: float, topic: str) -> None:
     if time.monotonic() - heard > _SECONDS_WITHOUT_PROGRESS:
-        raise TimedOut(f"{topic} cannot be read to its end")
+        raise TimedOut(f"reading {topic} made no progress for {_SECONDS_WITHOUT_PROGRESS:g} s")

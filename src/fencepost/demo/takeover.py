@@ -1,6 +1,6 @@
-"""The third act: a writer that owns a partition is stopped, replaced, and wakes up: its writes are refused.
+"""The third act: a writer that owns a partition is stopped, replaced, and wakes up; its writes are rejected.
 
-The topic is guarded: the server takes writes only on the connection that owns the partition.
+The topic is guarded: the server accepts writes only on the connection that owns the partition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fencepost.errors import FencepostError
 TOPIC: Final = "ledger"
 GROUP: Final = "ledger-writers"
 _SECONDS: Final = 0.8
-"""Each writes for so long, the successor twice: before and after the first one wakes up."""
+"""How long each writes; the successor twice, before and after the first one wakes up."""
 _SECONDS_TO_WAIT: Final = 60.0
 _AT_A_TIME: Final = 200
 
@@ -34,7 +34,7 @@ class TakeoverResult:
     unknown: int
     refused: int
     successor: int
-    """Records that the successor wrote, all of them acknowledged."""
+    """Records of the successor, all acknowledged."""
 
 
 def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> TakeoverResult:
@@ -66,7 +66,7 @@ def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> T
 
 
 def _write(producer: fencepost.Producer, number: int) -> int:
-    """Writes on from `number` for a while, everything acknowledged; answers the next number."""
+    """Write from `number` on for a while, until all is acknowledged; return the next number."""
     end = time.monotonic() + _SECONDS
     while time.monotonic() < end:
         for _ in range(_AT_A_TIME):
@@ -77,18 +77,18 @@ def _write(producer: fencepost.Producer, number: int) -> int:
 
 
 def _until_written(address: str) -> None:
-    """Lets the first writer come into its stride."""
+    """Wait until the first writer has written for a while."""
     deadline = time.monotonic() + _SECONDS_TO_WAIT
     with Admin(address) as admin:
         began = time.monotonic()
         while time.monotonic() < began + _SECONDS or not admin.latest(TOPIC)[0]:
             if time.monotonic() > deadline:
-                raise FencepostError("the first writer of the ledger writes nothing")
+                raise FencepostError("the first writer of the ledger has written nothing")
             time.sleep(0.02)
 
 
 def _told(child: Child, out: Path, index: int) -> dict[str, Any]:
-    """The line with this number of what the child tells."""
+    """Return the child's output line number `index`."""
     deadline = time.monotonic() + _SECONDS_TO_WAIT
     while time.monotonic() < deadline:
         ended = child.ended
@@ -99,11 +99,11 @@ def _told(child: Child, out: Path, index: int) -> dict[str, Any]:
         if ended:
             break
         time.sleep(0.01)
-    raise FencepostError(f"the first writer of the ledger has a problem: {child.complaints() or 'it says nothing'}")
+    raise FencepostError(f"the first writer of the ledger failed: {child.complaints() or 'it printed no error'}")
 
 
 def lines(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[str, int]]:
-    """(writer, number) of each line of the ledger."""
+    """Yield (writer, number) of each line of the ledger."""
     for _, value in found:
         writer, number = value.split()
         yield writer.decode(), int(number)

@@ -1,6 +1,6 @@
-"""What happened when: kills and take-overs, and how many records were in the log at each moment.
+"""The times of kills and take-overs, and the number of records in the log over time.
 
-Times are those of the wall clock, because several processes tell them.
+Times are wall-clock times, because several processes report them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 
 class Mark(NamedTuple):
-    """Something that happened at a moment."""
+    """An event at a moment."""
 
     time: float
     text: str
 
 
 class Interval(NamedTuple):
-    """Records that came between two moments."""
+    """The number of records that arrived between two moments."""
 
     begin: float
     end: float
@@ -36,7 +36,7 @@ class Timeline:
     began: float = field(default_factory=time.time)
     marks: list[Mark] = field(default_factory=list)
     rows: dict[str, list[Interval]] = field(default_factory=dict)
-    """What is written by whom → when it came."""
+    """Row → its intervals."""
 
     def mark(self, text: str) -> None:
         self.marks.append(Mark(time.time(), text))
@@ -46,11 +46,11 @@ class Timeline:
 
 
 class Watch:
-    """Looks at a topic's end again and again, from a thread, and notes what came in between."""
+    """A thread that polls a topic's end and notes the new records."""
 
     def __init__(self, timeline: Timeline, row: str, address: str, topic: str) -> None:
         self.row = row
-        """Whose records they are; may be changed on the way."""
+        """The row of new records; may be changed meanwhile."""
         self._timeline, self._address, self._topic = timeline, address, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="fencepost-demo-watch", daemon=True)

@@ -1,11 +1,11 @@
-"""Kafka's wire protocol without I/O: frames, headers and messages; bytes in, values out, and back.
+"""Kafka's wire protocol without I/O: frames, headers and messages, from bytes to values and back.
 
-- `apis`: which APIs there are: key, Kafka's name, versions, where flexible encoding begins
-- `primitives`: varints, strings, byte strings and tagged fields, shared by everything below
+- `apis`: the APIs: key, Kafka's name, versions, the first flexible version
+- `primitives`: varints, strings, byte strings and tagged fields, shared by the modules below
 - `frame`: length prefixes, request and response headers
-- `codec`: readers and writers made from the fields of kio's message classes (`codec_fields`, `codec_reading`,
-  `codec_writing`; `kio_types`: its first import)
-- `messages`: any message by (key, version), the classes loaded when first needed
-- `hot`: Produce and Fetch packed by hand, record bytes left where they are
-- `own`: the one message that is not Kafka's
+- `codec`: readers and writers, built from the fields of kio's message classes (`codec_fields`, `codec_reading`,
+  `codec_writing`; `kio_types`: the first import of kio)
+- `messages`: any message by (key, version); classes are loaded on first use
+- `hot`: Produce and Fetch packed by hand, without copying the records
+- `own`: the messages that are fencepost's own
 """

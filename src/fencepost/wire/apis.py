@@ -1,8 +1,8 @@
-"""The APIs of the protocol: key, Kafka's name, the versions spoken here, and where flexible encoding begins.
+"""The APIs of the protocol: key, Kafka's name, the supported versions, and the first flexible version.
 
-A table instead of a look into kio's modules: the header of every request depends on it, so it must be there before any
-message class is loaded, and what is spoken must not change with the version of a dependency. A test compares it with
-kio.
+This is a table, not derived from kio's modules: the header of every request depends on it, so it must be available
+before any message class is loaded, and the supported versions must not change with a dependency. A test compares it
+with kio.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 NEVER: Final = 1 << 15
-"""As first flexible version: no version of this API is flexible."""
+"""The first flexible version of an API without one."""
 
 
 CONSUMER: Final = -1
@@ -25,7 +25,7 @@ OFFSET_FETCH_BY_NAME: Final = 9
 
 
 class Key(IntEnum):
-    """The API keys that are spoken of by name."""
+    """The API keys that the code uses by name."""
 
     PRODUCE = 0
     FETCH = 1
@@ -62,7 +62,7 @@ class Key(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_DESCRIBE = 69
     OWN = 10_000
-    """fencepost's own begin here, far above Kafka's."""
+    """fencepost's own keys start here, far above Kafka's."""
     DESCRIBE_OWNERS = 10_001
 
 
@@ -171,14 +171,14 @@ API_NAMES: Final[dict[int, str]] = {key: api.name for key, api in APIS.items()}
 
 
 def versions(key: int) -> tuple[int, int]:
-    """Lowest and highest version of the API that is spoken here; KeyError for an API that is not known."""
+    """Return the lowest and the highest supported version; raise KeyError for an unknown API."""
     api = APIS[key]
     return api.lowest, api.highest
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether this version has compact lengths and tagged fields; KeyError for an API that is not known.
+    """Return whether this version has compact lengths and tagged fields; raise KeyError for an unknown API.
 
-    Versions that are not spoken are answered too: the header of such a request must still be read.
+    This works for unsupported versions too, because the header of such a request must still be read.
     """
     return version >= APIS[key].first_flexible

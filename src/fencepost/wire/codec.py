@@ -1,15 +1,14 @@
-"""Readers and writers for kio's message classes, made once per class from the class's own fields.
+"""Readers and writers for kio's message classes, built once per class from its fields.
 
-kio generates a frozen dataclass per message and version from Kafka's definitions; that is the protocol as we know it.
-kio's own serialisers are not let near what strangers send: the native reader reserves memory for whatever length an
-array claims (a dozen bytes end the process), refuses tagged fields it does not know, which a newer peer may send
-(KIP-482), and error codes newer than itself, and lets null pass for arrays that must not be null. The readers here
-check every length against what is there, skip unknown tagged fields, and take an unknown error code for
-UNKNOWN_SERVER_ERROR, as Kafka's clients do. Tests hold both directions equal to kio on random messages of every
-version.
+kio generates a frozen dataclass per message and version from Kafka's definitions. Its own reader is not safe on
+untrusted bytes: it reserves memory for any length that an array claims (a dozen bytes can end the process), and accepts
+null for arrays that must not be null. It also rejects unknown tagged fields, which a newer peer may send (KIP-482), and
+error codes newer than itself. The readers here check every length against the bytes that are left, skip unknown tagged
+fields, and read an unknown error code as UNKNOWN_SERVER_ERROR, as Kafka's clients do. Tests compare both directions
+with kio, on random messages of every version.
 
-A `Codec` reads into an instance of its class, and writes from plain dicts: going through instances would cost more than
-the writing itself, and a handler that fills a dict need not know which version it answers.
+A `Codec` reads into an instance of its class, and writes from plain dicts: creating instances would cost more than the
+writing itself, and a handler that fills a dict need not know the version of the response.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["NO_LIMIT", "Codec", "codec"]
 
 
 class Codec(NamedTuple):
-    """Reader and writer of one class."""
+    """The reader and the writer of one class."""
 
     read: Reader
     write: Writer
@@ -32,5 +31,5 @@ class Codec(NamedTuple):
 
 @cache
 def codec(entity: type, most: int = NO_LIMIT) -> Codec:
-    """`most`: the elements of an array that are read at most."""
+    """Return the codec of a class. Its reader rejects arrays of more than `most` elements."""
     return Codec(reader(entity, most), writer(entity))

@@ -1,4 +1,4 @@
-"""What kio's message classes say of their fields: type, null, tag, default."""
+"""The fields of kio's message classes: type, nullability, tag, default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 from fencepost.wire.kio_types import ErrorCode
 
 REQUIRED: Final[Any] = object()
-"""Default of a field that the caller must give."""
+"""The default of a field that the caller must set."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -31,7 +31,7 @@ FIXED: Final = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-"""Types of a fixed width, as `struct` calls them. Any byte but 0 is true, for struct as for Kafka."""
+"""Fixed-width types and their `struct` formats. Any byte but 0 is true, for struct as for Kafka."""
 
 
 def fields_of(entity: type) -> list[Field]:
@@ -39,7 +39,7 @@ def fields_of(entity: type) -> list[Field]:
 
 
 def is_flexible(entity: type) -> bool:
-    """Compact lengths, and tagged fields at the end (KIP-482)."""
+    """Return whether the class has compact lengths and tagged fields (KIP-482)."""
     return bool(entity.__flexible__)  # type: ignore[attr-defined]
 
 
@@ -57,7 +57,7 @@ def described(field: dataclasses.Field[Any]) -> Field:
     declared, nullable = _without_none(field.type)
     is_array = get_origin(declared) is tuple
     if is_array:
-        # Elements are never null, but for UUIDs, whose reader and writer know null anyway.
+        # Elements are never null, except UUIDs, whose reader and writer handle null anyway.
         declared, _ = _without_none(get_args(declared)[0])
     entity: type | None = declared if dataclasses.is_dataclass(declared) else None  # type: ignore[assignment]
     kafka_type = "" if entity else field.metadata["kafka_type"]
@@ -78,10 +78,10 @@ def _without_none(declared: Any) -> tuple[Any, bool]:
 
 
 def _implicit_default(name: str, kafka_type: str, is_array: bool, nullable: bool) -> Any:
-    """What a missing field becomes where the definition has no default.
+    """Return the default of a missing field whose definition has none.
 
-    Null or empty, where that says "nothing"; a number that was forgotten is a mistake, and shall not become a plausible
-    0. throttle_time is in nearly every answer and always 0, since nothing here throttles.
+    It is null or empty where that means "nothing". A missing number is a mistake and must not become a plausible 0.
+    throttle_time is in nearly every response and always 0, since nothing here throttles.
     """
     if nullable:
         return None
@@ -93,7 +93,7 @@ def _implicit_default(name: str, kafka_type: str, is_array: bool, nullable: bool
 
 
 def _zero(entity: Any, kafka_type: str) -> Any:
-    """Kafka's implicit default of a tagged field, which is what its absence on the wire means."""
+    """Return Kafka's implicit default of a tagged field, its meaning if it is absent on the wire."""
     if entity:
         values = {field.name: field for field in fields_of(entity)}
         return entity(

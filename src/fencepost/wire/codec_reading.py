@@ -1,4 +1,4 @@
-"""Readers for kio's message classes: bytes, which may come from strangers, into instances."""
+"""Readers for kio's message classes: from untrusted bytes to instances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 @cache
 def reader(entity: type, most: int = NO_LIMIT) -> Reader:
-    """A reader that refuses arrays of more than `most` elements, before it reads the first of them."""
+    """Build a reader that rejects arrays of more than `most` elements before it reads the first of them."""
     return _entity_reader(entity, fields_of(entity), is_flexible(entity), most)
 
 
@@ -60,7 +60,7 @@ def _entity_reader(entity: type, fields: list[Field], flexible: bool, most: int)
                 assign, read = tagged[tag]
                 value, stop = read(view, start)
                 if stop != end:
-                    raise Malformed(f"tagged field {tag} is {stop - start} bytes long and claims {end - start}")
+                    raise Malformed(f"tagged field {tag} has {stop - start} bytes but claims {end - start}")
                 assign(instance, value)
         return instance, behind
 
@@ -73,7 +73,7 @@ def _assign(entity: type, field: Field) -> Assign:
 
 
 def _steps(entity: type, fields: list[Field], flexible: bool, most: int) -> list[Step]:
-    """One step per field, but only one for a run of neighbours of fixed width, which are unpacked together."""
+    """Return one step per field, but a single step for adjacent fields of fixed width, which are unpacked together."""
     steps = []
     for is_fixed, neighbours in groupby(fields, lambda field: field.kafka_type in FIXED and not field.is_array):
         if is_fixed:
@@ -119,7 +119,7 @@ def _field_reader(field: Field, flexible: bool, most: int) -> Reader:
 
 
 def _nullable_entity_reader(read: Reader) -> Reader:
-    """KIP-893: an INT8 before the struct, negative for null."""
+    """Read a nullable struct: an INT8, negative for null, then the struct (KIP-893)."""
 
     def read_nullable_entity(view: memoryview, at: int) -> tuple[Any, int]:
         return (None, at + 1) if view[at] >= 0x80 else read(view, at + 1)
@@ -193,7 +193,7 @@ def _sized_reader(field: Field, flexible: bool) -> Reader:
         case "bytes" | "records":
             read = _copying(primitives.read_compact_bytes if flexible else primitives.read_bytes)
         case unknown:
-            raise TypeError(f"{field.name} is of the type {unknown}, which is not known here")
+            raise TypeError(f"{field.name} has the unknown type {unknown}")
     nullable = field.nullable and not field.is_array
     return read if nullable else _not_null(field.name, read)
 

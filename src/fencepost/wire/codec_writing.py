@@ -1,4 +1,4 @@
-"""Writers for kio's message classes: from plain dicts, with what is missing taken from the definition's defaults."""
+"""Writers for kio's message classes: from plain dicts, with the definition's defaults for missing fields."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def writer(entity: type) -> Writer:
 
 
 def ms(value: timedelta | int) -> int:
-    """Whole milliseconds of a span, which kio's messages have as timedelta and our own code as int."""
+    """Return a duration in milliseconds; kio's messages have a timedelta, our own code an int."""
     return value if isinstance(value, int) else value // MILLISECOND
 
 
 class WrongField(TypeError):
-    """A message was filled with what cannot be sent, or not filled: our own mistake, never the peer's."""
+    """A message field with a value that cannot be sent, or without one: our own mistake, never the peer's."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path} {problem}")
@@ -85,7 +85,7 @@ def _wrong_field(name: str, values: object, error: Exception) -> WrongField:
 
 
 def _encoded_default(field: Field, flexible: bool) -> bytearray | None:
-    """The bytes that say nothing: a tagged field with its default value is left out."""
+    """Return the encoded default: a tagged field with this value is left out."""
     if field.default is None:
         return None
     value = dataclasses.asdict(field.default) if field.entity and not field.is_array else field.default
@@ -178,7 +178,7 @@ def _packing_value(encode: Callable[[Any], bytes]) -> Writer:
 
 
 def _write_bool(out: bytearray, value: bool) -> None:
-    if value is REQUIRED:  # which would pass for true
+    if value is REQUIRED:  # it would count as true
         raise TypeError
     out.append(1 if value else 0)
 

@@ -1,4 +1,4 @@
-"""Frames and headers: what stands around a message.
+"""Frames and headers around a message.
 
 A frame is an INT32 length and that many bytes: a header, then the message.
 
@@ -7,8 +7,8 @@ A frame is an INT32 length and that many bytes: a header, then the message.
     response header v0  correlation_id INT32
     response header v1  correlation_id INT32, then tagged fields
 
-Flexible versions have the later header. ApiVersions is the exception: its answer always has header v0, because the
-client may have asked in a version that the server does not know, and must be able to read the refusal.
+Flexible versions have the later header. ApiVersions is the exception: its response always has header v0, because the
+client may have sent a version that the server does not know, and must be able to read the error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fencepost.wire.primitives import INT32, NOT_READABLE, Buffer, read_string, 
 DEFAULT_MAX_SIZE: Final = 100 * 1024 * 1024
 """Kafka's socket.request.max.bytes."""
 MAX_ANSWER: Final = 256 << 20
-"""The largest answer that a client takes."""
+"""The largest response that a client accepts."""
 
-_API_VERSIONS: Final = int(Key.API_VERSIONS)  # asked for every frame: a plain number
+_API_VERSIONS: Final = int(Key.API_VERSIONS)  # compared with every frame, and a plain int is faster
 _REQUEST_HEAD: Final = Struct(">hhi")
 
 
@@ -39,12 +39,13 @@ class RequestHead(NamedTuple):
 
 
 def read_request_head(frame: Buffer) -> RequestHead:
-    """The header of a request, also of a version that is not spoken; an unknown API is Malformed, as in Kafka."""
+    """Read the header of a request, also of an unsupported version; raise Malformed for an unknown API, as Kafka
+    does."""
     view = memoryview(frame)
     try:
         key, version, correlation_id = _REQUEST_HEAD.unpack_from(view)
         if key not in APIS:
-            raise Malformed(f"there is no API with key {key}")
+            raise Malformed(f"unknown API key {key}")
         client_id, at = read_string(view, 8)
         if version >= APIS[key].first_flexible:
             at = skip_tags(view, at)
@@ -54,19 +55,19 @@ def read_request_head(frame: Buffer) -> RequestHead:
 
 
 def request_head(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request, without the length prefix."""
+    """Return the header of a request, without the length prefix."""
     head = _REQUEST_HEAD.pack(key, version, correlation_id) + string(client_id)
     return head + b"\0" if is_flexible(key, version) else head
 
 
 def response_head(key: int, version: int, correlation_id: int) -> bytes:
-    """The header of an answer, without the length prefix."""
+    """Return the header of a response, without the length prefix."""
     head = INT32.pack(correlation_id)
     return head + b"\0" if _has_tags(key, version) else head
 
 
 def read_response_head(key: int, version: int, frame: Buffer) -> tuple[int, int]:
-    """(correlation id, position of the message) of the answer to a request of this key and version."""
+    """Return (correlation id, position of the message) of the response to a request of this key and version."""
     view = memoryview(frame)
     try:
         correlation_id: int = INT32.unpack_from(view)[0]
@@ -80,12 +81,12 @@ def _has_tags(key: int, version: int) -> bool:
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The parts of one message with the length prefix in front, none of them copied."""
+    """Return the parts of one message after its length prefix, without copying them."""
     return [INT32.pack(sum(map(len, parts))), *parts]
 
 
 class FrameReader:
-    """Cuts a stream into frames, without their length prefix.
+    """A stream of bytes, cut into frames without their length prefix.
 
     Small frames are gathered in a scratch buffer and copied out of it. A frame larger than the buffer gets memory of
     its own size, and the rest of it is received straight into that.

@@ -1,8 +1,7 @@
 """The first import of kio, without hypothesis.
 
-kio registers its types with hypothesis wherever that is installed. A server in a developer's environment would load
-all of hypothesis for that (150 ms and 15 MB before the first answer), so kio is told that it is not there. Where it is
-loaded already, kio finds it.
+kio registers its types with hypothesis if that is installed. A server in a developer's environment would load all of
+hypothesis for that (150 ms and 15 MB before the first response), so it is hidden from kio unless it is already loaded.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Any message of the protocol by API key and version, and the one place that loads kio's message classes.
+"""Any message of the protocol by API key and version; the only module that loads kio's message classes.
 
-A class is loaded when the first message of its key, version and direction is seen: few of the many are ever needed.
-What is read are kio's classes (`message.topics[0].name`); what is written are plain dicts with the same names:
+A class is loaded with the first message of its key, version and direction: few of the many are ever needed. Decoding
+returns instances of kio's classes (`message.topics[0].name`); encoding takes plain dicts with the same names:
 
     encode_response(22, 4, {"error_code": 0, "producer_id": 4000, "producer_epoch": 0})
 
-Fields that a version does not have are dropped; fields that are missing take the definition's default, and one that has
-none and is needed raises `WrongField`, which names it. As in Kafka (tried on 4.3.1) bytes behind the end of a message
-are ignored, and any negative length is null; text that is not UTF-8 is refused, where Kafka puts in replacements. So is
-a request with an array of more than `MOST_ELEMENTS`.
+Fields that a version does not have are dropped. A missing field gets the definition's default; without one,
+`WrongField` names the field. As in Kafka (tested with 4.3.1) bytes after the end of a message are ignored, and any
+negative length is null. Unlike Kafka, which replaces invalid UTF-8, we reject it; and we reject a request with an array
+of more than `MOST_ELEMENTS`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 
 _UNSUPPORTED_VERSION: Final = 35
 MOST_ELEMENTS: Final = 50_000
-"""Of one array of a request; a stranger's list of many millions would take the reader's time and memory."""
+"""The limit for one array of a request; a list of many millions would cost the server time and memory."""
 
 
 def decode_request(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """The request at `at`; Malformed on anything wrong with it, or if this version is not spoken."""
+    """Decode the request at `at`; raise Malformed if it is invalid, or if the version is not supported."""
     return _decode(_codec(key, version, "request"), key, version, buffer, at)
 
 
 def decode_response(key: int, version: int, buffer: Buffer, at: int = 0) -> Any:
-    """The answer at `at` to a request of this version; Malformed on anything wrong with it.
+    """Decode the response at `at` to a request of this version; raise Malformed if it is invalid.
 
-    A server that does not know the asked version of ApiVersions answers in version 0 (KIP-511): that is read, too.
+    A server that does not know the version of an ApiVersions request answers in version 0 (KIP-511), which is read too.
     """
     if key == Key.API_VERSIONS and bytes(memoryview(buffer)[at : at + 2]) == INT16.pack(_UNSUPPORTED_VERSION):
         version = 0
@@ -86,9 +86,9 @@ def _encode(codec: Codec, key: int, version: int, fields: Mapping[str, Any]) -> 
 def _codec(key: int, version: int, direction: str) -> Codec:
     api = APIS.get(key)
     if api is None:
-        raise Malformed(f"there is no API with key {key}")
+        raise Malformed(f"unknown API key {key}")
     if not api.lowest <= version <= api.highest:
-        raise Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+        raise Malformed(f"{api.name} v{version} is not supported, only v{api.lowest} to v{api.highest}")
     most = MOST_ELEMENTS if direction == "request" else NO_LIMIT
     with _loading:
         if key >= Key.OWN:
@@ -104,6 +104,6 @@ _loading: AbstractContextManager[Any] = nullcontext()
 
 
 def load_under(lock: AbstractContextManager[Any]) -> None:
-    """Classes are loaded under this lock, by whichever thread: for those who have threads, and fork."""
+    """Load classes under this lock from now on, for processes with threads that fork."""
     global _loading
     _loading = lock

@@ -1,15 +1,15 @@
-"""The few encodings all messages are made of.
+"""The basic encodings of all messages.
 
-    UVARINT                   7 bits per byte, lowest first, the high bit says that more follow; at most 5 bytes
+    UVARINT                   7 bits per byte, lowest first; the high bit means that more follow; at most 5 bytes
     STRING, BYTES             INT16 / INT32 length, then the bytes; a negative length is null
     COMPACT_STRING, _BYTES    UVARINT length + 1, then the bytes; 0 is null
     tagged fields             UVARINT count, then per field: UVARINT tag, UVARINT size, that many bytes; tags ascend
 
-Readers take a view and a position and return the value and the position behind it. A read past the end raises
-IndexError, struct.error or Malformed; the functions that users call (in frame, messages, hot) turn all of
-`NOT_READABLE` into Malformed, so that the readers need no check that Python makes anyway. Slices do not check: every
-length that a slice depends on is compared with what is there. Compact lengths nearly always have one byte, which is
-read without calling `read_uvarint`: a call costs as much as the rest.
+Readers take a view and a position, and return the value and the next position. A read past the end raises IndexError,
+struct.error or Malformed; the public functions (in frame, messages, hot) turn all of `NOT_READABLE` into Malformed, so
+that the readers need no check that Python makes anyway. Slices do not raise, so every length of a slice is compared
+with the bytes that are left. Compact lengths nearly always have one byte, which is read without `read_uvarint`: the
+call would cost as much as the rest.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fencepost.errors import Malformed
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NOT_READABLE: Final = (IndexError, struct.error, ValueError, OverflowError)
-"""What a reader may raise on wrong bytes beside Malformed (UnicodeDecodeError is a ValueError)."""
+"""The exceptions that a reader may raise on invalid bytes besides Malformed (UnicodeDecodeError is a ValueError)."""
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
 MOST_TAGS: Final = 100
-"""Tagged fields of one struct. Kafka's messages have a handful; each one takes time, and two bytes are one."""
+"""The limit of tagged fields per struct. Kafka's messages have a handful; each takes only two bytes, but costs time."""
 
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 _ZERO_UUID: Final = bytes(16)
@@ -126,7 +126,8 @@ def read_compact_string(view: memoryview, at: int) -> tuple[str | None, int]:
 
 
 def read_array_length(view: memoryview, at: int) -> tuple[int, int]:
-    """Number of elements, −1 for null. Never more than there are bytes left, since every element has at least one."""
+    """Read the number of elements, −1 for null. It cannot exceed the bytes left, since every element has at least
+    one."""
     count: int = INT32.unpack_from(view, at)[0]
     at += 4
     if count > len(view) - at:
@@ -135,7 +136,7 @@ def read_array_length(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def read_compact_array_length(view: memoryview, at: int) -> tuple[int, int]:
-    """As `read_array_length`."""
+    """Read a compact length as `read_array_length` does."""
     count = view[at]
     if count < 0x80:
         at += 1
@@ -153,7 +154,7 @@ def _uuid(raw: bytes) -> UUID | None:
 
 
 def read_uuid(view: memoryview, at: int) -> tuple[UUID | None, int]:
-    """The zero UUID is Kafka's "none"."""
+    """Read a UUID; the zero UUID is Kafka's "none"."""
     end = at + 16
     if end > len(view):
         raise cut_off(end - len(view))
@@ -161,9 +162,9 @@ def read_uuid(view: memoryview, at: int) -> tuple[UUID | None, int]:
 
 
 def read_tags(view: memoryview, at: int) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, end) of each tagged field; the end of the last one is where the next field of the message begins.
+    """Yield (tag, start, end) of each tagged field; the end of the last one is the start of the next field.
 
-    Not for a caller that needs that position when there is no field: see `skip_tags`.
+    If there is no tagged field the caller does not learn that position: see `skip_tags`.
     """
     count, at = read_uvarint(view, at)
     _check_tags(count)
@@ -178,7 +179,7 @@ def read_tags(view: memoryview, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def skip_tags(view: memoryview, at: int) -> int:
-    """Position behind the tagged fields: fields that are not known are ignored, as KIP-482 demands."""
+    """Return the position after the tagged fields. Unknown fields are ignored, as KIP-482 requires."""
     if view[at] == 0:
         return at + 1
     count, at = read_uvarint(view, at)
@@ -194,7 +195,7 @@ def skip_tags(view: memoryview, at: int) -> int:
 
 def _check_tags(count: int) -> None:
     if count > MOST_TAGS:
-        raise Malformed(f"{count} tagged fields in one struct, at most {MOST_TAGS} are read")
+        raise Malformed(f"{count} tagged fields in one struct; the limit is {MOST_TAGS}")
 
 
 def string(value: str | None) -> bytes:

@@ -261,7 +261,7 @@ def test_gzip_members_longer_than_a_step_are_read_wherever_they_end() -> None:
     members = [chance.randbytes(size) for size in (0, 100_000, 1, 16_383, 0, 40_000)]
     data, plain = b"".join(map(gzip.compress, members)), b"".join(members)
     assert decompress(GZIP, data, len(plain)) == plain
-    with pytest.raises(CorruptBatch, match="more than"):
+    with pytest.raises(CorruptBatch, match="larger than"):
         decompress(GZIP, data, len(plain) - 1)
     for cut in (1, 8, 30_000):
         with pytest.raises(CorruptBatch, match="truncated"):

@@ -79,7 +79,7 @@ def test_tagged_fields_in_a_header_are_skipped() -> None:
 
 @pytest.mark.parametrize("key", [-1, 4, 7, 9_999, 0x7FFF])
 def test_an_api_that_does_not_exist_is_malformed(key: int) -> None:
-    with pytest.raises(Malformed, match=f"no API with key {key}"):
+    with pytest.raises(Malformed, match=f"unknown API key {key}"):
         read_request_head(struct.pack(">hhih", key, 0, 1, -1))
 
 

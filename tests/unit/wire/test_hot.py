@@ -349,9 +349,9 @@ def test_the_replica_of_a_fetch_is_found_among_other_tags_and_its_size_is_checke
 def test_versions_that_are_not_spoken_are_malformed(key: int, versions: tuple[int, int]) -> None:
     for version in versions:
         for direction in ("request", "response"):
-            with pytest.raises(Malformed, match=f"v{version} is not spoken"):
+            with pytest.raises(Malformed, match=f"v{version} is not supported"):
                 DECODERS[key, direction](version, b"")
-            with pytest.raises(Malformed, match=f"v{version} is not spoken"):
+            with pytest.raises(Malformed, match=f"v{version} is not supported"):
                 ENCODERS[key, direction](version, SAMPLES[key, direction])
 
 

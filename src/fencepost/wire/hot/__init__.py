@@ -1,13 +1,12 @@
 """Produce and Fetch, packed and parsed by hand: the messages that carry the records.
 
-Record bytes are neither copied nor looked at: what is decoded are slices of the buffer that came in (writable if that
-is, so that the server can stamp offsets in place), and what is encoded is a list of buffers, the records among them as
-they were given, for one writev. Everything else is byte-equal to what kio makes of the same message: a test for every
-version, in both directions.
+Record bytes are neither copied nor parsed. Decoding returns slices of the received buffer (writable if the buffer is,
+so that the server can stamp offsets in place). Encoding returns a list of buffers for one writev, with the records as
+they were given. A test per version and direction checks that all bytes equal kio's.
 
-What nobody here uses is skipped when read and has its default when written: leader hints (current_leader,
-node_endpoints, diverging_epoch, snapshot_id, preferred_read_replica; our client looks into Metadata instead) and a
-follower's fields (cluster_id, replica_epoch, replica_directory_id, high_watermark).
+Fields that nobody here uses are skipped when reading and have their default when writing: leader hints (current_leader,
+node_endpoints, diverging_epoch, snapshot_id, preferred_read_replica; our client uses Metadata instead) and a follower's
+fields (cluster_id, replica_epoch, replica_directory_id, high_watermark).
 
 produce.py, fetch.py   the two messages, requests and responses
 pieces.py              the encodings that both share

@@ -33,7 +33,7 @@ _TOPIC_IDS: Final = 13
 
 
 class FetchPartition(NamedTuple):
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody uses here
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = -1
@@ -67,15 +67,15 @@ class FetchRequest(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody uses here
     error_code: int
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
-    """(pid, first offset) of aborted transactions; None for a reader that did not ask for committed records only."""
+    """(pid, first offset) of aborted transactions; None for a reader of uncommitted records."""
     records: Sequence[Buffer] = ()
-    """Whole batches, in as many buffers as they were read in. Null on the wire is read as no buffer at all."""
+    """Whole batches, in as many buffers as the server read them into. Null on the wire becomes no buffer."""
 
 
 class FetchedTopic(NamedTuple):
@@ -214,7 +214,7 @@ def _read_replica_state(view: memoryview, at: int) -> int:
         if tag == _REPLICA_STATE_TAG:
             replica_id, _ = _REPLICA.unpack_from(view, start)
             if skip_tags(view, start + _REPLICA.size) != end:
-                raise Malformed("replica_state is not as long as it claims")
+                raise Malformed("replica_state has another length than it claims")
     return replica_id
 
 

@@ -1,4 +1,4 @@
-"""What Produce and Fetch have in common."""
+"""The encodings that Produce and Fetch share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fencepost.wire.primitives import (
 
 def not_spoken(key: int, version: int) -> Malformed:
     api = APIS[key]
-    return Malformed(f"{api.name} v{version} is not spoken, only v{api.lowest} to v{api.highest}")
+    return Malformed(f"{api.name} v{version} is not supported, only v{api.lowest} to v{api.highest}")
 
 
 def counted(count: int) -> range:
@@ -31,14 +31,14 @@ def counted(count: int) -> range:
 
 
 MOST_PARTITIONS: Final = 20_000
-"""Partitions, or topics, of one request: they are read on the server's loop."""
+"""The limit of partitions, or topics, in one request: the server's loop reads them."""
 
 
 def check_count(so_far: int, more: int) -> int:
-    """Return the sum; Malformed if a request names more than `MOST_PARTITIONS`."""
+    """Return the sum; raise Malformed if a request names more than `MOST_PARTITIONS`."""
     total = so_far + more
     if total > MOST_PARTITIONS:
-        raise Malformed(f"the request names {total} partitions, at most {MOST_PARTITIONS} are read")
+        raise Malformed(f"the request names {total} partitions; the limit is {MOST_PARTITIONS}")
     return total
 
 
@@ -67,10 +67,10 @@ def topic(name: str | None, topic_id: UUID | None, flexible: bool, with_id: bool
     if with_id:
         return uuid_bytes(topic_id)
     if name is None:
-        raise TypeError("a topic must have its name in this version")
+        raise TypeError("this version needs the topic's name")
     return compact_string(name) if flexible else string(name)
 
 
 def length(count: int, flexible: bool) -> bytes:
-    """The length of an array or byte string that is not null."""
+    """Encode the length of an array or byte string that is not null."""
     return uvarint(count + 1) if flexible else INT32.pack(count)

@@ -40,13 +40,13 @@ _TOPIC_IDS: Final = 13
 
 
 class ProducePartition(NamedTuple):
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody uses here
     records: memoryview | None
 
 
 class ProduceTopic(NamedTuple):
     name: str | None
-    """Up to v12; from v13 the topic has its id instead."""
+    """Up to v12; from v13 on the topic has an id instead."""
     topic_id: UUID | None
     partitions: list[ProducePartition]
 
@@ -59,14 +59,14 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody uses here
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
-    """(index in the batch, message) of each record that caused the batch to be refused."""
+    """(index in the batch, message) of each record for which the batch was rejected."""
 
 
 class ProducedTopic(NamedTuple):
