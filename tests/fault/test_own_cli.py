@@ -93,7 +93,7 @@ def test_a_signal_ends_the_command_before_another_gets_its_turn(
         assert last.read_text() == "done\n"
     _, said = child.communicate(timeout=60)
     assert child.returncode == 128 + number
-    assert said == f"fencepost: {number.name}: the command is ended, and what it owned is free\n"
+    assert said == f"fencepost: {number.name}: the command was ended and its resources are free\n"
 
 
 def test_killed_with_9_it_takes_everything_with_it(owning: Owning, name: str) -> None:

@@ -48,7 +48,7 @@ def test_the_command_runs_while_owning_and_its_exit_code_is_handed_on(engine: En
         (["", "it"], "group must have 1 to 1000 characters, not 0"),
         (["jobs", "it", "it"], "resource 'it' is named more than once"),
         (["jobs", "it", "it", "--generation", "1"], "resource 'it' is named more than once"),
-        (["jobs", "a", "b", "--generation", "a=1"], "Invalid value for --generation: none for b"),
+        (["jobs", "a", "b", "--generation", "a=1"], "Invalid value for --generation: no generation for b"),
         (["jobs", "a", "--generation", "b=1"], "Invalid value for --generation: 'b' is not one of the resources"),
         (["jobs", "a", "--generation", "-1"], "Invalid value for --generation: '-1' is neither N nor RESOURCE=N"),
     ],
@@ -120,7 +120,7 @@ def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engi
         command("own", "jobs", "x"), env=environment(engine), capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "behind `--`" in done.stderr
+    assert "after `--`" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -177,7 +177,9 @@ def test_an_outdated_token_is_called_that_and_the_newest_is_named(engine: Engine
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"fencepost: somebody was there since token 0: the newest of {name} in jobs is {newest}\n"
+    assert (
+        done.stderr == f"fencepost: {name} in jobs has had another owner since token 0: its newest token is {newest}\n"
+    )
 
 
 @pytest.mark.parametrize(

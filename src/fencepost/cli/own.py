@@ -1,4 +1,4 @@
-"""`fencepost own`: run a command while owning something, like flock. `fencepost owners`: who holds what."""
+"""`fencepost own` runs a command while owning resources, like flock. `fencepost owners` lists owners."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_ASK: Final = 5.0
 BUSY: Final = 69
-"""Exit code when somebody else holds it (EX_UNAVAILABLE), unless --conflict-exit-code says another."""
+"""Exit code when another owner has a resource (EX_UNAVAILABLE); --conflict-exit-code changes it."""
 _AT_ONCE: Final = 0.001
-"""Seconds of a claim that takes what is free, severs nobody, and does not wait."""
+"""Wait in seconds of a claim that takes only free resources and does not really wait."""
 
 _COMMAND: Final = "fencepost.cli.own.command"
 
 
 class WithCommand(click.Command):
-    """Keeps what stands behind `--` apart, which click would mix with the arguments before it."""
+    """Separates the words after `--`, which click would mix with the arguments before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -48,15 +48,17 @@ class WithCommand(click.Command):
 @click.argument("group")
 @click.argument("resources", nargs=-1, required=True, metavar="RESOURCE...")
 @click.option("--generation", "generations", multiple=True, metavar="[RESOURCE=]N",
-              help="Take over from an owner that is not above this; 0 resets. One for all, or one each.")  # fmt: skip
+              help="Take over from an owner with at most generation N; 0 resets. One for all or for each.")  # fmt: skip
 @click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Wait until everything is free, at most so long; the default, without limit.")  # fmt: skip
-@click.option("-n", "--no-wait", is_flag=True, help="Do not wait: if it is not free, say who holds it and end.")
+              help="Wait until everything is free, at most this long; by default without limit.")  # fmt: skip
+@click.option("-n", "--no-wait", is_flag=True, help="Do not wait: if a resource is not free, name its owner and exit.")
 @click.option("-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), default=BUSY, show_default=True,
-              help="Exit code when it is not free with --no-wait, or within --wait.")  # fmt: skip
-@click.option("--after", type=click.IntRange(min=0), metavar="TOKEN", help="Only if nobody was there since this token.")
+              help="Exit code if a resource is not free with --no-wait, or within --wait.")  # fmt: skip
+@click.option(
+    "--after", type=click.IntRange(min=0), metavar="TOKEN", help="Claim only if this is still the newest token."
+)
 @click.option("--session", type=click.FloatRange(min=0), default=10.0, show_default=True,
-              metavar="SECONDS", help="Lose it after this long without a sign of life.")  # fmt: skip
+              metavar="SECONDS", help="Lose the resources after this long without a heartbeat.")  # fmt: skip
 @click.option("--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
               help="Time between SIGTERM and SIGKILL when the command is ended.")  # fmt: skip
 @client_command_without_json
@@ -74,11 +76,10 @@ def own(
 ) -> None:
     """Run COMMAND while owning every RESOURCE in GROUP.
 
-    It is ended, with everything that it has started, when somebody takes over, and when this is ended itself: first the
-    command, then what it owns is free. It finds FENCEPOST_TOKEN and FENCEPOST_GENERATION in its environment, those of
-    the first RESOURCE, and all of them as JSON in FENCEPOST_TOKENS and FENCEPOST_GENERATIONS; a token only ever rises,
-    so another system can refuse what carries an older one. The exit code is the command's, or 75 if
-    what it owned was lost.
+    If another owner takes over, or fencepost is told to stop, the command is ended with everything it has started; on a
+    stop the resources become free only after that. The environment has FENCEPOST_TOKEN and FENCEPOST_GENERATION of the
+    first RESOURCE, and all of them as JSON in FENCEPOST_TOKENS and FENCEPOST_GENERATIONS. Tokens only rise, so other
+    systems can reject a request with an older one. The exit code is the command's, or 75 if a resource was lost.
 
     \b
     Examples:
@@ -88,9 +89,9 @@ def own(
     """
     command: list[str] = click.get_current_context().meta.get(_COMMAND, [])
     if not command:
-        raise click.UsageError("say what to run behind `--`")
+        raise click.UsageError("give the command to run after `--`")
     if generations and wait is not None:
-        raise click.UsageError("--generation takes over at once, --wait never does: give one of them")
+        raise click.UsageError("--generation takes over at once and --wait never does: give only one of them")
     if no_wait and (generations or wait):
         raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
@@ -140,7 +141,7 @@ def own(
         held.on_beat = run.alive
         code = run.run(held.lost)
     if run.stopped_by is not None:
-        click.echo(f"fencepost: {run.stopped_by.name}: the command is ended, and what it owned is free", err=True)
+        click.echo(f"fencepost: {run.stopped_by.name}: the command was ended and its resources are free", err=True)
         code = 128 + run.stopped_by
     elif held.lost.is_set():
         raise OwnershipLost(_what_became_of(settings, held))
@@ -148,7 +149,7 @@ def own(
 
 
 def _with_generations(resources: tuple[str, ...], given: tuple[str, ...]) -> Resources:
-    """The names, or each with its generation, of `--generation N` and `--generation RESOURCE=N`."""
+    """Parse `--generation N` and `--generation RESOURCE=N`; return the names, or each with its generation."""
     if not given:
         return resources
     found: dict[str, int] = {}
@@ -160,24 +161,24 @@ def _with_generations(resources: tuple[str, ...], given: tuple[str, ...]) -> Res
             raise click.BadParameter(f"{name!r} is not one of the resources", param_hint="--generation")
         for each in [name] if name else resources:
             if found.setdefault(each, int(number)) != int(number):
-                raise click.BadParameter(f"two different ones for {each!r}", param_hint="--generation")
+                raise click.BadParameter(f"two different generations for {each!r}", param_hint="--generation")
     if twice := next((name for at, name in enumerate(resources) if name in resources[:at]), None):
         raise click.UsageError(f"resource {twice!r} is named more than once")
     if missing := [name for name in resources if name not in found]:
-        raise click.BadParameter(f"none for {', '.join(missing)}", param_hint="--generation")
+        raise click.BadParameter(f"no generation for {', '.join(missing)}", param_hint="--generation")
     return {name: found[name] for name in resources}
 
 
 def _outdated(refused: Refused, after: int) -> click.ClickException:
-    """`--after` names a token that is not the newest any more."""
+    """Return the error for an `--after` that is not the newest token any more."""
     name, _, token = next(row for row in refused.rows if row.token > after)
     return click.ClickException(
-        f"somebody was there since token {after}: the newest of {name} in {refused.group} is {token}"
+        f"{name} in {refused.group} has had another owner since token {after}: its newest token is {token}"
     )
 
 
 def _what_became_of(settings: ClientSettings, held: Hold) -> str:
-    """The connection has ended, which is all that the holder knows; the server knows why."""
+    """Ask the server why the resources were lost: the hold only knows that its connection ended."""
     names = ", ".join(held.rows)
     with _quick_admin(settings) as admin:
         try:
@@ -191,8 +192,8 @@ def _what_became_of(settings: ClientSettings, held: Hold) -> str:
     for name, row in held.rows.items():
         if name in last and last[name].token > row.token:
             return f"somebody else took over {name} in {held.group} and has ended since: {_who(last[name])}"
-    silent = f", as it does when the session of {held.session:g} s is over" if held.session else ""
-    return f"{names} in {held.group} is lost: the server has ended the connection{silent}; nobody owns it now"
+    silent = f", as after {held.session:g} s of silence (the session)" if held.session else ""
+    return f"{names} in {held.group} is lost: the server has closed the connection{silent}; nobody owns it now"
 
 
 def _quick_admin(settings: ClientSettings) -> Admin:
@@ -203,7 +204,7 @@ def _quick_admin(settings: ClientSettings) -> Admin:
 
 
 def _holders(settings: ClientSettings, group: str, resources: tuple[str, ...]) -> str | None:
-    """Who holds them, in words; None if nobody does, or nobody says."""
+    """Describe the owners and waiting claims; None if there are none, or the server does not answer."""
     with _quick_admin(settings) as admin, suppress(FencepostError):
         found = admin.owners(group)
         holders = [row for row in found.owners if row.resource in resources]
@@ -220,7 +221,7 @@ def _who(row: OwnerDescription | LastOwner) -> str:
 
 
 class Busy(click.ClickException):
-    """Somebody else holds it."""
+    """Another owner has a resource."""
 
 
 def _busy(message: str, exit_code: int) -> Busy:
@@ -233,9 +234,7 @@ def _busy(message: str, exit_code: int) -> Busy:
 @click.argument("group", required=False)
 @client_command
 def owners(target: ClusterTarget, group: str | None) -> None:
-    """Show who owns what, and who waits.
-
-    In GROUP, or in all groups.
+    """List owners and waiting claims, in GROUP or in all groups.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`--own GROUP` of `produce` and `consume`: claim the partitions first, and what it means when they are lost."""
+"""The option `--own GROUP` of `produce` and `consume`: own the partitions, and exit when they are lost."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from fencepost.client.own.claim import OnLost, OwnKeywords
 
 FENCED: Final = 75
-"""Exit code when what was owned is lost: somebody else took over, or the server is gone (EX_TEMPFAIL: trying again may
-make sense)."""
+"""Exit code after the ownership is lost: another owner took over, or the server is gone (EX_TEMPFAIL: a retry may
+succeed)."""
 SESSION: Final = 10.0
-"""Seconds of silence after which a producer loses what it owns; its send thread gives the signs of life."""
+"""Seconds of silence after which a producer loses its partitions; its send thread sends the heartbeats."""
 
 
 class OwnershipLost(click.ClickException):
@@ -28,28 +28,28 @@ class OwnershipLost(click.ClickException):
 
 
 def own_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--own GROUP` and `--generation N`."""
+    """Add `--own GROUP` and `--generation N`."""
     generation = click.option(
         "--generation",
         type=click.IntRange(min=0),
-        help="With --own: do not wait, take over from an owner that is not above this; 0 resets.",
+        help="With --own: do not wait, take over from an owner with at most this generation; 0 resets.",
     )
     own = click.option(
-        "--own", "owned_in", metavar="GROUP", help="Own the partitions in GROUP first; waits until they are free."
+        "--own", "owned_in", metavar="GROUP", help="Own the partitions in GROUP first; wait until they are free."
     )
     return own(generation(command))
 
 
 def how_to_own(owned_in: str | None, generation: int | None, session: float = 0.0) -> OwnKeywords:
     if generation is not None and owned_in is None:
-        raise click.UsageError("--generation belongs to --own GROUP")
+        raise click.UsageError("--generation needs --own GROUP")
     if generation is None:
         return {"wait": True, "session": session}
     return {"generation": generation, "session": session}
 
 
 def partitions_of(target: ClusterTarget, topic: str, only: Sequence[int] = ()) -> list[str]:
-    """The resources: all partitions of the topic, or those that are named."""
+    """Return the resources: all partitions of the topic, or `only` these."""
     with target.admin() as admin:
         there = [found.partition for found in admin.describe_topic(topic).partitions]
     if strange := [str(index) for index in only if index not in there]:
@@ -59,7 +59,7 @@ def partitions_of(target: ClusterTarget, topic: str, only: Sequence[int] = ()) -
 
 @contextmanager
 def woken_when_lost() -> Iterator[OnLost]:
-    """What to call when it is lost: ends whatever the main thread waits for, standard input as a rule, with Fenced."""
+    """Yield a callback for the loss. It raises Fenced on the main thread, even while that reads standard input."""
     lost: list[Fenced] = []
 
     def raise_it(number: int, frame: object) -> None:
@@ -67,10 +67,10 @@ def woken_when_lost() -> Iterator[OnLost]:
             raise lost.pop()
 
     if not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread():
-        yield lost.append  # the next record says it
+        yield lost.append  # the next record raises it
         return
     before = signal.signal(signal.SIGUSR1, raise_it)
-    # Guards `is_over`: a signal that comes after the end would find no handler of ours, and end the process.
+    # Guards `is_over`: a signal after the end would find no handler of ours, and end the process.
     lock, is_over = threading.Lock(), False
 
     def wake(fenced: Fenced) -> None:
@@ -92,7 +92,7 @@ def woken_when_lost() -> Iterator[OnLost]:
 
 @contextmanager
 def told_when_lost(owned_in: str | None) -> Iterator[None]:
-    """Fenced is the end of an owner, with an exit code of its own."""
+    """Turn Fenced into OwnershipLost, which has its own exit code."""
     try:
         yield
     except Fenced as fenced:

@@ -1,13 +1,13 @@
-"""A command in a process group of its own, which ends as a whole: when it is told to, and when we are killed.
+"""A command in its own process group, which is ended as a whole.
 
-What a shell script starts is in its group too, and would go on without it. `Supervised.end` sends SIGTERM to the group,
-and SIGKILL to what is left of it after the time of grace. SIGTERM and SIGHUP to us end the group in the same way, so
-that whatever is to be given back afterwards is given back after the command's last act; Ctrl-C is handed on, and the
-command decides. If we are killed with -9 the watcher of `launch.py` kills the group, and if we are stopped for longer
-than the session it ends it: `alive` is called for every sign of life.
+The processes that a shell script starts are in its group, and would outlive the script. `Supervised.end` sends SIGTERM
+to the group, and SIGKILL to the rest after the grace period. SIGTERM and SIGHUP to this process end the group in the
+same way, so the resources are released only after the command has ended. Ctrl-C is passed on, and the command decides.
+If this process is killed with -9, the watcher of `launch.py` kills the group. If it is stopped for longer than the
+session, the watcher ends the group: `alive` is called with every heartbeat.
 
-At a terminal the group has the foreground for as long as it runs, and job control works: when Ctrl-Z stops the command,
-we stop with it, and go on together.
+At a terminal the group is in the foreground while it runs, and job control works: when Ctrl-Z stops the command, this
+process stops too, and both continue together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL: Final = 0.02
 
 
 class Supervised:
-    """One run of one command. Made, run and interrupted on the main thread; `end` may come from any."""
+    """One run of one command. For the main thread; `end` and `alive` may be called from any thread."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], *, grace: float, session: float = 0.0
@@ -43,14 +43,14 @@ class Supervised:
         self._at_terminal = _has_terminal()
         self._over = False
         self._ending: threading.Thread | None = None
-        # Guards `_ending`: the one who loses what is owned and the one who is told to stop may come together.
+        # Guards `_ending`: a takeover and a stop signal may come at the same time.
         self._lock = threading.Lock()
         self.stopped_by: signal.Signals | None = None
-        """The signal that told us to end the command."""
+        """The signal that ended the command."""
 
     def run(self, lost: threading.Event) -> int:
-        """Runs the command, until it ends by itself or, once `lost` is set, is ended. Its exit code, as a shell says
-        it: 128 + N if it was ended by signal N."""
+        """Run the command until it exits, or end it once `lost` is set. Return its exit code as a shell does: 128 + N
+        after signal N."""
         with self._signals(), _lifeline() as (theirs, ours):
             self._lifeline = ours
             how = [str(theirs), str(int(self._at_terminal)), str(self._session), str(self._grace)]
@@ -58,7 +58,7 @@ class Supervised:
             child = subprocess.Popen(words, env=dict(self._environment), process_group=0, pass_fds=(theirs,))
             os.close(theirs)
             self._group = child.pid
-            if self.stopped_by is not None:  # before there was anything to end
+            if self.stopped_by is not None:  # the signal came before the start
                 self.end()
             threading.Thread(target=self._end_when, args=(lost,), daemon=True).start()
             child.returncode = code = self._wait(child.pid)
@@ -66,21 +66,21 @@ class Supervised:
                 self.end()
             self._over = True
             if self._ending is not None:
-                self._ending.join()  # what the command has started may take longer than itself
+                self._ending.join()  # its child processes may take longer
             with self._lock:
-                self._lifeline = None  # from here on nobody else writes to it
+                self._lifeline = None  # no other thread writes to it from here on
             with contextlib.suppress(BrokenPipeError):
                 os.write(ours, b".")
         return code if code >= 0 else 128 - code
 
     def alive(self) -> None:
-        """From any thread: what is owned is owned still. Without this for a session, the watcher ends the group."""
+        """Tell the watcher that the resources are still owned. Without this for a session, it ends the group."""
         with self._lock, contextlib.suppress(BrokenPipeError, BlockingIOError):
             if self._lifeline is not None:
                 os.write(self._lifeline, b"+")
 
     def end(self) -> None:
-        """Begins to end the whole group; `run` returns when it is gone."""
+        """Begin to end the whole group; `run` returns when it is gone."""
         with self._lock:
             if self._group and not self._over and self._ending is None:
                 self._ending = threading.Thread(target=self._end_group, daemon=True)
@@ -92,7 +92,7 @@ class Supervised:
 
     def _end_group(self) -> None:
         self._signal_group(signal.SIGTERM)
-        self._signal_group(signal.SIGCONT)  # one that is stopped hears the other only then
+        self._signal_group(signal.SIGCONT)  # a stopped process handles SIGTERM only after this
         deadline = time.monotonic() + self._grace
         while self._signal_group(0):
             if time.monotonic() >= deadline:
@@ -101,16 +101,16 @@ class Supervised:
             time.sleep(_POLL)
 
     def _signal_group(self, number: int) -> bool:
-        """Whether there was anybody."""
+        """Send a signal to the group; return whether it has a process."""
         try:
             os.killpg(self._group, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS says so of a group that has nothing but zombies
+        except PermissionError:  # macOS: the group has only zombies
             return False
         return True
 
-    # -- what comes from outside ------------------------------------------------------------------------------
+    # -- signals to this process ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -120,7 +120,7 @@ class Supervised:
             (signal.SIGHUP, self._told_to_stop),
             (signal.SIGINT, self._interrupted),
         ):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # respect nohup
                 before[number] = signal.signal(number, handler)
         try:
             yield
@@ -130,7 +130,7 @@ class Supervised:
 
     def _told_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopped_by = signal.Signals(number)
-        # Not here: a handler may run while this very thread holds the lock.
+        # On another thread: this handler may run while its thread holds the lock.
         threading.Thread(target=self.end, daemon=True).start()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
@@ -151,7 +151,7 @@ class Supervised:
                 _give_terminal(os.getpgrp())
 
     def _stop_too(self) -> None:
-        """The command was stopped with Ctrl-Z: so are we, and the shell has the terminal, until it wakes us."""
+        """Stop this process too after Ctrl-Z, and give the shell the terminal until it continues both."""
         _give_terminal(os.getpgrp())
         os.kill(0, signal.SIGTSTP)
         if _has_terminal():  # `fg`, not `bg`
@@ -161,7 +161,7 @@ class Supervised:
 
 @contextlib.contextmanager
 def _lifeline() -> Iterator[tuple[int, int]]:
-    """A pipe: the watcher's end, which the caller closes, and ours."""
+    """Yield the two ends of a pipe: the watcher's, which the caller closes, and ours."""
     theirs, ours = os.pipe()
     try:
         yield theirs, ours
@@ -170,8 +170,8 @@ def _lifeline() -> Iterator[tuple[int, int]]:
 
 
 def _has_terminal() -> bool:
-    """Whether we are what the person at the terminal talks to. Not with our output in a pipe: what reads it there may
-    want the keyboard, as a pager does."""
+    """Return whether this process is in the terminal's foreground. With the output in a pipe it is not: the reader of
+    the pipe, such as a pager, may need the keyboard."""
     try:
         return os.isatty(0) and os.isatty(1) and os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
