@@ -116,7 +116,7 @@ class FrameReader:
         return self._scratch[self._used :] if self._large is None else self._large[self._large_used :]
 
     def filled(self, count: int) -> Iterator[memoryview]:
-        """Yield the frames that these bytes complete; the memory of each is the caller's to keep.
+        """Yield the frames that these bytes complete; the memory of each is the caller's to keep and to change.
 
         Raise Malformed for a length that no frame may have, before its bytes arrive. The stream cannot be read further
         then: nobody knows where the next frame begins.
@@ -140,7 +140,7 @@ class FrameReader:
                     self._large[: self._large_used] = scratch[at + 4 : used]
                     at = used
                 break
-            yield memoryview(bytes(scratch[at + 4 : at + 4 + size]))
+            yield memoryview(bytearray(scratch[at + 4 : at + 4 + size]))
             at += 4 + size
         if at:
             scratch[: used - at] = scratch[at:used]

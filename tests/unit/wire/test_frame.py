@@ -148,3 +148,21 @@ def test_a_length_that_no_frame_may_have_is_malformed_before_the_frame_is_there(
 
 def test_a_frame_of_exactly_the_limit_is_read() -> None:
     assert FrameReader(max_size=100).feed(struct.pack(">i", 100) + bytes(100)) == [bytes(100)]
+
+
+@pytest.mark.parametrize("size", [5, 500])
+def test_a_small_and_a_large_frame_are_received_into_memory_that_may_be_changed(size: int) -> None:
+    """A copy stamps fetched batches in place."""
+    reader = FrameReader(scratch=64)
+    frames: list[memoryview] = []
+    stream = memoryview(struct.pack(">i", size) + b"a" * size)
+    while stream:
+        free = reader.free()
+        count = min(len(free), len(stream))
+        free[:count] = stream[:count]
+        frames += reader.filled(count)
+        stream = stream[count:]
+    (frame,) = frames
+    frame[0] = ord("b")
+    assert frame == b"b" + b"a" * (size - 1)
+    assert reader.pending == 0
