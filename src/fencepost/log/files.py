@@ -1,8 +1,8 @@
-"""The few file operations the log is made of.
+"""The file operations that the log uses.
 
-Everything the log does to the disk goes through one `Files` object, so that a test can make the next write short, the
-disk full or an fsync fail, and can forget what was not synced (`fencepost.testing.files`). Paths are plain strings and
-handles plain descriptors, because these calls are on the way of every batch.
+The log accesses the disk only through one `Files` object, so that a test can make a write short, the disk full or an
+fsync fail, and can drop what was not synced (`fencepost.testing.files`). Paths are plain strings and handles plain
+descriptors, because every batch passes through these calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class WouldBlock(Exception):
-    """The bytes are not in the page cache: read them again from a thread that may wait."""
+    """The bytes are not in the page cache; read them in a thread that may block."""
 
 
 class Room(NamedTuple):
@@ -31,24 +31,24 @@ class Room(NamedTuple):
 
 
 class Files(Protocol):
-    """What the log asks of a file system. Every method may raise OSError; `write` may also write less than asked."""
+    """The log's interface to a file system. Every method may raise OSError; `write` may write less than asked."""
 
     def open(self, path: str, *, create: bool) -> int:
-        """A descriptor for reading and writing; a missing file is made only if `create`."""
+        """Return a descriptor for reading and writing; create a missing file only if `create`."""
 
     def close(self, fd: int) -> None: ...
 
     def write(self, fd: int, data: Buffer, position: int) -> int:
-        """Writes at `position`, says how many bytes."""
+        """Write at `position`, and return the number of bytes written."""
 
     def read(self, fd: int, size: int, position: int) -> Buffer:
-        """At most `size` bytes from `position`; fewer at the end of the file."""
+        """Return `size` bytes from `position`, or fewer at the end of the file."""
 
     def read_nowait(self, fd: int, size: int, position: int) -> Buffer:
-        """Like `read`, of what is in memory already; WouldBlock if that is nothing, or cannot be known."""
+        """Return the bytes that are in the page cache; raise WouldBlock if there are none, or it cannot be known."""
 
     def sync(self, fd: int) -> None:
-        """The file's bytes and size are on the disk when this returns."""
+        """Write the file's bytes and size to disk."""
 
     def truncate(self, fd: int, size: int) -> None: ...
 
@@ -61,24 +61,24 @@ class Files(Protocol):
     def mkdir(self, path: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces a file of the new name."""
+        """Rename the file atomically, replacing a file of the new name."""
 
     def remove(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """The names in this directory are on the disk when this returns."""
+        """Write the names in this directory to disk."""
 
     def room(self, path: str) -> Room:
-        """How much room there is for the likes of us, and how large the file system is."""
+        """Return the free bytes for this user, and the size of the file system."""
 
     def allocate(self, path: str, size: int) -> None:
-        """Makes a file that takes so many bytes of the disk."""
+        """Create a file that occupies `size` bytes of the disk."""
 
 
 class OsFiles:
     """The real file system.
 
-    With `durable=False` syncs do nothing: for servers whose data is thrown away anyway.
+    With `durable=False` syncs do nothing, for servers with temporary data.
     """
 
     def __init__(self, *, durable: bool = True) -> None:
@@ -118,7 +118,7 @@ class OsFiles:
         except OSError as error:
             if error.errno not in _NOWAIT_UNSUPPORTED:
                 raise
-            self._nowait_flag = None  # this file system cannot tell: from now on every read takes the slow road
+            self._nowait_flag = None  # this file system does not support it, so every read goes to a thread from now on
             raise WouldBlock from None
         return buffer if count == size else memoryview(buffer)[:count]
 
@@ -171,7 +171,7 @@ class OsFiles:
 
 
 def _no_sync(fd: int) -> None:
-    """Nothing: the data is thrown away anyway."""
+    """Do nothing, because the data is temporary."""
 
 
 def _platform_sync() -> Callable[[int], None]:
@@ -180,7 +180,7 @@ def _platform_sync() -> Callable[[int], None]:
 
         full_sync = fcntl.F_FULLFSYNC  # macOS's fsync leaves the bytes in the drive's cache
         return lambda fd: fcntl.fcntl(fd, full_sync) and None
-    # fdatasync writes the size too when the bytes could not be found without it, and spares the times.
+    # fdatasync also writes the size if reading the bytes needs it, and skips the timestamps.
     return getattr(os, "fdatasync", os.fsync)
 
 
@@ -188,7 +188,7 @@ _full_sync = _platform_sync()
 
 
 def write_all(files: Files, fd: int, data: Buffer, position: int) -> None:
-    """Writes the whole of `data`, in as many writes as it takes."""
+    """Write all of `data`, in as many writes as necessary."""
     view = memoryview(data)
     while view:
         count = files.write(fd, view, position)
@@ -207,7 +207,7 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def write_file(files: Files, path: str, data: Buffer) -> None:
-    """Makes `data` the content of the file and syncs it. Not atomic: for files whose content is checked when read."""
+    """Replace the content of the file and sync it. Not atomic: for files whose content is verified when read."""
     fd = files.open(path, create=True)
     try:
         write_all(files, fd, data, 0)
@@ -218,20 +218,20 @@ def write_file(files: Files, path: str, data: Buffer) -> None:
 
 
 def write_file_atomically(files: Files, directory: str, name: str, data: Buffer) -> None:
-    """The file has its old content or the new one, whenever the power goes; the new one when this returns."""
+    """Replace the content of the file durably. After a power failure it has the old content or the new one."""
     temporary = f"{directory}/{name}.tmp"
     try:
         write_file(files, temporary, data)
     except OSError:
         with suppress(OSError):
-            files.remove(temporary)  # on a full disk even half a file is missed
+            files.remove(temporary)  # free the space of the partial file
         raise
     files.rename(temporary, f"{directory}/{name}")
     files.sync_directory(directory)
 
 
 def make_directories(files: Files, path: str) -> list[str]:
-    """Makes `path` and what is missing above it; says which directories have to be synced to make that durable."""
+    """Create `path` and its missing parents; return the directories to sync to make this durable."""
     missing = []
     while not files.exists(path):
         missing.append(path)

@@ -1,8 +1,8 @@
-"""Open files, at most so many at a time: what all logs of a server share.
+"""The open files of all logs of a server, with a limit on their number.
 
-Ten thousand partitions live under a limit of a thousand descriptors: a `FileHandle` is a file's name and, while it is
-among the recently used, its descriptor. Whoever works on one holds it from `acquire` to `release`, and a handle that is
-held is not closed: an fsync in one thread is safe from a read in another that opens the file too many.
+Ten thousand partitions may share a thousand descriptors. A `FileHandle` is a file's name and, while it was recently
+used, its descriptor. Users hold a handle from `acquire` to `release`, and a held handle is not closed: a read that
+opens one file too many cannot close a file that another thread is syncing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class FileHandle:
-    """One file that is opened when needed. Its fields belong to `Handles` and are guarded by its lock."""
+    """A file that is opened when needed. The lock of `Handles` guards its fields."""
 
     __slots__ = ("discarded", "fd", "path", "retired", "users")
 
@@ -39,11 +39,11 @@ class FileHandle:
 
 
 class Handles:
-    """The open files of all logs of a server, least recently used first. Any thread."""
+    """The open files of all logs of a server, least recently used first. Any thread may use it."""
 
     def __init__(self, files: Files, limit: int = DEFAULT_LIMIT) -> None:
         if limit < 1:
-            raise ValueError("at least one file has to be open to be worked on")
+            raise ValueError(f"limit must be at least 1, not {limit}")
         self.files = files
         self.limit = limit
         self.indexes = IndexCache()
@@ -51,16 +51,16 @@ class Handles:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many files are open now."""
+        """Return the number of open files."""
         return len(self._open)
 
     def acquire(self, handle: FileHandle, *, create: bool = False) -> int:
-        """The file's descriptor, which stays open until `release`."""
+        """Return the file's descriptor, which stays open until `release`."""
         with self._lock:
             fd = handle.fd
             if fd == _CLOSED:
                 if handle.retired:
-                    raise FileNotFoundError(errno.ENOENT, "another file has taken its place", handle.path)
+                    raise FileNotFoundError(errno.ENOENT, "the segment was removed or replaced", handle.path)
                 if len(self._open) >= self.limit:
                     self._evict(len(self._open) - self.limit + 1)
                 fd = handle.fd = self._open_file(handle.path, create)
@@ -85,7 +85,7 @@ class Handles:
             self.release(handle)
 
     def discard(self, handle: FileHandle) -> None:
-        """The file will not be needed soon, or goes away: closed now, or when its last user is done."""
+        """Close the file now, or when its last user releases it."""
         with self._lock:
             if handle.users:
                 handle.discarded = True
@@ -93,19 +93,19 @@ class Handles:
                 self._close(handle)
 
     def retire(self, handle: FileHandle) -> None:
-        """The file is about to be removed, or another one to take its name: whoever uses it may go on, but it cannot be
-        opened any more. Later users get FileNotFoundError, and look again where the bytes are now."""
+        """Prepare for the removal or replacement of the file: current users may continue, but it cannot be opened
+        again. Later users get FileNotFoundError, and look up the segments again."""
         handle.retired = True
         self.discard(handle)
 
     def rename(self, handle: FileHandle, path: str) -> None:
-        """Gives the file another name. Nobody opens it meanwhile."""
+        """Rename the file, while no other thread can open it."""
         with self._lock:
             self.files.rename(handle.path, path)
             handle.path = path
 
     def close(self) -> None:
-        """Closes what nobody is using."""
+        """Close all files that are not in use."""
         with self._lock:
             self._evict(len(self._open))
 
@@ -118,8 +118,8 @@ class Handles:
             return self.files.open(path, create=create)
 
     def _evict(self, count: int) -> int:
-        """Closes up to `count` handles that nobody holds, oldest first; says how many. If all are held, the limit is
-        exceeded for as long as they are: better than to wait for a sync here."""
+        """Close up to `count` unused handles, oldest first, and return their number. If all are in use, the limit is
+        exceeded for a while, which is better than waiting for a sync here."""
         idle: list[FileHandle] = []
         for handle in self._open:
             if len(idle) == count:

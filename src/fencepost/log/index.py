@@ -1,14 +1,13 @@
-"""Sparse indexes of one segment: from an offset, and from a time, to a place in the file.
+"""Sparse indexes of one segment, from offsets and from timestamps to positions in the file.
 
-Every few kilobytes the segment notes where a batch stands. On the disk that is Kafka's format, so that Kafka's tools
-read it, big-endian and relative to the segment's base offset:
+Every few kilobytes the index has an entry for a batch. On disk it has Kafka's format, so that Kafka's tools can read
+it, big-endian and relative to the segment's base offset:
 
     .index       4 bytes  last offset of the batch, relative     4 bytes  position of the batch in the .log
     .timeindex   8 bytes  highest timestamp so far               4 bytes  last offset of the batch that has it, relative
 
-In memory an entry is two machine words in arrays, nothing more. An index is a hint and never believed blindly: files
-are compared with the checksum that the snapshot keeps of them, and whoever follows an entry compares the batch he finds
-there with what the entry says.
+In memory an entry is just two machine words in arrays. An index is only a hint: its files are verified against the
+checksums in the snapshot, and a reader that follows an entry compares the batch it finds with the entry.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """How far the index files were written, and their checksums: what a snapshot remembers of them."""
+    """The number of entries and the checksums of the index files, as a snapshot stores them."""
 
     offset_entries: int
     offset_checksum: int
@@ -48,7 +47,7 @@ class IndexMark(NamedTuple):
 
 
 class SegmentIndex:
-    """Both indexes of one segment. Entries are only ever added at the end, by the log's owner; any thread may look."""
+    """Both indexes of one segment. Only the log's owner adds entries, at the end; any thread may read."""
 
     __slots__ = ("_base", "_offsets", "_positions", "_time_offsets", "_times")
 
@@ -63,37 +62,37 @@ class SegmentIndex:
         return len(self._positions)
 
     def add(self, last_offset: Offset, position: int) -> None:
-        # Positions are what `__len__` counts and come last, so that another thread never sees half an entry.
+        # Add the position last, because `__len__` counts positions: another thread never sees half an entry.
         self._offsets.append(last_offset - self._base)
         self._positions.append(position)
 
     def add_time(self, timestamp: Milliseconds, last_offset: Offset) -> None:
-        """Notes the highest timestamp so far, unless the last entry says the same."""
+        """Add the highest timestamp so far, unless the last entry has the same."""
         if timestamp >= 0 and (not self._times or timestamp > self._times[-1]):
             self._time_offsets.append(last_offset - self._base)
             self._times.append(timestamp)
 
     def at_offset(self, offset: Offset) -> IndexEntry | None:
-        """The last noted batch that ends at or before `offset`."""
+        """Return the last indexed batch that ends at or before `offset`."""
         found = bisect_right(self._offsets, offset - self._base, 0, len(self._positions))
         return self._entry(found - 1) if found else None
 
     def at_position(self, position: int) -> IndexEntry | None:
-        """The last noted batch that begins at or before `position`."""
+        """Return the last indexed batch that begins at or before `position`."""
         found = bisect_right(self._positions, position)
         return self._entry(found - 1) if found else None
 
     def before_time(self, timestamp: Milliseconds) -> Offset | None:
-        """An offset up to which (inclusive) every record is older than `timestamp`."""
+        """Return an offset up to which (inclusive) every record is older than `timestamp`."""
         found = bisect_left(self._times, timestamp)
         return Offset(self._base + self._time_offsets[found - 1]) if found else None
 
     def mark(self) -> tuple[int, int]:
-        """How many entries there are now, of offsets and of times."""
+        """Return the numbers of offset entries and of time entries."""
         return len(self._positions), len(self._times)
 
     def encode(self, offset_entries: int, time_entries: int) -> tuple[bytes, bytes]:
-        """The content of both files, up to so many entries."""
+        """Return the content of both files, with the given numbers of entries."""
         offsets = array(_WORD, bytes(OFFSET_ENTRY_SIZE * offset_entries))
         offsets[0::2] = self._offsets[:offset_entries]
         offsets[1::2] = self._positions[:offset_entries]
@@ -112,7 +111,7 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, base_offset: Offset, offset_data: bytes, time_data: bytes, mark: IndexMark) -> SegmentIndex | None:
-        """What the files hold, if it is what `mark` says was written; None if not."""
+        """Return the index in the files, or None if they do not match `mark`."""
         offset_data = offset_data[: mark.offset_entries * OFFSET_ENTRY_SIZE]
         time_data = time_data[: mark.time_entries * TIME_ENTRY_SIZE]
         if len(offset_data) != mark.offset_entries * OFFSET_ENTRY_SIZE or crc32c(offset_data) != mark.offset_checksum:

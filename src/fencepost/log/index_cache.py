@@ -1,7 +1,7 @@
-"""How many indexes of sealed segments stay in memory.
+"""A cache that limits the indexes of sealed segments in memory.
 
-The index of an active segment is always there. Those of sealed ones are needed when a consumer starts somewhere in the
-past; a few are kept, whichever logs they belong to, so that memory does not grow with the data on the disk.
+The index of an active segment is always in memory. Those of sealed segments are needed when a consumer starts in the
+past. The cache keeps a few over all logs, so that memory does not grow with the data on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFAULT_LIMIT: Final = 16
 
 
 class IndexCache:
-    """Sealed segments whose index is in memory, least recently used first. Any thread."""
+    """Sealed segments whose index is in memory, least recently used first. Any thread may use it."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self._limit = limit
@@ -28,8 +28,8 @@ class IndexCache:
         return len(self._segments)
 
     def use(self, segment: Segment) -> None:
-        """The segment's index was needed. Drops the one that was not needed for longest, if there are too many; whoever
-        is just using that one keeps it until he is done."""
+        """Note that the segment's index is used, and drop the least recently used one if there are too many. A thread
+        that is using the dropped index keeps its reference."""
         with self._lock:
             self._segments[segment] = None
             self._segments.move_to_end(segment)

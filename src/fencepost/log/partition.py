@@ -1,19 +1,19 @@
 """The log of one partition.
 
-`PartitionLog` belongs to one thread, the server's loop. What the loop calls never waits for the disk: an append is one
-write into the page cache, a read takes only what is in it (or says `WouldBlock`). What does wait, `sync`, cold reads,
-lookups by time and the jobs' `write` and `finish`, may run in any other thread at the same time:
+A `PartitionLog` belongs to one thread, the server's loop. Calls from the loop never wait for the disk: an append is one
+write to the page cache, and a read takes only cached bytes or raises `WouldBlock`. Blocking calls (`sync`, cold reads,
+lookups by timestamp, and the jobs' `write` and `finish`) may run in any other thread at the same time:
 
-- Segments are in a tuple that is replaced, never changed; a segment's bytes below `size` never change.
-- `append` writes, then moves `end_offset`, then `segment.size`. Whoever reads `size` first and `end_offset` after it
-  thus never takes bytes for readable that lie behind the end offset he saw.
-- Last of all `append` moves `_noted_offset`: what is below it is counted in the sizes. `sync` goes by this one, and
-  reads it before them. By `end_offset` it could meet a batch that no size counts yet, find nothing to sync and call
-  the batch durable.
+- Segments are in a tuple that is replaced as a whole; a segment's bytes below `size` never change.
+- `append` writes, then moves `end_offset`, then `segment.size`. A thread that reads `size` before `end_offset` thus
+  never treats bytes behind that end offset as readable.
+- Last, `append` moves `_noted_offset`: all batches below it are included in the sizes. `sync` reads this offset, and
+  reads it before the sizes. With `end_offset` it could see a batch that no size includes yet, find nothing to sync and
+  call the batch durable.
 
-A failed write changes nothing: its torn bytes are cut off again, at the latest before the next append. A failed sync is
-final for this object, because nobody knows what the kernel dropped: `failed` is set, appends raise, reads go on. The
-log has to be opened again.
+A failed write changes nothing: the log cuts off its torn bytes, at the latest before the next append. A failed sync is
+final for this object, because the kernel may have dropped pages: `failed` is set, appends raise, reads continue. The
+log must be reopened.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ _logger = logging.getLogger(__name__)
 
 
 class OffsetOutOfRange(FencepostError):
-    """The offset lies before the log's start or behind its end."""
+    """The offset is before the log's start or after its end."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class _Place(NamedTuple):
-    """Where in the files an offset is."""
+    """The position of an offset in the files."""
 
     segment: Segment
     position: int
 
 
 class _Wanted(NamedTuple):
-    """Of a read."""
+    """The arguments of a read."""
 
     offset: Offset
     max_bytes: int
@@ -77,7 +77,7 @@ class _Wanted(NamedTuple):
 
 
 class PartitionLog:
-    """See the module's text for who may call what."""
+    """A partition's log. The module's docstring says which thread may call which method."""
 
     __slots__ = (
         "_batches_since_snapshot",
@@ -118,43 +118,43 @@ class PartitionLog:
         self.config = config
         self.producers = recovered.producers
         self.recovered = recovered.replay
-        """What opening the log took."""
+        """The work that recovery did when the log was opened."""
         self.start_offset = recovered.start_offset
         self.end_offset = recovered.end_offset
         self.high_watermark = recovered.end_offset
         self.failed: BaseException | None = None
-        """Why this log takes no more batches until it is opened again."""
+        """The error of a failed sync; the log accepts no more batches until it is reopened."""
         self.handles = handles
         self._segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._noted_offset = recovered.end_offset
-        """Up to here batches are counted in the sizes of their segments; see the module's text."""
+        """The sizes of segments include all batches before this offset; see the module's docstring."""
         self._synced_offset = recovered.end_offset
         self._places: dict[Offset, _Place] = {}
-        """Where recent reads ended: a consumer that reads on needs no index."""
+        """The ends of recent reads, so that a consumer that continues needs no index."""
         self._sync_lock = threading.Lock()
         self._new_directories: list[str] = []
-        """Directories that the first append had to make, or to make an entry in."""
+        """Directories that the first append created, or in which it created one."""
         self._directory_changes = 0
-        """Counts new names in the directory; written by the owner alone, and `…_synced` by `sync` alone."""
+        """Number of new names in the directory. Only the owner writes it, and only `sync` writes `…_synced`."""
         self._directory_changes_synced = 0
         self._torn = False
         self._judged: tuple[BatchHeader | None, dedup.SequencedBatch] = None, _NOT_JUDGED
-        """What was judged last: usually the next to be appended, which spares its translation."""
+        """The batch judged last: it is usually appended next, and need not be converted again."""
         self._bytes_since_snapshot = recovered.replay.replayed_bytes
         self._batches_since_snapshot = recovered.replay.replayed_batches
         self._snapshot_due = False
         self._snapshots_taken = 0
         self._snapshots_ended = 0
-        """Written by the threads that hold `snapshot_lock`, as `_snapshots_taken` is by the owner."""
+        """Written by threads that hold `snapshot_lock`; only the owner writes `_snapshots_taken`."""
         self.snapshot_lock = threading.Lock()
         """Held by the thread that writes a snapshot; guards `newest_snapshot` and `_snapshots_ended`."""
         self.newest_snapshot = 0
-        """Number of the newest snapshot that was written, counted from 1 since the log was opened."""
+        """Number of the newest written snapshot, counted from 1 since the log was opened."""
         self.doomed: list[Segment] = []
-        """Segments that were taken out of the log; their files go with the next snapshot. The owner appends, whoever
-        writes a snapshot removes."""
+        """Segments that were removed from the log; the next snapshot removes their files. The owner adds to the list,
+        and the thread that writes a snapshot removes from it."""
         self.cleaned_offset = recovered.cleaned_offset
-        """Before this offset the log is compacted."""
+        """The log is compacted before this offset."""
         self._compacting: CompactionJob | None = None
         self.swap_lock = threading.Lock()
         """Held while a compaction is committed and while its originals are removed; guards `abandoned`."""
@@ -172,11 +172,11 @@ class PartitionLog:
         issued: dedup.IssuedPids = _NONE_ISSUED,
         sync_failed: bool = False,
     ) -> PartitionLog:
-        """The log in this directory, recovered; a missing directory is an empty log, and made by the first append.
-        Blocks. StorageError if the disk does not play along. Whoever opens a log again whose sync failed says so: the
-        disk that refused the sync may have refused to note that, too."""
+        """Open and recover the log in this directory; a missing directory is an empty log, which the first append
+        creates. Blocks; raises StorageError. `sync_failed`: the caller reopens a log whose sync failed, because the
+        disk may also have failed to write the file that says so."""
         if handles.files is not files:
-            raise ValueError("the handles belong to another file system")
+            raise ValueError("handles.files must be the same object as files")
         try:
             recovered = recover(str(directory), config, handles, now_ms, issued=issued, sync_failed=sync_failed)
             return cls(str(directory), config, handles, recovered)
@@ -187,18 +187,18 @@ class PartitionLog:
 
     @property
     def dirty(self) -> bool:
-        """Are there bytes that are not known to be on the disk?"""
+        """Some bytes may not be on disk yet."""
         return self._synced_offset < self.end_offset
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The bytes of all segments."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Up to here (exclusive) every transaction is decided. Not before the log's start, although an
-        open transaction may have begun there: who reads committed records must find an offset that is there."""
+        """The offset before which every transaction is decided. It is not before the log's start, although an open
+        transaction may have begun there: readers of committed records need an existing offset."""
         first = self.producers.first_open_transaction()
         return self.high_watermark if first is None else max(self.start_offset, min(first, self.high_watermark))
 
@@ -207,7 +207,7 @@ class PartitionLog:
         return self._segments
 
     def judge(self, header: BatchHeader, issued_below: Pid = NO_PID) -> dedup.BatchVerdict:
-        """Is this batch new, a duplicate, out of line or fenced? Changes nothing."""
+        """Judge whether this batch is new, a duplicate, out of order or fenced. Changes nothing."""
         if header.pid < 0:
             return dedup.ACCEPT
         batch = producer_batch(header, header.crc, header.max_timestamp)
@@ -217,10 +217,10 @@ class PartitionLog:
     def append(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: Milliseconds, *, leader_epoch: int = 0
     ) -> Offset:
-        """Gives the batch its offset, in place, and writes it; then its producer's state moves. The batch must have
-        been checked and judged. On StorageError nothing has changed, and the next append tries again."""
+        """Stamp the offset into the batch, write it, then update its producer's state. The batch must have been checked
+        and judged. On StorageError nothing has changed, and the caller may try again."""
         if self.failed is not None:
-            raise StorageError(f"a sync of {self.directory} failed, the log has to be opened again") from self.failed
+            raise StorageError(f"a sync of {self.directory} failed, and the log is not reopened yet") from self.failed
         config = self.config
         offset = self.end_offset
         size = header.batch_length + LENGTH_PREFIX
@@ -255,9 +255,9 @@ class PartitionLog:
             raise StorageError(f"cannot write to {handle.path}: {error}") from error
         if written != size:
             self._undo_write(segment)
-            raise StorageError(f"only {written} of {size} bytes could be written to {handle.path}: is the disk full?")
+            raise StorageError(f"wrote only {written} of {size} bytes to {handle.path}: is the disk full?")
 
-        # In this order; see the module's text.
+        # In this order; see the module's docstring.
         self.end_offset = Offset(last_offset + 1)
         segment.note(last_offset, size, timestamp, config.index_interval_bytes)
         self._noted_offset = self.end_offset
@@ -276,16 +276,16 @@ class PartitionLog:
     def read(
         self, offset: Offset, max_bytes: int, *, upto: Offset, block: bool, largest: int | None = None
     ) -> list[memoryview]:
-        """Whole batches, from the one that contains `offset`, together at most `max_bytes` (but always at least one),
-        none that reaches beyond `upto`; empty if there is none. The first batch may begin before `offset`.
+        """Return whole batches from the one that contains `offset`: at most `max_bytes`, but at least one batch, and
+        none that reaches beyond `upto`. The first batch may begin before `offset`.
 
-        With block=False (the loop) WouldBlock is raised where the disk would have to be waited for; with block=True any
-        other thread may call this. If the first batch has more than `largest` bytes, LargeBatch is raised instead."""
+        With block=False (on the loop) raise WouldBlock instead of waiting for the disk; with block=True any other
+        thread may call this. Raise LargeBatch if the first batch has more than `largest` bytes."""
         wanted = _Wanted(offset, max_bytes, upto, block, largest)
         return self._with_segments(lambda segments: self._read(segments, wanted))
 
     def synced(self, offset: Offset) -> None:
-        """Everything below `offset` may be read: the high watermark moves there."""
+        """Move the high watermark to `offset`: everything before it may be read."""
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def wants_snapshot(self) -> bool:
@@ -299,8 +299,8 @@ class PartitionLog:
         )
 
     def snapshot(self, now_ms: Milliseconds) -> SnapshotJob:
-        """The state as it is now, to be written by another thread. A later one may be taken before the earlier one is
-        written; the earlier one then has nothing to do if it comes too late."""
+        """Capture the current state, for another thread to write. If a later snapshot is written first, this one writes
+        nothing."""
         self._snapshots_taken += 1
         self._snapshot_due = False
         job = SnapshotJob(self, now_ms, self._snapshots_taken)
@@ -309,21 +309,21 @@ class PartitionLog:
         return job
 
     def snapshot_ended(self, *, written: bool) -> None:
-        """A job is through; the thread that ran it holds the lock."""
+        """Note the end of a job. The thread that ran it holds `snapshot_lock`."""
         self._snapshots_ended += 1
         if not written:
             self._snapshot_due = True
 
     def delete_records(self, before: Offset) -> None:
-        """The log starts at `before` now; durable with the next snapshot, which is due at once."""
+        """Move the log's start to `before`. It is durable with the next snapshot, which is due at once."""
         if not before <= self.high_watermark:
-            raise OffsetOutOfRange(f"offset {before} is behind the high watermark {self.high_watermark}")
+            raise OffsetOutOfRange(f"offset must be at most the high watermark {self.high_watermark}, not {before}")
         if before > self.start_offset:
             self._move_start(before)
 
     def apply_retention(self, now_ms: Milliseconds, *, only_deleted: bool = False) -> int:
-        """Takes segments out of the log that have had their time (`only_deleted`: only those before its start), and
-        says how many. Their files go with the next snapshot, which is then due at once."""
+        """Remove expired segments from the log (`only_deleted`: only those before its start), and return their number.
+        The next snapshot, which is then due at once, removes their files."""
         if self._compacting is not None or self.failed is not None:
             return 0
         segments = self._segments
@@ -342,7 +342,7 @@ class PartitionLog:
                     raise StorageError(f"{segments[-1].handle.path} ends in torn bytes")
                 self._begin_segment(now_ms)
             except StorageError:
-                count -= 1  # the active one stays until the next can be begun
+                count -= 1  # the active segment stays until a new one can be created
         if count:
             expired, kept = self._segments[:count], self._segments[count:]
             self._move_start(max(self.start_offset, kept[0].base_offset))
@@ -366,8 +366,8 @@ class PartitionLog:
         return compaction.is_due(segments, self.cleaned_offset, end, config, now_ms)
 
     def compaction(self, now_ms: Milliseconds, *, max_keys: int = compaction.DEFAULT_MAX_KEYS) -> CompactionJob | None:
-        """A pass over what can be compacted now, or the one that failed half-way; None if there is nothing to do, or
-        one is under way. While it is, nothing else takes segments out of the log."""
+        """Return a compaction pass, new or to be resumed after a failure; None if there is nothing to do, or one is in
+        progress. Until it ends, nothing else removes segments from the log."""
         if self.failed is not None:
             return None
         if self._compacting is not None:
@@ -379,10 +379,10 @@ class PartitionLog:
         return self._compacting
 
     def replace_segments(self, segments: tuple[Segment, ...], cleaned_offset: Offset) -> None:
-        """Compaction has made others of some segments: the log uses those from now on."""
-        # The records of aborted transactions are gone from what was compacted, so nobody has to leave them out. But a
-        # reader may still have them in hand: only those are forgotten that were gone the time before. Before others
-        # read the new segments: without its marker, an aborted transaction would hide what its pid wrote later.
+        """Use the compacted segments from now on."""
+        # Compaction has removed the records of aborted transactions, so readers need not filter them. But a reader may
+        # still hold the old bytes, so forget only transactions that the last pass removed. Do it before others read the
+        # new segments: without its marker, an aborted transaction would hide what its pid wrote later.
         self.producers.aborted.forget(self.cleaned_offset)
         replaced = set(self._segments).difference(segments)
         self._segments = segments
@@ -394,16 +394,17 @@ class PartitionLog:
         self._compacting = None
 
     def expire_producers(self, now_ms: Milliseconds) -> int:
-        """Forgets producers that were idle for longer than they have to be remembered; says how many."""
+        """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number."""
         return len(self.producers.expire(now_ms - self.config.producer_expiry_ms))
 
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def sync(self) -> Offset:
-        """Everything below the offset returned is on the disk. Waits. A failure is final: see `failed`."""
+        """Sync the log and return the offset before which everything is on disk. Blocks. A failure is final: see
+        `failed`."""
         with self._sync_lock:
             if self.failed is not None:
-                raise StorageError(f"a sync of {self.directory} failed before") from self.failed
+                raise StorageError(f"an earlier sync of {self.directory} failed") from self.failed
             offset = self._noted_offset
             if offset == self._synced_offset and self._directory_changes == self._directory_changes_synced:
                 return offset
@@ -413,7 +414,7 @@ class PartitionLog:
             except OSError as error:
                 self.failed = error
                 _logger.error(
-                    "cannot sync %s: %s; it takes no more batches until it is opened again", self.directory, error
+                    "cannot sync %s: %s; it accepts no more batches until it is reopened", self.directory, error
                 )
                 with suppress(OSError):
                     write_file(self.handles.files, f"{self.directory}/{SYNC_FAILED_NAME}", b"")
@@ -422,19 +423,19 @@ class PartitionLog:
             return offset
 
     def offset_for_time(self, timestamp: Milliseconds, *, upto: Offset) -> TimedOffset | None:
-        """The first record by offset, below `upto`, that is not older than this time. Waits for the disk."""
+        """Return the first record before `upto` with this timestamp or a later one. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
         return self._with_segments(
             lambda segments: times.first_at_or_after(self.handles, segments, timestamp, start, upto, interval)
         )
 
     def offset_of_max_timestamp(self, *, upto: Offset) -> TimedOffset | None:
-        """The first of the records with the highest timestamp below `upto`. Waits for the disk."""
+        """Return the first record before `upto` with the highest timestamp. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
         return self._with_segments(lambda segments: times.highest(self.handles, segments, start, upto, interval))
 
     def close(self, now_ms: Milliseconds) -> None:
-        """Cleanly: synced, and with a snapshot, so that nothing has to be replayed. Waits. It is not used after."""
+        """Sync the log, save a snapshot, so that recovery has nothing to replay, and close the files. Blocks."""
         try:
             if (
                 self.failed is None
@@ -446,8 +447,8 @@ class PartitionLog:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the files and leaves everything as it is. Jobs that are under way in other threads change nothing any
-        more, so that the log can be opened anew; only a compaction that is just being committed is waited for."""
+        """Close the files and change nothing. Jobs in other threads change nothing from now on, so that the log can be
+        reopened; this waits only for a compaction that is being committed."""
         with self.swap_lock:
             self.abandoned = True
         for segment in self._segments:
@@ -460,19 +461,19 @@ class PartitionLog:
         return compaction.cleanable(self._segments, self.config, upto=self.last_stable_offset, now_ms=now_ms)
 
     def _move_start(self, offset: Offset) -> None:
-        self.producers.aborted.forget(self.start_offset)  # not the new one, as in `replace_segments`
+        self.producers.aborted.forget(self.start_offset)  # the old start, as in `replace_segments`
         self.start_offset = offset
         self._snapshot_due = True
 
     def _let_go(self, segments: Iterable[Segment]) -> None:
-        """For segments that are not in the log any more, and only after that: who finds one closed looks for the new
-        ones, and who finds those must find the new start offset, too."""
+        """Close segments after they were removed from the log, in this order: a reader that finds one closed looks for
+        the new segments, and then needs the new start offset too."""
         for segment in segments:
             self.handles.retire(segment.handle)
             self.handles.indexes.forget(segment)
 
     def _segment_for(self, size: int, last_offset: Offset, now_ms: Milliseconds) -> Segment:
-        """The segment that the next batch goes to: the active one once it is mended, or a new one."""
+        """Return the segment for the next batch: the active one, repaired if it is torn, or a new one."""
         segments = self._segments
         if not segments:
             return self._begin_segment(now_ms)
@@ -480,10 +481,10 @@ class PartitionLog:
         if self._torn:
             self._undo_write(segment)
             if self._torn:
-                raise StorageError(f"{segment.handle.path} ends in torn bytes that cannot be cut off")
+                raise StorageError(f"cannot cut off torn bytes at the end of {segment.handle.path}")
         config = self.config
         if segment.size == 0:
-            segment.created_ms = now_ms  # nothing to seal, whatever its age
+            segment.created_ms = now_ms  # an empty segment is never sealed, so its age starts now
         elif (
             segment.size + size > config.segment_bytes
             or now_ms - segment.created_ms > config.segment_ms
@@ -502,7 +503,7 @@ class PartitionLog:
             with handles.using(segment.handle, create=True):
                 pass
         except OSError as error:
-            raise StorageError(f"cannot make {segment.handle.path}: {error}") from error
+            raise StorageError(f"cannot create {segment.handle.path}: {error}") from error
         if self._segments:
             self._segments[-1].seal()
             self._snapshot_due = True
@@ -511,10 +512,10 @@ class PartitionLog:
         return segment
 
     def _undo_write(self, segment: Segment) -> None:
-        """Cuts off what a failed write left behind the last whole batch. Must succeed before anything is written there:
-        the rest of a torn batch behind a shorter good one could be anything, even something that looks like a batch."""
+        """Cut off what a failed write left after the last whole batch. This must succeed before the next write: the
+        rest of a torn batch after a shorter good one could look like a batch."""
         self._torn = True
-        segment.synced_size = min(segment.synced_size, segment.size - 1)  # the cut has to be synced, too
+        segment.synced_size = min(segment.synced_size, segment.size - 1)  # the cut must be synced too
         try:
             with self.handles.using(segment.handle) as fd:
                 self.handles.files.truncate(fd, segment.size)
@@ -524,21 +525,21 @@ class PartitionLog:
             self._torn = False
 
     def _with_segments(self, look: Callable[[tuple[Segment, ...]], _Result]) -> _Result:
-        """Looks something up in the segments; once more if retention or compaction took some away meanwhile."""
+        """Look something up in the segments; retry if retention or compaction removed some in the meantime."""
         while True:
             segments = self._segments
             try:
                 return look(segments)
             except FileNotFoundError as error:
                 if segments is self._segments:
-                    raise StorageError(f"a segment of {self.directory} is gone: {error}") from error
+                    raise StorageError(f"a segment of {self.directory} is missing: {error}") from error
             except OSError as error:
                 raise StorageError(f"cannot read {self.directory}: {error}") from error
 
     def _read(self, segments: tuple[Segment, ...], wanted: _Wanted) -> list[memoryview]:
         offset, upto = wanted.offset, wanted.upto
         if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is not within {self.start_offset} to {self.end_offset}")
+            raise OffsetOutOfRange(f"offset must be from {self.start_offset} to {self.end_offset}, not {offset}")
         if offset >= upto:
             return []
         first = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
@@ -557,7 +558,7 @@ class PartitionLog:
 
     def _read_segment(self, segments: tuple[Segment, ...], number: int, wanted: _Wanted) -> Found | None:
         segment = segments[number]
-        limit = segment.size  # read before `end_offset`; see the module's text
+        limit = segment.size  # read before `end_offset`; see the module's docstring
         end = segments[number + 1].base_offset if number + 1 < len(segments) else self.end_offset
         offset, max_bytes, upto, block, largest = wanted
         place = self._places.pop(offset, None)
@@ -567,7 +568,7 @@ class PartitionLog:
         return read_stretch(self.handles, segment, stretch, position=position, interval=interval, block=block)
 
     def _sync_segments(self) -> None:
-        # Sealed segments are synced in order, so everything before one that is synced and sealed is synced too.
+        # Segments are synced in order, so everything before a synced, non-empty segment is synced too.
         waiting = []
         for segment in reversed(self._segments):
             size = segment.size
@@ -581,7 +582,7 @@ class PartitionLog:
                 with handles.using(segment.handle) as fd:
                     handles.files.sync(fd)
             except FileNotFoundError:
-                if not segment.handle.retired:  # else retention took it out of the log this moment: nobody needs it
+                if not segment.handle.retired:  # otherwise retention has just removed it from the log
                     raise
             segment.synced_size = size
 

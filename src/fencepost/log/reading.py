@@ -1,8 +1,8 @@
-"""Finding batches in a segment: from an offset to bytes.
+"""Finding batches in a segment by offset.
 
-A read is one pread where it can be. Only two places of it are looked at: the beginning, to find the batch that contains
-the offset, and the end, to stop at the end of a batch; the index leads close to both. What lies between goes to the
-socket as it is.
+A read is one pread if possible. It inspects only two places: the beginning, to find the batch that contains the offset,
+and the end, to stop at the end of a batch. The index leads close to both. The bytes in between go to the socket as they
+are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXTENT: Final = Struct(">qi11xi")
 
 
 class LargeBatch(Exception):
-    """The batch that was to be read is larger than the caller has room for."""
+    """The batch to read is larger than the caller allows."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the batch has {size} bytes")
@@ -32,19 +32,19 @@ class LargeBatch(Exception):
 
 
 class Stretch(NamedTuple):
-    """What to read of a segment."""
+    """The range to read of a segment."""
 
     offset: Offset
     """The first batch is the one that contains this offset, or the next one if there is none."""
     max_bytes: int
     upto: Offset
-    """No batch that reaches to this offset or beyond."""
+    """Only batches that end before this offset."""
     limit: int
-    """Position in the file behind which nothing is read."""
+    """The position in the file where reading stops."""
     limit_offset: Offset | None
-    """If every batch before `limit` may be read: the offset that follows them. Otherwise None."""
+    """The offset after the last batch before `limit`, if all of them may be read; otherwise None."""
     largest: int | None = None
-    """If the first batch has more bytes, it is not read. None: it is read whatever its size."""
+    """Maximum size of the first batch; None: no limit."""
 
 
 class Found(NamedTuple):
@@ -56,8 +56,8 @@ class Found(NamedTuple):
 def read_stretch(
     handles: Handles, segment: Segment, stretch: Stretch, *, position: int | None, interval: int, block: bool
 ) -> Found | None:
-    """Whole batches; None if this segment has none to give. `position`: where the first batch begins, if that is known.
-    WouldBlock if not `block` and the disk would have to be waited for. LargeBatch if the first is too large."""
+    """Return whole batches, or None if this segment has none. `position`: the start of the first batch, if known. Raise
+    WouldBlock if not `block` and the disk is needed, and LargeBatch if the first batch is too large."""
     reader = _Reader(handles, segment, interval, block)
     if position is not None:
         found, right = reader.read(stretch, IndexEntry(stretch.offset, position), known=True)
@@ -97,13 +97,13 @@ class _Reader:
         self._segment.index = self._segment.build_index(self._handles, self._interval)
 
     def read(self, stretch: Stretch, entry: IndexEntry | None, *, known: bool = False) -> tuple[Found | None, bool]:
-        """Reads from where `entry` says; the second value is False if that was wrong. `known`: the batch there is the
-        one wanted, not one before it."""
+        """Read from the position of `entry`; the second value is False if the entry is wrong. `known`: the entry names
+        the batch to read, not one before it."""
         position = 0 if entry is None else entry.position
         limit = stretch.limit
         if position >= limit:
-            # The index knows batches that this reader may not see yet, or it is wrong; a caller who knew the place of
-            # the end is simply at the end.
+            # The index has batches that this reader may not see yet, or it is wrong. With a known position, this is
+            # simply the end.
             return None, entry is None or known
         ahead = 0 if known else self._interval
         data = self._bytes(position, min(limit - position, stretch.max_bytes + ahead + HEADER_SIZE))
@@ -130,7 +130,9 @@ class _Reader:
             if header.size > len(data):
                 if not self._block:
                     raise WouldBlock
-                raise StorageError(f"{self._segment.handle.path} ends within the batch at offset {header.base_offset}")
+                raise StorageError(
+                    f"{self._segment.handle.path} is damaged: it ends within the batch at offset {header.base_offset}"
+                )
         stop = at + max(stretch.max_bytes, header.size)
         if stretch.limit_offset is not None and position + len(data) == limit and len(data) <= stop:
             return Found(data[at:], stretch.limit_offset, limit), True
@@ -138,7 +140,7 @@ class _Reader:
         return Found(data[at:end], next_offset, position + end), True
 
     def _end(self, data: memoryview, at: int, stop: int, position: int, stretch: Stretch) -> tuple[int, Offset]:
-        """Where in `data` the last whole batch ends that ends at or before `stop`, and the offset behind it."""
+        """Return the end of the last whole batch in `data` that ends at or before `stop`, and the next offset."""
         entry = self._entry_before_end(position + stop, stretch)
         if entry is not None and entry.position > position + at:
             jump = entry.position - position
@@ -183,7 +185,7 @@ class _Reader:
         if len(data) - at < HEADER_SIZE:
             if not self._block:
                 raise WouldBlock
-            raise StorageError(f"{self._segment.handle.path} ends at position {position + len(data)}, too early")
+            raise StorageError(f"{self._segment.handle.path} is damaged: it ends at position {position + len(data)}")
         try:
             return read_header(data, at)
         except (CorruptBatch, UnsupportedFormat) as error:
@@ -197,10 +199,10 @@ def _position_of(entry: IndexEntry) -> int:
 
 
 def _stands(data: memoryview, entry: IndexEntry, known: bool) -> bool:
-    """Is the batch that `data` begins with the one the entry speaks of? A known place names the batch's first offset
-    (or one before it, where compaction left a gap), an index entry its last."""
+    """Tell if `data` begins with the batch of the entry. A known position has the batch's first offset (or one before
+    it, after a gap that compaction left), an index entry its last."""
     if len(data) < HEADER_SIZE:
-        return True  # cut short by a read that did not wait: the caller finds out
+        return True  # cut short by a read that did not wait; the caller checks this
     try:
         header = read_header(data)
     except (CorruptBatch, UnsupportedFormat):
@@ -209,7 +211,7 @@ def _stands(data: memoryview, entry: IndexEntry, known: bool) -> bool:
 
 
 def headers_from(handles: Handles, segment: Segment, offset: Offset, interval: int) -> Iterator[Placed]:
-    """The headers of the batches from the one that contains `offset` on. Waits for the disk."""
+    """Yield the headers of the batches from the one that contains `offset` on. Blocks."""
     entry = segment.load_index(handles, interval).at_offset(offset)
     with handles.using(segment.handle) as fd:
         for placed in walk_headers(handles.files, fd, entry.position if entry else 0, segment.size):

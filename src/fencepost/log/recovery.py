@@ -1,9 +1,9 @@
-"""From files to a log's state: what is whole is kept, what is torn is cut off.
+"""Recovery of a log from its files: whole batches are kept, torn ones are cut off.
 
-Up to its newest readable snapshot a log is taken as it stands: everything before was synced first. Behind it every
-batch is read and checked (length, format, checksum, offsets without a gap), and its producer goes through the
-very rule that accepted it. At the first byte that is not part of a whole batch the log ends: a crash tears
-only what was never synced. Without a readable snapshot the whole log is read that way.
+Up to its newest readable snapshot the log is trusted, because everything before was synced first. After it, recovery
+reads and checks every batch (length, format, checksum, offsets without a gap) and applies it to its producer's state by
+the same rule that accepted it. The log ends at the first byte that is not part of a whole batch: a crash tears only
+what was never synced. Without a readable snapshot, recovery reads the whole log this way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fencepost.log.snapshot import SegmentMark, Snapshot
 from fencepost.types import Milliseconds, Offset, Pid
 
 SYNC_FAILED_NAME: Final = "sync-failed"
-"""A file of this name says that a sync of this log failed: see `_write_again`."""
+"""The file that marks a failed sync of this log: see `_write_again`."""
 
 _CHUNK: Final = 1 << 20
 _ZERO: Final = Offset(0)
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Replay:
-    """What a recovery had to do."""
+    """The work that a recovery did."""
 
     replayed_batches: int = 0
     replayed_bytes: int = 0
@@ -56,7 +56,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Recovered:
-    """A log's state as found on the disk."""
+    """A log's state as recovered from disk."""
 
     segments: list[Segment] = field(default_factory=list)
     producers: ProducerTable = field(default_factory=ProducerTable)
@@ -67,8 +67,8 @@ class Recovered:
 
 
 def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds) -> SequencedBatch:
-    """What the producer rule needs to know of a batch. Compaction may have taken records out of it, so that the number
-    of sequences is that of its offsets, not of its records."""
+    """Return the part of a header that the producer rule needs. The number of sequences is that of the batch's offsets,
+    not of its records, because compaction may have removed records."""
     return SequencedBatch(
         header.pid,
         header.epoch,
@@ -90,8 +90,8 @@ def recover(
     issued: IssuedPids,
     sync_failed: bool = False,
 ) -> Recovered:
-    """Reads the log in `directory`, mends it, and syncs what it had not been known to be synced. Blocks. With
-    `sync_failed` the caller knows what the file of that name says otherwise."""
+    """Read the log in `directory`, cut off torn bytes, and sync what may not be on disk. Blocks. `sync_failed`: a sync
+    of this log failed, even if the file that marks it is missing."""
     files = handles.files
     if not files.exists(directory):
         recovered = Recovered()
@@ -114,7 +114,7 @@ class _Recovery:
         self._found = Recovered()
         self._gaps_before = Offset(0)
         self._replayed_from: dict[Offset, int] = {}
-        """Base offsets of the segments that were replayed, with the position where that began."""
+        """Base offsets of the replayed segments, with the position where the replay began."""
 
     def run(self, names: list[str], *, sync_failed: bool) -> Recovered:
         changed = swap.recover(self._files, self._directory, names)
@@ -126,7 +126,7 @@ class _Recovery:
         changed |= self._remove_leftovers(names)
         snapshot = self._choose_snapshot(names, sizes)
         for offset in snapshots.snapshot_offsets(names):
-            # One that could not be used may look usable later, when the log has grown past it with other batches.
+            # An unusable snapshot may look usable later, when the log has grown past it with other batches.
             if snapshot is None or offset > snapshot.end_offset:
                 self._files.remove(self._path(offset, snapshots.SUFFIX))
                 changed = True
@@ -138,11 +138,11 @@ class _Recovery:
             found.start_offset = snapshot.start_offset
             found.end_offset = snapshot.end_offset
         changed |= self._take_segments(bases, sizes, snapshot)
-        # Of those that ended before, compaction has left no record, and perhaps no marker: named to a reader, such a
-        # range would have no end, and hide what its producer committed later.
+        # Compaction has removed the records of aborted transactions before this offset, and perhaps their markers. A
+        # reader that is told of one without a marker would also skip what its producer committed later.
         found.producers.aborted.forget(found.cleaned_offset)
         if found.segments and (snapshot is None or found.segments[0].base_offset > self._gaps_before):
-            # Unless compaction left nothing of them, segments missing from the beginning were deleted.
+            # Segments missing at the beginning were deleted, unless compaction removed all their records.
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
         found.producers.remembers_from = self._remembers_from(snapshot)
@@ -151,21 +151,21 @@ class _Recovery:
             changed = True
         names_are_durable = snapshot is not None and (not bases or bases[-1] == snapshot.active_base)
         if changed or (bases and not names_are_durable):
-            # A killed server may not have come to sync the names of segments it began after the last snapshot.
+            # A killed server may not have synced the names of segments that it created after the last snapshot.
             self._files.sync_directory(self._directory)
             self._files.sync_directory(os.path.dirname(self._directory))
         return found
 
     def _remembers_from(self, snapshot: Snapshot | None) -> Pid:
-        """Return the pid from which on the table has every producer that has ever written here."""
+        """Return the lowest pid from which on the table has every producer that has ever written here."""
         if snapshot is not None and snapshot.remembers_from is not None:
             return snapshot.remembers_from
         was_read_whole = snapshot is None and not self._found.start_offset and not self._gaps_before
-        # Otherwise retention or compaction may have taken the last trace of a producer.
+        # Otherwise retention or compaction may have removed the last trace of a producer.
         return self._issued.deleted_below if was_read_whole else self._issued.below
 
     def _take_segments(self, bases: list[Offset], sizes: dict[Offset, int], snapshot: Snapshot | None) -> bool:
-        """Fills `found.segments`; True if files were removed."""
+        """Fill `found.segments`; return True if files were changed."""
         marks = {mark.base_offset: mark for mark in snapshot.segments} if snapshot else {}
         recovery_base = snapshot.active_base if snapshot else Offset(-1)
         for number, base in enumerate(bases):
@@ -179,7 +179,7 @@ class _Recovery:
                 start = snapshot.position
                 self._take_known(segment, start, marks.get(base))
                 segment.load_index(self._handles, self._config.index_interval_bytes)
-                segment.index_mark = None  # the files end here, the segment goes on
+                segment.index_mark = None  # the index files end here, but the segment goes on
             is_last = number == len(bases) - 1
             if self._found.segments and start == 0 and not self._follows(base):
                 self._remove_segments(bases[number:])
@@ -196,7 +196,7 @@ class _Recovery:
         return False
 
     def _take_known(self, segment: Segment, size: int, mark: SegmentMark | None) -> None:
-        """A segment, or its part, from before the recovery point."""
+        """Restore a segment, or its part, from before the recovery point."""
         segment.size = segment.synced_size = size
         if mark is not None and mark.size == size:
             segment.created_ms = mark.created_ms
@@ -204,7 +204,7 @@ class _Recovery:
             segment.max_timestamp_offset = mark.max_timestamp_offset
             segment.index_mark = mark.index_mark
             return
-        # The snapshot does not know it in this form: it was cleaned since.
+        # The segment differs from the snapshot, because it was compacted since.
         segment.size = segment.synced_size = 0
         with self._handles.using(segment.handle) as fd:
             for _, header in walk_headers(self._files, fd, 0, size):
@@ -212,7 +212,7 @@ class _Recovery:
         segment.synced_size = segment.size
 
     def _replay(self, segment: Segment, position: int, file_size: int, *, is_last: bool) -> bool:
-        """Reads the segment from `position` on; False if it ends in bytes that are no whole batch."""
+        """Replay the segment from `position` on; return False if it ends in bytes that are not a whole batch."""
         found = self._found
         if position == 0:
             found.end_offset = segment.base_offset
@@ -231,15 +231,15 @@ class _Recovery:
                 found.end_offset = header.next_offset
                 found.replay.replayed_batches += 1
             found.replay.replayed_bytes += segment.size - position
-            # A segment with others behind it is synced in any case: torn bytes that were cut off before a killed server
-            # went on in the next segment must not come back, or the next one would be taken for what is behind damage.
+            # Always sync a segment that others follow: a killed server may have cut off torn bytes here and continued
+            # in the next segment. If the torn bytes came back, the next segment would be removed as damaged.
             if segment.size == file_size and (segment.size > position or not is_last):
                 self._files.sync(fd)
             segment.synced_size = segment.size
         return segment.size == file_size
 
     def _follows(self, offset: Offset) -> bool:
-        """May a batch or segment that begins with `offset` come next? Only compaction leaves gaps."""
+        """Tell if a batch or segment that begins with `offset` may come next. Only compaction leaves gaps."""
         expected = self._found.end_offset
         return offset == expected or expected < offset <= self._gaps_before
 
@@ -251,8 +251,8 @@ class _Recovery:
             aborted = is_abort(data, at)
             producers.end_transaction(header.pid, header.epoch, header.base_offset, self._now_ms, aborted=aborted)
             return
-        # A checksum that the server made itself (LogAppendTime, or compaction, which may have been here) says nothing
-        # about what the client will send again.
+        # A checksum that the server may have computed itself (LogAppendTime or compaction) says nothing about the bytes
+        # of the client's retry.
         is_ours = header.is_log_append_time or header.base_offset < self._gaps_before
         crc = None if is_ours else header.crc
         batch = producer_batch(header, crc, header.max_timestamp)
@@ -262,7 +262,7 @@ class _Recovery:
         cut = file_size - segment.size
         self._found.replay.cut_bytes += cut
         _logger.warning(
-            "%s: cut off %d bytes behind offset %d that are no whole batch",
+            "%s: cut off %d bytes after offset %d that are not a whole batch",
             segment.path(LOG_SUFFIX),
             cut,
             self._found.end_offset,
@@ -272,7 +272,7 @@ class _Recovery:
             self._files.sync(fd)
 
     def _remove_segments(self, bases: list[Offset]) -> None:
-        # From the end, and before the cut: a crash in between leaves the bad bytes in place to be found again.
+        # From the end, and before the cut: after a crash in between, the next recovery finds the bad bytes again.
         for base in reversed(bases):
             path = self._path(base, LOG_SUFFIX)
             _logger.warning("%s: removed, because the segment before it is damaged", path)
@@ -290,7 +290,7 @@ class _Recovery:
                 continue
             if snapshot.position > 0 and sizes.get(snapshot.active_base, -1) < snapshot.position:
                 _logger.warning(
-                    "%s: the snapshot at offset %d knows more than the log holds; not used", self._directory, offset
+                    "%s: ignoring the snapshot at offset %d, because the log is shorter", self._directory, offset
                 )
                 continue
             return snapshot
@@ -303,9 +303,9 @@ class _Recovery:
         return bool(leftovers)
 
     def _write_again(self) -> None:
-        """After a failed fsync the kernel may take pages for clean that never reached the disk, and a later fsync then
-        succeeds without writing them. What was read back above came from those pages: written again they are dirty
-        again, and the sync is a real one."""
+        """Write the replayed bytes again and sync them. After a failed fsync the kernel may mark pages as clean that
+        never reached the disk, and a later fsync succeeds without writing them. The replay read those pages; writing
+        them again makes them dirty, so that the sync is a real one."""
         files = self._files
         for segment in self._found.segments:
             start = self._replayed_from.get(segment.base_offset)

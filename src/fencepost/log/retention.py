@@ -1,8 +1,8 @@
-"""Which segments have had their time.
+"""The rule of retention: which segments expire.
 
-Only whole segments go, and only from the beginning: those that lie before the log's start offset (DeleteRecords), those
-whose youngest record is too old, and those without which the log is still as large as it may be. What this module
-decides, `PartitionLog.apply_retention` does, and the next snapshot makes it final.
+Only whole segments expire, from the beginning of the log: those before its start offset (DeleteRecords), those whose
+youngest record is too old, and those that the log can lose and still be as large as it may be. This module decides,
+`PartitionLog.apply_retention` removes the segments, and the next snapshot removes their files.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def count_expired(
     now_ms: Milliseconds,
     only_deleted: bool = False,
 ) -> int:
-    """How many segments from the beginning may go. None that reaches beyond `upto`. The active one may be among them,
-    if it holds something and all of that is deleted or too old: then an empty one takes its place. `only_deleted`: only
-    those before the log's start, whatever their age and size."""
+    """Return how many segments from the beginning expire. None that ends after `upto` does. The active one may be among
+    them if it is not empty and all its records are deleted or too old; then an empty one replaces it. `only_deleted`:
+    only those before the log's start, whatever their age and size."""
     deletes = config.deletes and not only_deleted
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
@@ -46,5 +46,5 @@ def count_expired(
 
 
 def _youngest(segment: Segment) -> Milliseconds:
-    """The time of the youngest record; where records carry no times, that of the segment."""
+    """Return the timestamp of the youngest record, or the segment's creation time if records have none."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

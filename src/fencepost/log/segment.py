@@ -1,11 +1,11 @@
-"""One stretch of a partition's log: a file of record batches, one behind the other, and its indexes.
+"""A segment of a partition's log: a file of consecutive record batches, and its indexes.
 
-Files are named as Kafka names them, by the first offset they may hold:
+Files have Kafka's names, made of the first offset they may hold:
 
     00000000000000000000.log  .index  .timeindex
 
-A segment is *active* while batches are appended to it, and *sealed* afterwards. The indexes of a sealed segment can be
-dropped from memory and are read back, or built anew, when somebody looks for an offset in it.
+A segment is *active* while batches are appended to it, and *sealed* afterwards. The indexes of a sealed segment may be
+dropped from memory; they are read or rebuilt when they are needed again.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def offset_of_name(name: str, suffix: str) -> Offset | None:
-    """The offset in a file's name, or None if it is no such file."""
+    """Return the offset in a file's name, or None for another kind of file."""
     stem = name.removesuffix(suffix)
     return Offset(int(stem)) if len(stem) == 20 and len(name) == 20 + len(suffix) and stem.isdecimal() else None
 
 
 class Segment:
-    """Fields are changed only by the log's owner, except `index` and `synced_size`: a cold read or a sync sets them."""
+    """A segment. Only the log's owner changes its fields, except `index` and `synced_size`, which a cold read or a sync
+    sets."""
 
     __slots__ = (
         "_directory",
@@ -67,17 +68,17 @@ class Segment:
         self.created_ms = created_ms
         self.handle = FileHandle(self.path(LOG_SUFFIX))
         self.size = 0
-        """Bytes of whole batches; the file holds no others, except after a failed write that could not be undone."""
+        """Bytes of whole batches. The file has no others, except after a failed write that could not be undone."""
         self.synced_size = 0
         self.max_timestamp: Milliseconds = NO_TIMESTAMP
         self.max_timestamp_offset = Offset(-1)
         """Last offset of the batch with the highest timestamp."""
         self.index: SegmentIndex | None = None
-        """None: not in memory."""
+        """The index, or None if it is not in memory."""
         self.index_mark: IndexMark | None = None
-        """What the index files must hold; None: they were not written yet, or are not known."""
+        """The expected content of the index files; None: they are not written yet, or unknown."""
         self.unindexed_bytes = 0
-        """Bytes behind the last entry of the index."""
+        """Bytes after the last entry of the index."""
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
@@ -86,7 +87,7 @@ class Segment:
         return f"{self._directory}/{file_name(self.base_offset, suffix)}"
 
     def note(self, last_offset: Offset, size: int, timestamp: Milliseconds, interval: int) -> None:
-        """A batch of `size` bytes now stands at the end: keep index and timestamps. `self.size` moves on last."""
+        """Update index and timestamps for a batch of `size` bytes appended at the end, and `self.size` last."""
         position = self.size
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -101,12 +102,12 @@ class Segment:
         self.size = position + size
 
     def seal(self) -> None:
-        """No more batches come: the time index gets its last entry."""
+        """Add the last entry to the time index, because no more batches follow."""
         if self.index is not None:
             self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
 
     def load_index(self, handles: Handles, interval: int) -> SegmentIndex:
-        """The index, from its files if they are what was written, otherwise built anew from the log. May take long."""
+        """Return the index from its files if they are intact, otherwise rebuild it from the log. Blocks."""
         index = self.index
         if index is None:
             index = self._read_index(handles.files)
@@ -118,7 +119,7 @@ class Segment:
         return index
 
     def build_index(self, handles: Handles, interval: int) -> SegmentIndex:
-        """A new index from the headers of all batches."""
+        """Build the index from the headers of all batches."""
         index = SegmentIndex(self.base_offset)
         rebuilt = Segment(self._directory, self.base_offset, self.created_ms)
         rebuilt.index = index
@@ -140,19 +141,32 @@ class Segment:
 
 
 class Placed(NamedTuple):
-    """A batch's header and where in the file it stands."""
+    """A batch's header and its position in the file."""
 
     position: int
     header: BatchHeader
 
 
 def walk_headers(files: Files, fd: int, position: int, end: int) -> Iterator[Placed]:
-    """The headers of the batches between two positions, whose bytes are known to be good; stops at the first bad one.
+    """Yield the headers of the batches between two positions; stop at the first bad one. For bytes known to be good.
 
-    Reads little where batches are large: a chunk's worth of headers at a time, skipping over the records between.
+    It reads little if batches are large: a chunk of headers at a time, skipping the records in between.
     """
+    return (placed for placed, _, _ in _walk(files, fd, position, end, _HEADER_CHUNK, whole=False))
+
+
+def walk_batches(files: Files, fd: int, position: int, end: int) -> Iterator[tuple[Placed, Buffer, int]]:
+    """Yield the whole batches between two positions as (header, buffer, position in the buffer), after verifying their
+    checksums; stop before the first bad byte."""
+    return _walk(files, fd, position, end, _CHECK_CHUNK, whole=True)
+
+
+def _walk(
+    files: Files, fd: int, position: int, end: int, chunk_size: int, *, whole: bool
+) -> Iterator[tuple[Placed, Buffer, int]]:
+    size = chunk_size
     while position + HEADER_SIZE <= end:
-        chunk = files.read(fd, min(_HEADER_CHUNK, end - position), position)
+        chunk = memoryview(files.read(fd, min(size, end - position), position))
         at = 0
         while at + HEADER_SIZE <= len(chunk):
             try:
@@ -161,37 +175,17 @@ def walk_headers(files: Files, fd: int, position: int, end: int) -> Iterator[Pla
                 return
             if position + at + header.size > end:
                 return
-            yield Placed(position + at, header)
+            if whole:
+                if at + header.size > len(chunk):
+                    break
+                if checksum(chunk, at, header.size) != header.crc:
+                    return
+            yield Placed(position + at, header), chunk, at
             at += header.size
         if at == 0:
-            return
-        position += at
-
-
-def walk_batches(files: Files, fd: int, position: int, end: int) -> Iterator[tuple[Placed, Buffer, int]]:
-    """The whole batches between two positions, each with its checksum verified, as (header, buffer, place in the
-    buffer); stops in front of the first bad byte."""
-    chunk_size = _CHECK_CHUNK
-    while position + HEADER_SIZE <= end:
-        chunk = memoryview(files.read(fd, min(chunk_size, end - position), position))
-        at = 0
-        while at + HEADER_SIZE <= len(chunk):
-            try:
-                header = read_header(chunk, at)
-            except (CorruptBatch, UnsupportedFormat):
-                return
-            size = header.size
-            if at + size > len(chunk):
-                break
-            if checksum(chunk, at, size) != header.crc:
-                return
-            yield Placed(position + at, header), chunk, at
-            at += size
-        if at == 0:
-            # Not even one batch: it is larger than the chunk, or cut off.
-            if len(chunk) < HEADER_SIZE or position + header.size > end or header.size <= chunk_size:
-                return
-            chunk_size = header.size
+            if len(chunk) < HEADER_SIZE or header.size <= size:
+                return  # a short read
+            size = header.size  # the batch is larger than a chunk
             continue
-        chunk_size = _CHECK_CHUNK
+        size = chunk_size
         position += at

@@ -1,15 +1,15 @@
-"""A partition's state at one offset: its recovery point.
+"""A snapshot: a partition's state at one offset, which is its recovery point.
 
-A snapshot says which segments there are, how far the log was synced, and what is known of every producer. Restart
-reads the newest one and replays only the batches behind it. It is written beside the older one, synced and renamed
-into place; the older one stays until then, and one older stays even afterwards, in case the newest cannot be read.
+A snapshot has the segments, the synced position and the state of every producer. A restart reads the newest snapshot
+and replays only the batches after it. A new snapshot is written to a temporary file, synced and renamed. One older
+snapshot is kept, in case the newest cannot be read.
 
-    NNNNNNNNNNNNNNNNNNNN.snapshot      N: the end offset it was taken at
+    NNNNNNNNNNNNNNNNNNNN.snapshot      N: the log's end offset at the time
 
      8  magic and version: "fencepS2"
-     4  CRC-32C of everything behind it
-    48  start offset, end offset, base offset of the active segment, position in it, time it was taken, lowest pid from
-        which on every producer is remembered (8 bytes each)
+     4  CRC-32C of everything that follows
+    48  start offset, end offset, base offset of the active segment, position in it, time of the snapshot, lowest pid
+        from which on every producer is remembered (8 bytes each)
      4  number of segments, then for each
             40  base offset, size, created, highest timestamp, offset of that
             16  entries and checksum of .index, entries and checksum of .timeindex (4 bytes each)
@@ -21,8 +21,8 @@ into place; the older one stays until then, and one older stays even afterwards,
      4  number of aborted transactions, then for each
             24  pid, first offset, offset of its marker
 
-Version 1 had neither the lowest pid nor the two numbers of sequences. It is still read: what it does not say is made of
-the remembered batches.
+Version 1 had neither the lowest pid nor the two numbers of sequences. It can still be read: the missing values are
+derived from the remembered batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
 
 SUFFIX: Final = ".snapshot"
 KEPT: Final = 2
-"""Snapshots kept: the newest, and one to fall back on."""
+"""Number of snapshots to keep: the newest, and one to fall back on."""
 
 _MAGIC: Final = b"fencepS2"
 _OLD_MAGIC: Final = b"fencepS1"
@@ -64,7 +64,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SegmentMark(NamedTuple):
-    """What a snapshot knows of a segment: spares reading it at a restart."""
+    """A snapshot's data about a segment, so that a restart need not read the segment."""
 
     base_offset: Offset
     size: int
@@ -80,17 +80,17 @@ class Snapshot:
     end_offset: Offset
     active_base: Offset
     position: int
-    """Everything before this position of the active segment is synced and accounted for."""
+    """Everything before this position of the active segment is synced and included in the snapshot."""
     taken_ms: Milliseconds
     segments: tuple[SegmentMark, ...]
     producers: tuple[tuple[Pid, ProducerEntry], ...]
     aborted: tuple[AbortedTransaction, ...] = ()
     remembers_from: Pid | None = None
-    """See `ProducerTable`; None if it is not known."""
+    """See `ProducerTable`; None if unknown."""
 
 
 def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry], ...]:
-    """The table as it is now, for another thread to write down."""
+    """Copy the table, so that another thread can write it."""
     return tuple(
         (
             pid,
@@ -159,7 +159,7 @@ def checksum_of(body: Buffer) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot | None:
-    """Return the snapshot, or None if these bytes are none of a known version."""
+    """Return the snapshot, or None if the bytes are damaged or of an unknown version."""
     at = len(_MAGIC) + _CHECKSUM.size
     if len(data) < at or data[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC):
         return None
@@ -235,7 +235,7 @@ def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
 
 
 def _sequences_of(entry: ProducerEntry) -> tuple[int, int]:
-    """Return the length of the run and the first sequence of the open transaction, as the remembered batches tell."""
+    """Derive the length of the run and the first sequence of the open transaction from the remembered batches."""
     run, first = 0, _NONE
     for batch in entry.batches:
         run += sequence.distance(batch.first_sequence, batch.last_sequence) + 1
@@ -245,14 +245,14 @@ def _sequences_of(entry: ProducerEntry) -> tuple[int, int]:
 
 
 def write(files: Files, directory: str, snapshot: Snapshot) -> None:
-    """Durable when this returns. Removes what is older than the newest two."""
+    """Write the snapshot durably, and remove all but the newest two."""
     write_file_atomically(files, directory, file_name(snapshot.end_offset, SUFFIX), encode(snapshot))
     for offset in snapshot_offsets(files.listdir(directory))[KEPT:]:
         files.remove(f"{directory}/{file_name(offset, SUFFIX)}")
 
 
 def remove_older(files: Files, directory: str, offset: Offset) -> None:
-    """Removes the snapshots from before `offset`; durable when this returns."""
+    """Remove the snapshots from before `offset`, durably."""
     for older in snapshot_offsets(files.listdir(directory)):
         if older < offset:
             files.remove(f"{directory}/{file_name(older, SUFFIX)}")
@@ -260,13 +260,13 @@ def remove_older(files: Files, directory: str, offset: Offset) -> None:
 
 
 def snapshot_offsets(names: list[str]) -> list[Offset]:
-    """The end offsets of the snapshots among these files, newest first."""
+    """Return the end offsets of the snapshots among these files, newest first."""
     offsets = (offset_of_name(name, SUFFIX) for name in names)
     return sorted((offset for offset in offsets if offset is not None), reverse=True)
 
 
 def read(files: Files, directory: str, offset: Offset) -> Snapshot | None:
-    """The snapshot taken at this end offset, or None, with a warning, if it cannot be read."""
+    """Return the snapshot taken at this end offset, or log a warning and return None if it cannot be read."""
     path = f"{directory}/{file_name(offset, SUFFIX)}"
     try:
         snapshot = decode(read_file(files, path))
@@ -274,6 +274,6 @@ def read(files: Files, directory: str, offset: Offset) -> Snapshot | None:
         _logger.warning("cannot read the snapshot %s: %s", path, error)
         return None
     if snapshot is None or snapshot.end_offset != offset:
-        _logger.warning("the snapshot %s is damaged; going back to an older one", path)
+        _logger.warning("the snapshot %s is damaged; trying an older one", path)
         return None
     return snapshot

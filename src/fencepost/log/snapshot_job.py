@@ -1,9 +1,9 @@
-"""Taking a snapshot of a log: a moment of its owner's time, and as much of another thread's as the disk needs.
+"""A job that saves a snapshot of a log: the owner captures the state, and another thread writes it.
 
-The state is captured at once. Everything else, the sync of the log, the index files, the snapshot itself, and the
-removal of segments that retention took out of the log, happens in `write`. The order matters: a snapshot is the
-recovery point, so the log is synced before it; segments go only when a durable snapshot says that the log starts behind
-them.
+The constructor captures the state quickly. `write` does the rest: it syncs the log, writes the index files and the
+snapshot, and removes the files of segments that retention removed from the log. The order matters. A snapshot is the
+recovery point, so the log is synced before it. Segment files are removed only after a durable snapshot says that the
+log starts after them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Captured(NamedTuple):
 
 
 class SnapshotJob:
-    """A snapshot that was taken and is still to be written, by whichever thread may wait for the disk."""
+    """A captured snapshot, to be written by a thread that may block."""
 
     def __init__(self, log: PartitionLog, now_ms: Milliseconds, number: int) -> None:
         self._log = log
@@ -57,11 +57,11 @@ class SnapshotJob:
         self._doomed = tuple(log.doomed)
 
     def write(self) -> None:
-        """Durable when this returns; StorageError if that could not be had, and then a snapshot is due again."""
+        """Write the snapshot durably. On StorageError a snapshot is due again."""
         log = self._log
         with log.snapshot_lock:
             try:
-                # One that was taken later and written earlier says all that this one says, and more.
+                # A later snapshot that is already written contains everything that this one does.
                 late = self._number < log.newest_snapshot or log.abandoned
                 if not late and log.handles.files.exists(log.directory):
                     self._write_on_a_full_disk_too()
@@ -76,9 +76,9 @@ class SnapshotJob:
             log.snapshot_ended(written=True)
 
     def _write_on_a_full_disk_too(self) -> None:
-        """Where there is no room for the snapshot, segments that were taken out of the log go first. Recovery takes a
-        log whose first segments are missing for one that starts behind them. But it needs the segment that the newest
-        snapshot on the disk ends in: without it the snapshot, and all that is known of producers, would not count."""
+        """Write the snapshot; on a full disk, remove the files of expired segments first and try again. Recovery
+        accepts a log whose first segments are missing. But it needs the segment in which the newest snapshot on disk
+        ends: without it, that snapshot with all producer state would be unusable."""
         try:
             self._write()
         except OSError as error:
@@ -92,7 +92,7 @@ class SnapshotJob:
             self._write()
 
     def _base_of_the_newest(self) -> Offset:
-        """The segment that the newest snapshot on the disk ends in."""
+        """Return the base offset of the segment in which the newest snapshot on disk ends."""
         files, directory = self._log.handles.files, self._log.directory
         for offset in snapshots.snapshot_offsets(files.listdir(directory)):
             found = snapshots.read(files, directory, offset)
@@ -144,16 +144,16 @@ class SnapshotJob:
         mark = mark_of(offset_data, time_data)
         if captured.sealed:
             segment.index_mark = mark
-            handles.indexes.use(segment)  # from now on it may be dropped
+            handles.indexes.use(segment)  # from now on the cache may drop it
         return mark
 
     def _remove(self, doomed: Sequence[Segment]) -> None:
-        """Removes segments that had been taken out of the log before this snapshot was. One that cannot be removed is
-        found at the next start, and goes then."""
+        """Remove the files of segments that had left the log before this snapshot. The next start removes those that
+        cannot be removed now."""
         files = self._log.handles.files
         for segment in doomed:
             if segment not in self._log.doomed:
-                continue  # an earlier job was faster
+                continue  # another job has removed it
             self._log.doomed.remove(segment)
             try:
                 files.remove(segment.path(LOG_SUFFIX))

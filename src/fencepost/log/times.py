@@ -1,4 +1,4 @@
-"""Finding records by their time."""
+"""Finding records by timestamp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fencepost.types import NO_TIMESTAMP, Milliseconds, Offset
 
 
 class TimedOffset(NamedTuple):
-    """A record's place and time."""
+    """A record's offset and timestamp."""
 
     offset: Offset
     timestamp: Milliseconds
@@ -22,7 +22,7 @@ class TimedOffset(NamedTuple):
 def first_at_or_after(
     handles: Handles, segments: Sequence[Segment], timestamp: Milliseconds, start: Offset, upto: Offset, interval: int
 ) -> TimedOffset | None:
-    """The first record by offset, from `start` to before `upto`, that is not older than `timestamp`. Waits."""
+    """Return the first record from `start` to before `upto` with this timestamp or a later one. Blocks."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
@@ -41,7 +41,7 @@ def first_at_or_after(
 def highest(
     handles: Handles, segments: Sequence[Segment], start: Offset, upto: Offset, interval: int
 ) -> TimedOffset | None:
-    """The first of the records with the highest timestamp, from `start` to before `upto`. Waits."""
+    """Return the first record from `start` to before `upto` with the highest timestamp. Blocks."""
     best = NO_TIMESTAMP
     for segment in segments:
         if start <= segment.max_timestamp_offset < upto:

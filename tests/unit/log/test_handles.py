@@ -126,7 +126,7 @@ def test_another_error_is_passed_on_and_nothing_is_held(tmp_path: Path, files: F
 
 
 def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         Handles(OsFiles(), limit=0)
 
 

@@ -210,7 +210,7 @@ class TestFiles:
         fill_hours(bed, 2)
         bed.handles.close()
         bed.path(".log", last=False).unlink()
-        with pytest.raises(StorageError, match="gone"):
+        with pytest.raises(StorageError, match="is missing"):
             bed.log.read(Offset(0), 100, upto=Offset(2), block=True)
 
     def test_a_snapshot_removes_only_what_had_gone_when_it_was_taken(self, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Compaction: copy the segments of a log and keep the last record of each key.
 
-job.py         the work, in three steps, of which only a short one needs the log's owner
-survivors.py   the rule: which records of a batch stay
-rewriting.py   a batch without some of its records
-swap.py        exchange the originals for the copies, all or none
-cleaned.py     how far the log is compacted
+job.py         one pass, in three steps; only a short one needs the log's owner
+survivors.py   the rule: which records of a batch to keep
+rewriting.py   rebuild a batch without some of its records
+swap.py        replace the original segments with the copies, all or none
+cleaned.py     the offsets up to which the log is compacted
 """

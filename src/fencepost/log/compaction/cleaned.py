@@ -1,8 +1,8 @@
-"""How far a log was compacted.
+"""The offsets up to which a log is compacted.
 
-Two offsets. Before the first one every key stands once: the next compaction begins to look there. Before the second one
-there may be gaps between batches; behind it there are none, so that a gap there means damage. They differ only while a
-compaction is under way: the second is moved before segments are exchanged, the first afterwards.
+Before the first offset every key occurs once: the next compaction starts to read there. Before the second offset there
+may be gaps between batches; after it, a gap means damage. They differ only during a compaction, which moves the second
+before it replaces segments, and the first afterwards.
 
     cleaned     8 bytes  compacted up to here     8 bytes  gaps up to here     4 bytes  CRC-32C of both
 """
@@ -32,7 +32,7 @@ _UNKNOWN: Final = Cleaned(Offset(0), Offset(2**63 - 1))
 
 
 def read(files: Files, directory: str) -> Cleaned:
-    """What the file says. If it is damaged, nothing counts as compacted, and gaps may be anywhere."""
+    """Read the file. If it is damaged, assume that nothing is compacted and that gaps may be anywhere."""
     try:
         data = read_file(files, f"{directory}/{NAME}")
     except FileNotFoundError:
@@ -44,6 +44,6 @@ def read(files: Files, directory: str) -> Cleaned:
 
 
 def write(files: Files, directory: str, state: Cleaned) -> None:
-    """Durable when this returns."""
+    """Write the file durably."""
     data = _OFFSETS.pack(*state)
     write_file_atomically(files, directory, NAME, data + _CHECKSUM.pack(crc32c(data)))

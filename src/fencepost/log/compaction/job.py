@@ -1,14 +1,12 @@
-"""Compaction: of each key the last record stays.
+"""A compaction pass, which keeps the last record of each key.
 
-A pass reads the part of the log that was not compacted yet and notes where each key was last written, for as many keys
-as the memory allows. Then it copies all segments up to there, without the records that a later one of the same key has
-replaced. The active segment is never touched, nor is anything that a reader could not see yet.
+A pass reads the uncompacted part of the log and notes the last offset of each key, for as many keys as fit into memory.
+Then it copies all segments up to there, without the records that a later one of the same key replaces. It never touches
+the active segment, nor records that readers cannot see yet. `survivors.py` decides what to keep of a batch.
 
-What stays of a batch is decided in `keeping.py`.
-
-Three steps, so that only the middle one, which is short, is the owner's: `write` does the work beside the log and
-commits it (`swap.py`), `install` lets the log use the new segments, `finish` removes the originals. Small neighbours
-are merged.
+It has three steps, and only the short second one runs on the owner's thread: `write` copies the segments and commits to
+them (`swap.py`), `install` lets the log use the new segments, and `finish` removes the originals. Small neighbours are
+merged.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from fencepost.log.partition import PartitionLog
 
 DEFAULT_MAX_KEYS: Final = 200_000
-"""Keys that a pass keeps in memory, at under 200 bytes each."""
+"""Maximum number of keys that a pass keeps in memory, at under 200 bytes each."""
 
 _WRITE_BUFFER: Final = 1 << 20
 
@@ -46,7 +44,8 @@ _WRITE_BUFFER: Final = 1 << 20
 def cleanable(
     segments: Sequence[Segment], config: LogConfig, *, upto: Offset, now_ms: Milliseconds
 ) -> tuple[Segment, ...]:
-    """The segments that compaction may touch: sealed, readable and decided as a whole (below `upto`), old enough."""
+    """Return the segments that compaction may touch: sealed, completely readable and decided (before `upto`), and old
+    enough."""
     found: list[Segment] = []
     for segment, following in pairwise(segments):
         if following.base_offset > upto:
@@ -60,7 +59,7 @@ def cleanable(
 def is_due(
     segments: Sequence[Segment], cleaned_offset: Offset, end: Offset, config: LogConfig, now_ms: Milliseconds
 ) -> bool:
-    """Is so much of these segments, which end at `end`, not compacted yet that it is worth the effort?"""
+    """Tell if these segments, which end at `end`, have enough uncompacted bytes for a pass."""
     if end <= cleaned_offset:
         return False
     ends = [segment.base_offset for segment in segments[1:]] + [end]
@@ -81,19 +80,19 @@ class _Replacement:
 class _Stage(Enum):
     BEGUN = auto()
     DECIDING = auto()
-    """The new segments are there; whether they count is about to be written down."""
+    """The new segments are written; the decision to use them is about to be."""
     COMMITTED = auto()
     INSTALLED = auto()
 
 
 class CompactionJob:
-    """One pass. `write` and `finish` may wait and run in any thread; `install` is the owner's."""
+    """One pass. Any thread may call `write` and `finish`, which block; only the log's owner calls `install`."""
 
     def __init__(self, log: PartitionLog, segments: tuple[Segment, ...], now_ms: Milliseconds, max_keys: int) -> None:
         self._log = log
         self._segments = segments
         self._end = log.segments[len(segments)].base_offset
-        """The first offset behind these segments."""
+        """The first offset after these segments."""
         self._now_ms = now_ms
         self._max_keys = max_keys
         self._config = log.config
@@ -107,19 +106,19 @@ class CompactionJob:
         self._stage = _Stage.BEGUN
         self._failed = False
         self.upto = self._cleaned_from
-        """The log is compacted up to here, once the job is through."""
+        """The log is compacted up to this offset when the job is done."""
         self.is_complete = False
-        """False, after `write`: the memory was full, and another pass has to follow."""
+        """False after `write`: the keys did not fit into memory, and another pass must follow."""
 
     @property
     def can_be_resumed(self) -> bool:
-        """Did a step after the decision fail? Then all three are to be called again: what was done is not repeated."""
+        """A step after the decision failed. Call all three steps again; they do not repeat finished work."""
         return self._stage is not _Stage.BEGUN and self._failed
 
     def write(self, pause: Callable[[], None] | None = None) -> None:
-        """Makes the new segments and commits to them. On StorageError the log goes on as it is, and nothing is left,
-        except if the decision itself could not be brought to its end (`can_be_resumed`). `pause` is called now and
-        then, for a server that wants to breathe."""
+        """Write the new segments and commit to them. On StorageError the log is unchanged and the copies are removed,
+        unless the decision may be on disk (`can_be_resumed`). `pause` is called now and then, so that the caller can
+        slow down the job."""
         self._failed = False
         try:
             if self._stage is _Stage.BEGUN:
@@ -139,7 +138,7 @@ class CompactionJob:
             raise
 
     def install(self) -> None:
-        """The log uses the new segments from now on. To be called after `write`, by the log's owner."""
+        """Let the log use the new segments. The log's owner calls it after `write`."""
         if self._stage is not _Stage.COMMITTED or self._log.abandoned:
             return
         replaced = {
@@ -151,14 +150,14 @@ class CompactionJob:
         self._stage = _Stage.INSTALLED
 
     def finish(self) -> None:
-        """Removes the originals. To be called after `install`. If it fails, the next start of the server would do it,
-        too, but there is no other compaction and no retention of this log before it is done."""
+        """Remove the originals. Call it after `install`. If it fails, the next start of the server does it, but until
+        then this log has no other compaction and no retention."""
         log = self._log
         self._failed = False
         try:
             with log.swap_lock:
                 if log.abandoned:
-                    return  # whoever opened the log anew has done it
+                    return  # reopening the log has done it
                 self._remove_originals()
         except OSError as error:
             self._failed = True
@@ -169,10 +168,10 @@ class CompactionJob:
 
     def _make_segments(self, pause: Callable[[], None] | None) -> None:
         log = self._log
-        # Snapshots from before point into segments that are about to change: the one taken with this job does not, for
-        # it was taken behind them.
+        # Older snapshots refer to segments that are about to change. The one taken with this job does not, because it
+        # ends after them.
         self._snapshot.write()
-        with log.snapshot_lock:  # whoever writes a snapshot meanwhile removes old ones, too
+        with log.snapshot_lock:  # a concurrent snapshot removes old ones too
             snapshots.remove_older(log.handles.files, log.directory, self._snapshot.end_offset)
         keys = self._note_keys(pause)
         batch_filter = BatchFilter(
@@ -200,8 +199,8 @@ class CompactionJob:
             swap.commit(log.handles.files, log.directory, self._token, self._exchanges())
 
     def _is_decided(self) -> bool:
-        """After a failure: might the decision be on the disk nevertheless? Then the new segments must stay there, for
-        the next start would complete the exchange."""
+        """Tell if the decision may be on disk after a failure. Then the new segments must stay, because the next start
+        would complete the exchange."""
         try:
             return self._log.handles.files.exists(f"{self._log.directory}/{swap.NAME}")
         except OSError:
@@ -223,10 +222,10 @@ class CompactionJob:
 
     def _refuse_if_abandoned(self) -> None:
         if self._log.abandoned:
-            raise StorageError(f"{self._log.directory} was closed while it was compacted")
+            raise StorageError(f"{self._log.directory} was closed during its compaction")
 
     def _note_keys(self, pause: Callable[[], None] | None) -> KeyOffsets:
-        """Reads what was not compacted yet; says how far the memory reached in `upto`."""
+        """Read the uncompacted batches and note their keys; set `upto` to the offset where memory was full."""
         keys = KeyOffsets(self._max_keys)
         for header, buffer, at in self._batches(self._segments, self._cleaned_from, pause):
             if keys.is_full:
@@ -261,7 +260,7 @@ class CompactionJob:
                 raise CorruptBatch(f"{segment.handle.path} is damaged at position {end}")
 
     def _groups(self) -> Iterator[tuple[Segment, ...]]:
-        """Neighbours that fit into one segment even if nothing went."""
+        """Yield groups of neighbours that fit into one segment even if no record is removed."""
         group: list[Segment] = []
         for number, segment in enumerate(self._segments):
             if segment.base_offset >= self.upto:
@@ -280,7 +279,7 @@ class CompactionJob:
     def _rewrite(
         self, group: tuple[Segment, ...], batch_filter: BatchFilter, pause: Callable[[], None] | None
     ) -> _Replacement | None:
-        """The segment that takes the place of these; None if there is nothing to gain."""
+        """Write the segment that replaces these; return None if nothing would change."""
         first = group[0]
         new = Segment(self._log.directory, first.base_offset, group[-1].created_ms)
         new.handle = FileHandle(new.path(swap.cleaned_suffix(self._token)))
@@ -312,7 +311,7 @@ class CompactionJob:
         ]
 
     def _clear_away(self) -> None:
-        """After a failure: what was written beside the log."""
+        """Remove the new segments after a failure."""
         self._replacements.clear()
         handles = self._log.handles
         with suppress(OSError):
@@ -354,7 +353,7 @@ class _Output:
 
 
 def replaced_by(segments: Sequence[Segment], replaced: dict[Offset, _Replacement]) -> tuple[Segment, ...]:
-    """The segments, with each group of originals exchanged for what took its place."""
+    """Return the segments with each group of originals replaced by its new segment."""
     result: list[Segment] = []
     for segment in segments:
         replacement = replaced.get(segment.base_offset)

@@ -1,11 +1,12 @@
-"""A batch with some of its records taken out.
+"""Rebuilding a batch without some of its records.
 
-What stays, stays as it was: base offset, last offset, producer id, epoch and sequence of the batch, so that H(P) is
-read from it as before; and the bytes of each record, whose offset and time are written relative to the batch's. Only
-count, highest timestamp and checksum are made anew.
+The batch keeps its base offset, last offset, producer id, epoch and sequence, so that H(P) is read from it as before.
+The kept records keep their bytes, because their offsets and timestamps are relative to the batch's. Only the count, the
+highest timestamp and the checksum change.
 
-A tombstone that compaction meets for the first time gets a horizon, the time from which on it may go: with the bit for
-it in the attributes, the base timestamp is that horizon (KIP-534), and the records' times are written relative to it.
+A tombstone that compaction meets for the first time gets a delete horizon, the time from which on it may be removed.
+The horizon replaces the base timestamp, marked by a bit in the attributes (KIP-534), and the records' timestamps are
+written relative to it.
 
     record => length VARINT, attributes INT8, timestamp_delta VARLONG, offset_delta VARINT,
               key_length VARINT (−1: none), key, value_length VARINT (−1: none), value, headers
@@ -39,12 +40,12 @@ _HALF: Final = 2**63
 
 
 def delete_horizon(header: BatchHeader) -> Milliseconds | None:
-    """From when on the tombstones of this batch may go; None if compaction has not met them yet."""
+    """Return the time from which on the tombstones of this batch may be removed; None if it has no horizon yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
 def split(buffer: Buffer, at: int, header: BatchHeader) -> list[memoryview]:
-    """The bytes of each record of the batch at `at`. CorruptBatch if they are not as many as the header says."""
+    """Return the bytes of each record of the batch at `at`; raise CorruptBatch if the count in the header is wrong."""
     compressed = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
     data = memoryview(decompress(header.codec, compressed, MAX_DECOMPRESSED)) if header.count else memoryview(b"")
     slices = []
@@ -71,10 +72,9 @@ def rebuild(
     horizon: Milliseconds | None = None,
     transactional: bool | None = None,
 ) -> bytes:
-    """The batch with only these of its records, of which `max_timestamp` is the highest time.
+    """Return the batch with only these records, whose highest timestamp is `max_timestamp`.
 
-    `horizon`: the time from which on its tombstones may go, if that is to be written into it; `transactional`: what to
-    make of that bit, if it is to change."""
+    `horizon`: the delete horizon to set, if any; `transactional`: the new value of that bit, if it should change."""
     parts: list[Buffer] = list(records)
     if horizon is not None:
         parts = [_shifted(record, header.base_timestamp - horizon) for record in records]
@@ -90,7 +90,7 @@ def assemble(
     horizon: Milliseconds | None = None,
     transactional: bool | None = None,
 ) -> bytes:
-    """As `rebuild`, of records that stand one behind the other and are written relative to the horizon already."""
+    """Do the same as `rebuild` for concatenated records that are already relative to the horizon."""
     attributes = header.attributes
     base_timestamp = header.base_timestamp
     if transactional is not None:
@@ -102,7 +102,7 @@ def assemble(
         payload = compress(header.codec, records)
     else:
         payload = b""
-        attributes &= ~CODEC_MASK  # nothing to decompress; some readers would stumble over an empty stream
+        attributes &= ~CODEC_MASK  # some readers fail to decompress an empty stream
     batch = bytearray(
         _HEADER.pack(
             header.base_offset,
@@ -126,7 +126,7 @@ def assemble(
 
 
 def _shifted(record: memoryview, shift: int) -> bytes:
-    """The record with `shift` added to its timestamp delta, in 64 bits as readers add it."""
+    """Return the record with `shift` added to its timestamp delta, in 64 bits as readers add it."""
     _, body = _varint(record, 0)
     delta, behind = _varint(record, body + 1)
     new_delta = _encode_varint((delta + shift + _HALF) % (2 * _HALF) - _HALF)
@@ -135,7 +135,7 @@ def _shifted(record: memoryview, shift: int) -> bytes:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The zigzag number at `at`, and the place behind it."""
+    """Return the zigzag number at `at`, and the position after it."""
     number = shift = 0
     while True:
         byte = data[at]

@@ -1,13 +1,12 @@
-"""What stays of a batch when its log is compacted: of each key the last record.
+"""The rule of compaction: which records of a batch to keep, in general the last one of each key.
 
-What else stays or goes:
-- A tombstone stays for `delete_retention_ms` after compaction first met it, so that readers who are behind learn of it.
-- Records of aborted transactions go. A marker stays as long as there are records of its transaction, and then as long
-  as a tombstone would; longer if it is what its producer's older epochs are fenced by.
-- Records without a key go: in a compacted log nothing could ever replace them.
-- A batch that loses all its records goes, unless it is the last one of a live producer: that one stays, empty, so that
-  its epoch and sequence can be read from the log alone.
-Offsets do not change, and neither do the ids of a batch (`rewriting.py`).
+- A tombstone is kept for `delete_retention_ms` after compaction first meets it, so that lagging readers see it.
+- Records of aborted transactions are removed. A marker is kept as long as there are records of its transaction, and
+  then as long as a tombstone; longer if it fences its producer's older epochs.
+- Records without a key are removed, because nothing could ever replace them.
+- A batch that loses all its records is removed, unless it is the last one of a live producer. That one is kept empty,
+  so that its epoch and sequence can be read from the log alone.
+Offsets and the producer ids of a batch do not change (`rewriting.py`).
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from fencepost.log.compaction.rewriting import assemble, delete_horizon, rebuild
 from fencepost.types import Milliseconds, Offset, Pid
 
 _NEVER: Final[Milliseconds] = 2**63 - 1
-"""The last time that a batch can carry: a horizon beyond it is never reached."""
+"""The highest timestamp that a batch can have; a later horizon is never reached."""
 _marker_offset = attrgetter("marker_offset")
 
 
 class AbortedRanges:
-    """Which batches belong to transactions that were aborted. A producer has one transaction at a time, so that his
-    follow each other, and the first marker behind a batch is the one that ended it."""
+    """The offset ranges of aborted transactions. A producer has one transaction at a time, so the first marker after a
+    batch is the one that ended its transaction."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._by_pid: dict[Pid, list[AbortedTransaction]] = {}
@@ -48,24 +47,24 @@ class AbortedRanges:
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Decides what stays of each batch, in the order of the log."""
+    """The decision what to keep of each batch, called in the order of the log."""
 
     keys: KeyOffsets
     aborted: AbortedRanges
     start_offset: Offset
     cleaned_from: Offset
-    """An earlier pass has been over what lies before."""
+    """An earlier pass has compacted everything before this offset."""
     upto: Offset
-    """Batches from here on stay as they are: their keys are not known."""
+    """Batches from this offset on are kept as they are, because their keys are unknown."""
     last_offsets: frozenset[Offset]
-    """Of live producers: where their last batches end, and markers with which their epochs came."""
+    """The last offsets of live producers: of their last batches, or of markers that introduced their epochs."""
     now_ms: Milliseconds
     delete_retention_ms: Milliseconds
     _with_records: set[Pid] = field(default_factory=set)
-    """Producers of whose current transaction there are records in front of the marker."""
+    """Producers with kept records of the transaction that their next marker ends."""
 
     def keep(self, header: BatchHeader, buffer: Buffer, at: int) -> Buffer | None:
-        """The batch as it shall be; the very same bytes if nothing goes; None if all of it goes."""
+        """Return the compacted batch, the same bytes if nothing is removed, or None if all of it is."""
         same = memoryview(buffer)[at : at + header.size]
         if header.base_offset >= self.upto:
             return same
@@ -92,9 +91,9 @@ class BatchFilter:
         return assemble(header, sifted.records, sifted.kept, sifted.latest, horizon=horizon)
 
     def _emptied(self, header: BatchHeader) -> Buffer | None:
-        """What is left of a batch that has lost all its records."""
+        """Return what to keep of a batch that has lost all its records."""
         if header.is_idempotent and header.last_offset in self.last_offsets:
-            # Nothing is left to be committed, and its marker may go before it does.
+            # Not transactional: nothing is left to commit, and its marker may be removed before it.
             return assemble(header, b"", 0, header.max_timestamp, transactional=False)
         return None
 
@@ -105,8 +104,8 @@ class BatchFilter:
         if header.last_offset in self.last_offsets:
             return same
         if self._horizon_passed(header) and header.base_offset < self.cleaned_from:
-            # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). One
-            # from behind has a horizon if an earlier pass was interrupted by a crash, and goes the next time.
+            # Together with it the log forgets that the transaction was aborted (`PartitionLog.replace_segments`). A
+            # later marker can have a horizon if a crash interrupted the last pass; the next pass removes it.
             return None
         new_horizon = self._new_horizon(header)
         if new_horizon is None:
@@ -118,5 +117,5 @@ class BatchFilter:
         return horizon is not None and horizon <= self.now_ms
 
     def _new_horizon(self, header: BatchHeader) -> Milliseconds | None:
-        """The time from which on tombstones of this batch may go; None if it says so already."""
+        """Return the delete horizon to set for this batch; None if it already has one."""
         return None if delete_horizon(header) is not None else min(self.now_ms + self.delete_retention_ms, _NEVER)

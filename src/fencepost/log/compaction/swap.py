@@ -1,12 +1,12 @@
-"""Compacted segments take the place of their originals, all at once.
+"""The atomic replacement of segments by their compacted copies.
 
-Compaction writes its results beside the originals, as `….log.TOKEN.cleaned`, where the token is the job's own. When all
-are written and synced, one file, `swap`, says which of them replace which originals. The moment it is there, durably,
-decides: a crash before it leaves the originals, and what was cleaned is thrown away; after it the exchange is
-completed, now or by the next start, as often as it takes.
+Compaction writes its results next to the originals, as `….log.TOKEN.cleaned`, with a token for each job. When all are
+written and synced, the file `swap` says which of them replace which originals. The exchange is decided when this file
+is durable. After a crash before that moment, the originals stay and the copies are removed. After it, the exchange is
+completed, now or at the next start, with retries.
 
     swap    4 bytes  CRC-32C of what follows        8 bytes  token        4 bytes  number of exchanges, then for each
-            16 bytes base offset of the new segment, or −1 if nothing was left, and its size
+            16 bytes base offset of the new segment, or −1 if no record was left, and its size
             4 bytes  number of originals, then the base offset of each (8 bytes)
 """
 
@@ -38,7 +38,7 @@ _TOKEN_SIZE: Final = 8
 
 
 def new_token() -> bytes:
-    """Tells the files of one job from those of another, which may still be writing after its log was abandoned."""
+    """Return a token for the files of one job, because another job may still write after its log was abandoned."""
     return secrets.token_hex(4).encode()
 
 
@@ -50,11 +50,11 @@ class Exchange(NamedTuple):
     new: Offset | None
     new_size: int
     originals: tuple[Offset, ...]
-    """In the order of their offsets."""
+    """Base offsets, ascending."""
 
 
 def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
-    """From now on the exchanges count; durable when this returns."""
+    """Decide the exchanges: write the `swap` file durably."""
     parts = [token, _COUNT.pack(len(exchanges))]
     for exchange in exchanges:
         parts.append(_NEW.pack(_NOTHING if exchange.new is None else exchange.new, exchange.new_size))
@@ -71,14 +71,14 @@ def complete(
     exchanges: Sequence[Exchange],
     put_in_place: Callable[[str, str], None],
 ) -> None:
-    """Removes the originals, gives the new segments their names, and forgets the matter. May be repeated.
+    """Remove the originals, rename the new segments, and remove the `swap` file. May be repeated.
 
     `put_in_place(old path, new path)` renames a new segment."""
     for exchange in exchanges:
         _check_new_segment(files, directory, token, exchange)
     for exchange in exchanges:
-        # Ascending: should a start without the `swap` file ever find some of them, it finds the last ones, and a record
-        # is never left without the later one that took its place.
+        # Ascending: if a start without the `swap` file ever found some of them, they would be the last ones, so a
+        # record would never be left without the later one that replaced it.
         for base in exchange.originals:
             suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX) + ((LOG_SUFFIX,) if base != exchange.new else ())
             for suffix in suffixes:
@@ -95,19 +95,19 @@ def complete(
 
 
 def _check_new_segment(files: Files, directory: str, token: bytes, exchange: Exchange) -> None:
-    """No original goes before it is certain that what replaces it is there, under its old name or its new one."""
+    """Raise StorageError unless the new segment exists, under its old or new name, before originals are removed."""
     if exchange.new is None:
         return
     for suffix in (cleaned_suffix(token), LOG_SUFFIX):
         path = f"{directory}/{file_name(exchange.new, suffix)}"
         if files.exists(path) and files.size(path) == exchange.new_size:
             return
-    raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that is not there")
+    raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that does not exist")
 
 
 def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
-    """After a crash: completes an exchange that was committed, or clears away one that was not. True if files changed.
-    StorageError if the `swap` file is damaged: nobody could say which segments count."""
+    """After a crash, complete an exchange that was decided, or remove the files of one that was not. Return True if
+    files changed. Raise StorageError if the `swap` file is damaged, because the valid segments are then unknown."""
     changed = False
     if NAME in names:
         token, exchanges = _read(files, directory)
@@ -124,11 +124,11 @@ def _read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
     data = read_file(files, f"{directory}/{NAME}")
     body = data[_CHECKSUM.size :]
     if data[: _CHECKSUM.size] != _CHECKSUM.pack(crc32c(body)):
-        raise StorageError(f"{directory}/{NAME} is damaged: it cannot be said which segments count")
+        raise StorageError(f"{directory}/{NAME} is damaged: the valid segments are unknown; restore a backup")
     try:
         return body[:_TOKEN_SIZE], _decode(body[_TOKEN_SIZE:])
     except struct.error as error:
-        raise StorageError(f"{directory}/{NAME} was written by another version") from error
+        raise StorageError(f"{directory}/{NAME} was written by another version of fencepost; use that one") from error
 
 
 def _decode(body: bytes) -> list[Exchange]:

@@ -533,7 +533,7 @@ class TestSegments:
             path.unlink()
         names = bed.names()
         bed.log.abandon()
-        with pytest.raises(StorageError, match="not there"):
+        with pytest.raises(StorageError, match="does not exist"):
             bed.open()
         assert bed.names() == names
 
