@@ -13,10 +13,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from crc32c import crc32c
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+CHECKSUM_SIZE: Final = 4
 _NOWAIT_FLAG = getattr(os, "RWF_NOWAIT", None)
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
@@ -196,6 +199,11 @@ def write_all(files: Files, fd: int, data: Buffer, position: int) -> None:
             raise OSError(errno.EIO, "the file system wrote nothing")
         view = view[count:]
         position += count
+
+
+def checksum_of(content: Buffer) -> bytes:
+    """Return the CRC-32C of a small file's content, big-endian."""
+    return int(crc32c(content)).to_bytes(CHECKSUM_SIZE, "big")
 
 
 def read_file(files: Files, path: str) -> bytes:

@@ -33,12 +33,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from fencepost.core import sequence
 from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.core.producers.dedup import ProducerEntry, ProducerTable, RememberedBatch
-from fencepost.log.files import Buffer, Files, read_file, write_file_atomically
+from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
@@ -49,7 +47,6 @@ KEPT: Final = 2
 
 _MAGIC: Final = b"fencepS2"
 _OLD_MAGIC: Final = b"fencepS1"
-_CHECKSUM: Final = Struct(">I")
 _HEAD: Final = Struct(">qqqqq")
 _PID: Final = Struct(">q")
 _COUNT: Final = Struct(">I")
@@ -154,13 +151,9 @@ def encode(snapshot: Snapshot) -> bytes:
     return _MAGIC + checksum_of(body) + body
 
 
-def checksum_of(body: Buffer) -> bytes:
-    return _CHECKSUM.pack(crc32c(body))
-
-
 def decode(data: bytes) -> Snapshot | None:
     """Return the snapshot, or None if the bytes are damaged or of an unknown version."""
-    at = len(_MAGIC) + _CHECKSUM.size
+    at = len(_MAGIC) + CHECKSUM_SIZE
     if len(data) < at or data[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC):
         return None
     if data[len(_MAGIC) : at] != checksum_of(memoryview(data)[at:]):

@@ -1,4 +1,4 @@
-"""The real file operations, and the ones that fail on purpose."""
+"""The real file operations, and those that fail on purpose."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TestHelpers:
 
 
 class TestPowerFailure:
-    """The model of a disk that other tests rely on."""
+    """The model of a disk that other tests use."""
 
     @pytest.fixture
     def files(self, tmp_path: Path) -> FailingFiles:
@@ -204,7 +204,7 @@ class TestPowerFailure:
         files.stop_at(files.changes)
         with pytest.raises(Stopped):
             files.write(fd, b"0123456789", 0)
-        assert (tmp_path / "file").read_bytes() == b"01234"  # the write it died in took effect by half
+        assert (tmp_path / "file").read_bytes() == b"01234"  # half of the interrupted write took effect
         for attempt in (
             lambda: files.sync(fd),
             lambda: files.truncate(fd, 0),

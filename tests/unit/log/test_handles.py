@@ -1,4 +1,4 @@
-"""Many files under a limit of open ones."""
+"""Many files with a limit on the open ones."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_limit_below_one_is_refused() -> None:
 
 
 def test_threads_that_share_few_handles_each_read_the_right_file(tmp_path: Path) -> None:
-    """Eviction while another thread reads: every read must come from the file it was meant for."""
+    """Handles are evicted while other threads read; every read must come from the right file."""
     handles = Handles(OsFiles(), limit=2)
     made = make_handles(tmp_path, 8)
     wrong: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""Sparse indexes: what they answer, how they look on the disk, how a wrong one is found out."""
+"""Sparse indexes: lookups, the format on disk, and the detection of a wrong one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_on_the_disk_it_is_kafkas_format() -> None:
 
 
 def test_only_so_many_entries_are_written_as_asked_for() -> None:
-    """A snapshot is taken at one moment, and the index grows on."""
+    """A snapshot is taken at one moment, and the index keeps growing."""
     index = make_index((1010, 500), (1020, 900), times=((5, 1003), (6, 1020)))
     assert index.encode(1, 0) == (pack(">ii", 10, 500), b"")
 

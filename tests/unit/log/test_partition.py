@@ -49,7 +49,7 @@ class TestAppending:
         assert bed.log.segments[-1].max_timestamp == NOW + 7
 
     def test_with_log_append_time_a_repeat_is_known_by_the_senders_checksum(self, tmp_path: Path) -> None:
-        """IDEM-2: the server changes the checksum of what it stores, not of what it remembers."""
+        """IDEM-2: the server changes the stored checksum, not the remembered one."""
         bed = LogBed(tmp_path, dataclasses.replace(SMALL, append_time=True))
         sent = make_batch(b"a", pid=1, epoch=0, sequence=0)
         append(bed.log, bytearray(sent), now_ms=NOW + 7)
@@ -107,7 +107,7 @@ class TestRolling:
 
     def test_a_segment_holds_no_offsets_that_its_index_could_not_name(self, bed: LogBed) -> None:
         bed.append(b"a")
-        bed.log.end_offset = Offset(2**31 - 1)  # as if compaction had left a gap of two thousand million
+        bed.log.end_offset = Offset(2**31 - 1)  # as if compaction had left a gap of two billion
         bed.append(b"b")
         bed.append(b"c")
         assert [segment.base_offset for segment in bed.log.segments] == [0, 2**31]
@@ -255,7 +255,7 @@ class TestReopening:
         assert bed.log.last_stable_offset == 1
 
     def test_the_last_stable_offset_does_not_stay_behind_the_start_of_the_log(self, bed: LogBed) -> None:
-        """DeleteRecords may go past the beginning of an open transaction."""
+        """DeleteRecords may move the start past the beginning of an open transaction."""
         append(bed.log, make_batch(b"open", pid=1, epoch=0, sequence=0, transactional=True))
         bed.append(b"plain", b"plain", b"plain")
         bed.log.synced(bed.log.end_offset)
@@ -277,7 +277,7 @@ def test_ten_thousand_partitions_live_with_a_hundred_open_files(tmp_path: Path) 
         PartitionLog.open(tmp_path / f"topic-{number}", SMALL, files=files, handles=handles, now_ms=NOW)
         for number in range(10_000)
     ]
-    assert len(list(tmp_path.iterdir())) == 0  # nothing is made before it is used
+    assert len(list(tmp_path.iterdir())) == 0  # nothing is created before the first append
     for turn in range(2):
         for number in range(0, 10_000, 40):
             append(logs[number], make_batch(b"%d" % turn))

@@ -1,4 +1,4 @@
-"""Reads: from any offset, in any size, up to any limit; what is not in memory; wrong indexes."""
+"""Reads from any offset, of any size, up to any limit, of uncached bytes, and with wrong indexes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_consumer_that_reads_on_needs_neither_index_nor_a_second_read(bed: Log
         reads.append(bed.files.counts["read"] - before)
         offset = headers_in(parts[0])[-1].next_offset
     segments = len(bed.log.segments)
-    assert reads.count(1) >= len(reads) - segments  # only where a segment begins its index has to be fetched
+    assert reads.count(1) >= len(reads) - segments  # an index is read only at the start of a segment
     assert max(reads) <= 3
 
 
@@ -122,7 +122,7 @@ def test_a_large_read_looks_at_few_headers(bed: LogBed, monkeypatch: pytest.Monk
     monkeypatch.setattr(reading, "_EXTENT", CountingStruct())
     found = read_all(bed.log, 0, max_bytes=50_000)
     assert found == written
-    assert steps < 40  # a handful of reads; the batches are fifteen hundred
+    assert steps < 40  # a handful of reads for 1500 batches
 
 
 class TestWithoutWaiting:
@@ -182,7 +182,7 @@ class TestWithoutWaiting:
 
 
 class TestIndexes:
-    """An index is a hint: whatever it says, the right batches are read."""
+    """An index is only a hint: even if it is wrong, the right batches are read."""
 
     def test_files_of_sealed_segments_are_used(self, bed: LogBed) -> None:
         written = bed.fill(60)

@@ -1,4 +1,4 @@
-"""Old and surplus segments go, DeleteRecords moves the start, and both survive a restart."""
+"""Retention removes old and surplus segments, DeleteRecords moves the start, and both survive a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_bed(tmp_path: Path, **changes: int | str) -> LogBed:
 
 
 def fill_hours(bed: LogBed, hours: int) -> None:
-    """A segment's worth of records an hour, from NOW on."""
+    """Write one segment of records per hour, from NOW on."""
     for hour in range(hours):
         append(bed.log, make_batch(b"%d" % hour + b"x" * 900, timestamp=NOW + hour * HOUR))
     bed.log.synced(bed.log.end_offset)
@@ -65,7 +65,7 @@ class TestByTime:
         assert (bed.log.start_offset, bed.log.end_offset) == (4, 4)
         entry = bed.log.producers.get(Pid(4))
         assert entry is not None
-        assert entry.last_sequence == 0  # H(P) is not in the log any more, but in the snapshot
+        assert entry.last_sequence == 0  # H(P) is no longer in the log, but in the snapshot
         assert bed.append(b"y") == 4
 
     def test_records_without_a_time_are_as_old_as_their_segment(self, tmp_path: Path) -> None:

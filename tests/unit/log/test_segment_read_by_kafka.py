@@ -1,4 +1,4 @@
-"""The files are Kafka's own: its tool DumpLogSegments reads a `.log`, and finds both indexes right."""
+"""The files have Kafka's format: its tool DumpLogSegments reads a `.log` and accepts both indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 
 def dump(jars: str, *files: Path) -> str:
-    """What the tool says about these files; it exits with 0 even where it complains."""
+    """Return the tool's output for these files; it exits with 0 even if it reports errors."""
     command = [
         "java",
         "-Xmx128m",
@@ -63,7 +63,7 @@ def test_kafkas_dump_log_segments_reads_segments_and_indexes(tmp_path: Path, kaf
 
 
 def test_kafkas_dump_log_segments_reads_what_compaction_left(tmp_path: Path, kafka_jars: str) -> None:
-    """Batches with gaps, a tombstone with its horizon, and an empty batch that only carries a producer's ids."""
+    """Batches with gaps, a tombstone with its horizon, and an empty batch with only a producer's ids."""
     config = dataclasses.replace(SMALL, segment_bytes=3000, cleanup_policy="compact")
     bed = LogBed(tmp_path, config)
     append(bed.log, encode_batch([(b"a", b"1", NOW, ())], pid=77, epoch=3, base_sequence=0))

@@ -1,4 +1,4 @@
-"""Snapshots: what goes in comes out, and what is damaged is known to be."""
+"""Snapshots: encoding and decoding, and the detection of damage."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from fencepost.core.producers.dedup import ProducerEntry, RememberedBatch
 from fencepost.log import snapshot as snapshots
+from fencepost.log.files import checksum_of
 from fencepost.log.index import IndexMark
 from fencepost.log.snapshot import SegmentMark, Snapshot
 from fencepost.testing.files import FailingFiles
@@ -51,12 +52,12 @@ def test_what_was_encoded_is_decoded() -> None:
 
 
 def test_one_of_the_version_before_is_read_and_says_what_its_batches_say() -> None:
-    """It did not know how many sequences were accepted in a row, nor where the open transaction began."""
+    """It lacks the number of sequences accepted in a row and the start of the open transaction."""
     head = struct.pack(">qqqqqI", 7, 500, 500, 0, 99, 0)
     producer = struct.pack(">qhiqqqB", 5, 3, 4, 49, 123, 49, 2)
     batches = struct.pack(">iiqqq", 2**31 - 1, 3, 44, 0xFFFFFFFF, 9) + struct.pack(">iiqqq", 4, 4, 49, -1, -1)
     body = head + struct.pack(">I", 1) + producer + batches + struct.pack(">I", 0)
-    snapshot = snapshots.decode(b"fencepS1" + snapshots.checksum_of(body) + body)
+    snapshot = snapshots.decode(b"fencepS1" + checksum_of(body) + body)
     assert snapshot is not None
     ((pid, entry),) = snapshot.producers
     assert (pid, entry.epoch, entry.last_sequence, entry.transaction_start) == (5, 3, 4, 49)
@@ -89,7 +90,7 @@ def test_a_right_checksum_over_nonsense_is_no_snapshot() -> None:
     good = snapshots.encode(make_snapshot())
     for _ in range(200):
         body = chance.randbytes(chance.randrange(200))
-        data = good[:8] + snapshots.checksum_of(body) + body
+        data = good[:8] + checksum_of(body) + body
         assert snapshots.decode(data) is None
 
 

@@ -1,4 +1,4 @@
-"""Offsets by time, against a plain search through all records."""
+"""Offsets by timestamp, compared with a plain search through all records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bed(tmp_path: Path) -> LogBed:
 
 
 def fill(bed: LogBed, chance: random.Random, batches: int = 60) -> list[tuple[int, int]]:
-    """(offset, timestamp) of what was written: times that rise on the whole and jump about in the small."""
+    """Write records and return their (offset, timestamp); timestamps rise overall, but not from record to record."""
     written = []
     for number in range(batches):
         start = NOW + number * 10 + chance.randrange(-50, 50)

@@ -1,4 +1,4 @@
-"""`keep_collections_short`: a full collection looks only at what came since the last one."""
+"""`keep_collections_short`: a full collection looks only at objects created since the last one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-# The setting is the whole process's, so each test takes a process of its own.
+# The setting affects the whole process, so each test starts a new one.
 _BEGIN = """
     import gc, sys, weakref
     from fencepost.server import garbage

@@ -1,4 +1,4 @@
-"""What the server tells its operator: by a thread, with repeated lines counted."""
+"""The server's log lines: written by a thread, with repeated lines counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 class Target(logging.Handler):
-    """Where lines go to; blocks while nobody reads."""
+    """The target of lines; it blocks while nobody reads."""
 
     def __init__(self) -> None:
         super().__init__()

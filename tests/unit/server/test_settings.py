@@ -1,4 +1,4 @@
-"""Settings of a server: what is refused, and with which words."""
+"""Settings of a server: which values it rejects, and the messages."""
 
 from __future__ import annotations
 

@@ -12,14 +12,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from fencepost.log.files import Files, read_file, write_file_atomically
+from fencepost.log.files import Files, checksum_of, read_file, write_file_atomically
 from fencepost.types import Offset
 
 NAME: Final = "cleaned"
 _OFFSETS: Final = Struct(">qq")
-_CHECKSUM: Final = Struct(">I")
 
 
 class Cleaned(NamedTuple):
@@ -38,7 +35,7 @@ def read(files: Files, directory: str) -> Cleaned:
     except FileNotFoundError:
         return NOT_CLEANED
     offsets, checksum = data[: _OFFSETS.size], data[_OFFSETS.size :]
-    if len(offsets) != _OFFSETS.size or checksum != _CHECKSUM.pack(crc32c(offsets)):
+    if len(offsets) != _OFFSETS.size or checksum != checksum_of(offsets):
         return _UNKNOWN
     return Cleaned._make(_OFFSETS.unpack(offsets))
 
@@ -46,4 +43,4 @@ def read(files: Files, directory: str) -> Cleaned:
 def write(files: Files, directory: str, state: Cleaned) -> None:
     """Write the file durably."""
     data = _OFFSETS.pack(*state)
-    write_file_atomically(files, directory, NAME, data + _CHECKSUM.pack(crc32c(data)))
+    write_file_atomically(files, directory, NAME, data + checksum_of(data))

@@ -19,17 +19,14 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from fencepost.errors import StorageError
-from fencepost.log.files import Files, read_file, write_file_atomically
+from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from fencepost.types import Offset
 
 NAME: Final = "swap"
 _CLEANED: Final = ".cleaned"
 
-_CHECKSUM: Final = Struct(">I")
 _COUNT: Final = Struct(">I")
 _OFFSET: Final = Struct(">q")
 _NEW: Final = Struct(">qq")
@@ -61,7 +58,7 @@ def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Excha
         parts.append(_COUNT.pack(len(exchange.originals)))
         parts += [_OFFSET.pack(base) for base in exchange.originals]
     body = b"".join(parts)
-    write_file_atomically(files, directory, NAME, _CHECKSUM.pack(crc32c(body)) + body)
+    write_file_atomically(files, directory, NAME, checksum_of(body) + body)
 
 
 def complete(
@@ -122,8 +119,8 @@ def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
 
 def _read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
     data = read_file(files, f"{directory}/{NAME}")
-    body = data[_CHECKSUM.size :]
-    if data[: _CHECKSUM.size] != _CHECKSUM.pack(crc32c(body)):
+    body = data[CHECKSUM_SIZE:]
+    if data[:CHECKSUM_SIZE] != checksum_of(body):
         raise StorageError(f"{directory}/{NAME} is damaged: the valid segments are unknown; restore a backup")
     try:
         return body[:_TOKEN_SIZE], _decode(body[_TOKEN_SIZE:])

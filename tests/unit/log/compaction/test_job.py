@@ -1,4 +1,4 @@
-"""Compaction: what stays of a log, what the batches look like afterwards, and who may look meanwhile."""
+"""Compaction: which records it keeps, how it rewrites batches, and reading in the meantime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(bed: LogBed, *pairs: tuple[bytes | None, bytes | None], timestamp: int =
 
 
 def seal(bed: LogBed) -> None:
-    """Begins a new segment, so that everything before may be compacted."""
+    """Begin a new segment, so that everything before it may be compacted."""
     config = bed.log.config
     bed.log.config = dataclasses.replace(config, segment_bytes=1)
     put(bed, (b"seal", b""))
@@ -46,7 +46,7 @@ def seal(bed: LogBed) -> None:
 
 
 def compact(log: PartitionLog, *, now_ms: int = NOW, max_keys: int = 1000) -> bool:
-    """One pass; True if that was all."""
+    """Run one pass; return True if no other has to follow."""
     job = log.compaction(now_ms, max_keys=max_keys)
     assert job is not None
     job.write()
@@ -56,7 +56,7 @@ def compact(log: PartitionLog, *, now_ms: int = NOW, max_keys: int = 1000) -> bo
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
-    """All records but those that `seal` wrote."""
+    """Return all records except those that `seal` wrote."""
     found: list[tuple[int, bytes | None, bytes | None]] = []
     offset = log.start_offset
     while parts := log.read(offset, 500, upto=log.high_watermark, block=True):
@@ -130,14 +130,14 @@ class TestRecords:
                 assert headers_in(parts[0])[0].last_offset >= start
 
     def test_records_without_a_key_go(self, bed: LogBed) -> None:
-        """A topic may have been made compacted later; from then on the server refuses them."""
+        """They can be there if the topic was not compacted at first; the server rejects new ones."""
         put(bed, (None, b"1"), (b"a", b"1"))
         seal(bed)
         compact(bed.log)
         assert contents(bed.log) == [(1, b"a", b"1")]
 
     def test_what_lies_behind_the_keys_that_fit_into_memory_stays_as_it_is(self, bed: LogBed) -> None:
-        """Also what will go later: a gap there would be taken for damage."""
+        """Also records that the next pass will remove: recovery would treat a gap there as damage."""
         put(bed, (b"a", b"1"))
         put(bed, (None, b"1"))
         put(bed, (b"a", b"2"))
@@ -191,7 +191,7 @@ class TestTombstones:
 
 class TestProducers:
     def test_the_last_batch_of_a_live_producer_stays_as_an_empty_one(self, bed: LogBed) -> None:
-        """Its ids are all that the log alone knows of H(P)."""
+        """Without a snapshot, H(P) can only be read from its ids."""
         put(bed, (b"a", b"1"), (b"b", b"1"), pid=7, epoch=2, base_sequence=0)
         put(bed, (b"a", b"2"), (b"b", b"2"), pid=7, epoch=2, base_sequence=2)
         put(bed, (b"a", b"3"), (b"b", b"3"))
@@ -202,7 +202,7 @@ class TestProducers:
         assert (empty.epoch, empty.base_sequence, empty.last_sequence) == (2, 2, 3)
         bed.log.close(NOW)
         for path in bed.directory.glob("*.snapshot"):
-            path.unlink()  # so that the log is all there is
+            path.unlink()  # so that recovery has only the log
         bed.open()
         entry = bed.log.producers.get(Pid(7))
         assert entry is not None
@@ -220,8 +220,8 @@ class TestProducers:
 
     @pytest.mark.parametrize("emptied", [True, False])
     def test_a_repeat_of_what_was_compacted_is_known_from_the_log_alone(self, bed: LogBed, emptied: bool) -> None:
-        """Its checksum in the log is the server's. Taken for other records with the same sequences, it would be
-        refused, and its client would write it a second time with a new epoch."""
+        """Its checksum in the log is the server's. If the retry counted as other records with the same sequences, it
+        would be rejected, and its client would write it a second time with a new epoch."""
         sent = encode_batch([(b"a", b"1", NOW, ()), (b"b", b"1", NOW, ())], pid=7, epoch=0, base_sequence=0)
         append(bed.log, bytearray(sent))
         put(bed, (b"a", b"2"), *[(b"b", b"2")] * emptied)
@@ -300,7 +300,7 @@ class TestTransactions:
         assert markers() == []
 
     def test_a_marker_that_fences_stays_until_its_producer_writes_again(self, bed: LogBed) -> None:
-        """It is all that the log alone knows of the newest epoch."""
+        """Without a snapshot, the newest epoch can only be read from it."""
         put(bed, (b"a", b"1"), pid=5, epoch=0, base_sequence=0, transactional=True)
         self.end(bed, MarkerType.ABORT, 5, epoch=1)
         seal(bed)
@@ -345,7 +345,7 @@ class TestTransactions:
         assert len(bed.log.producers.aborted) == 0
 
     def test_an_aborted_range_does_not_come_back_without_its_marker_after_a_crash(self, bed: LogBed) -> None:
-        """It would hide what the same producer committed afterwards: for every client, up to the end of the answer."""
+        """Every client would skip what the same producer committed afterwards, up to the end of the answer."""
         put(bed, (b"a", b"aborted"), pid=5, epoch=0, base_sequence=0, transactional=True)
         self.end(bed, MarkerType.ABORT, 5)
         seal(bed)
@@ -360,7 +360,7 @@ class TestTransactions:
         assert log.producers.aborted.between(Offset(0), log.end_offset) == []
 
     def test_a_marker_does_not_go_before_its_range_is_forgotten(self, bed: LogBed) -> None:
-        """A pass that was decided but not finished has met the marker; the next one begins at the same offset."""
+        """A pass that was decided but not finished has seen the marker; the next one begins at the same offset."""
         put(bed, (b"a", b"aborted"), pid=5, epoch=0, base_sequence=0, transactional=True)
         self.end(bed, MarkerType.ABORT, 5)
         put(bed, (b"b", b"committed"), pid=5, epoch=0, base_sequence=1, transactional=True)
@@ -438,7 +438,7 @@ class TestSegments:
         with pytest.raises(StorageError, match="damaged"):
             job.write()
         assert not list(bed.directory.glob("*.cleaned"))
-        assert bed.log.compaction(NOW) is not None  # it may be tried again
+        assert bed.log.compaction(NOW) is not None  # it may be retried
 
     @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_directory", "read"])
     def test_a_disk_that_fails_stops_it_and_it_works_later(self, bed: LogBed, operation: Any) -> None:
@@ -480,8 +480,8 @@ class TestSegments:
 
     @pytest.mark.parametrize("skip", range(8))
     def test_a_decision_that_may_or_may_not_be_on_the_disk_is_not_undone(self, bed: LogBed, skip: int) -> None:
-        """When the last sync of it fails, the `swap` file has its name already: the next start would complete the
-        exchange, so the new segments must not be thrown away."""
+        """When the last sync fails, the `swap` file already has its name. The next start would complete the exchange,
+        so the new segments must stay."""
         put(bed, (b"a", b"1"))
         put(bed, (b"a", b"2"))
         seal(bed)
@@ -550,7 +550,7 @@ class TestMeanwhile:
         bed.log.synced(bed.log.end_offset)
         assert contents(bed.log) == [*uncompacted, (4, b"c", b"1")]
         job.write()
-        bed.handles.close()  # whatever is opened now is opened anew
+        bed.handles.close()  # so that every file is reopened
         assert contents(bed.log) == [*uncompacted, (4, b"c", b"1")]
         job.install()
         bed.handles.close()
@@ -600,7 +600,7 @@ class TestMeanwhile:
         assert bed.log.apply_retention(NOW) == 1
 
     def test_a_snapshot_from_before_is_not_fallen_back_on(self, bed: LogBed) -> None:
-        """It points into a segment whose batches stand elsewhere now."""
+        """It refers to a segment whose batches now have other positions."""
         put(bed, (b"a", b"1"))
         put(bed, (b"b", b"1"))
         bed.log.snapshot(NOW).write()
@@ -628,7 +628,7 @@ class TestMeanwhile:
 
 
 class TestAbandoned:
-    """A log that failed is let go and opened anew, while a compaction of the old one may still be under way."""
+    """A failed log is dropped and reopened, while a compaction of the old object may still run."""
 
     @pytest.fixture
     def filled(self, bed: LogBed) -> LogBed:
@@ -654,7 +654,7 @@ class TestAbandoned:
 
         def pause() -> None:
             pauses.append(1)
-            if len(pauses) == 2:  # the keys are known, and what stays is being copied
+            if len(pauses) == 2:  # the keys are known, and the kept records are being copied
                 filled.log.abandon()
 
         with pytest.raises(StorageError, match="closed"):
@@ -745,7 +745,7 @@ class TestWhen:
 
 
 def test_tombstones_that_may_never_go_stay_and_keep_their_times(bed: LogBed) -> None:
-    """`delete.retention.ms` at its maximum: the horizon lies behind the last time that a batch can carry."""
+    """With the maximum `delete.retention.ms`, the horizon is later than the last timestamp of a batch."""
     bed.log.config = dataclasses.replace(bed.log.config, delete_retention_ms=2**63 - 1)
     put(bed, (b"a", b"1"))
     put(bed, (b"a", None), (b"b", None), timestamp=NOW + 5)

@@ -1,4 +1,4 @@
-"""Batches with some of their records taken out: still Kafka's format, with the same ids, offsets and times."""
+"""Batches without some of their records keep Kafka's format, their ids, offsets and timestamps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_records_with_the_servers_time_keep_it() -> None:
 @given(st.binary(max_size=60), st.integers(0, 5))
 @settings(max_examples=300, deadline=None)
 def test_nonsense_is_refused(payload: bytes, count: int) -> None:
-    """Whatever the bytes behind a header are: records that fill them exactly, or CorruptBatch."""
+    """Random bytes after a header are either records that fill them exactly, or CorruptBatch."""
     header = check_batch(encoded([(b"k", b"v", NOW, [])], codec=0))
     header = header._replace(count=count, batch_length=49 + len(payload))
     buffer = bytes(61) + payload
@@ -115,7 +115,7 @@ def test_records_cut_off_are_refused() -> None:
 
 @pytest.mark.parametrize("timestamp", [-(2**63), -1, 2**63 - 1])
 def test_times_at_the_ends_of_64_bits_stay_what_they_were(timestamp: int) -> None:
-    """Their distance to the horizon has more than 64 bits; readers add it in 64."""
+    """Their distance to the horizon has more than 64 bits; readers add it with 64."""
     batch = encoded([(b"k", None, timestamp, [])], 0)
     header = check_batch(batch)
     rebuilt = rebuild(header, split(batch, 0, header), timestamp, horizon=NOW)

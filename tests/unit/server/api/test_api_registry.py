@@ -1,4 +1,4 @@
-"""The registry of APIs against what the wire layer speaks."""
+"""The registry of APIs, compared with the versions that the wire layer supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group coordinator on a store and a hand-wound clock: what is stored when, what is forgotten when."""
+"""The group coordinator with a store and a hand-wound clock: when it stores, answers and forgets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Bed(BrokerBed):
         return await self.groups.join(group, request)
 
     async def enter(self, group: str) -> str:
-        """A stable group of one; its member id."""
+        """Create a stable group with one member, and return the member's id."""
         member_id: str = (await self.join(group)).member_id
         joined = await self.join(group, member_id)
         assert joined.error is NONE
@@ -81,7 +81,7 @@ Test = Callable[[Bed], Awaitable[None]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test's coroutine with a broker that has one topic, t."""
+    """Run a test's coroutine with a broker that has one topic, t."""
 
     return lambda test, **settings: run_with(lambda: Bed(tmp_path, **settings), test, 2, {})
 
@@ -96,7 +96,7 @@ def failing_store(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowStore:
-    """Takes changes and settles them, in their order, only when it is told to."""
+    """A store that accepts changes and settles them, in order, only when it is told to."""
 
     def __init__(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         self._execute = bed.broker.store.execute
@@ -124,7 +124,7 @@ class SlowStore:
 
 
 async def _pause() -> None:
-    """Lets everything run that can."""
+    """Let all tasks run that can."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -484,7 +484,7 @@ class TestExpiry:
         run(test)
 
     def test_a_first_commit_on_its_way_keeps_its_group(self, run: Callable[[Test], None]) -> None:
-        """Neither an expiry nor a refused join that comes meanwhile takes the group for one without offsets."""
+        """Neither an expiry nor a rejected join in the meantime removes the group as one without offsets."""
 
         async def test(bed: Bed) -> None:
             storing = asyncio.ensure_future(bed.commit("g", 1))
@@ -511,14 +511,14 @@ class TestExpiry:
 
 
 class Client:
-    """As much of a connection as a transaction looks at."""
+    """The part of a connection that a transaction uses."""
 
     number = 1
     severed = False
 
 
 class Staging:
-    """A transaction that has staged offsets of group g, and no records."""
+    """A transaction with staged offsets of group g and without records."""
 
     def __init__(self, bed: Bed, name: str = "name") -> None:
         self._bed = bed
@@ -551,7 +551,7 @@ async def _holds(bed: Bed, offset: int | None) -> None:
 async def _commit_slowly(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, beside: Coroutine[Any, Any, None], *, accepted: bool
 ) -> None:
-    """A plain commit of 3 that is stored, or refused, while `beside` is under way."""
+    """Commit offset 3 without a transaction; the store accepts or rejects it while `beside` runs."""
     with monkeypatch.context() as slow:
         store = SlowStore(bed, slow)
         committing = asyncio.ensure_future(bed.commit("g", 3))
@@ -675,7 +675,7 @@ def test_what_was_staged_for_a_deleted_topic_is_not_inherited_by_one_of_its_name
         await transaction.stage(5)
         topic = bed.broker.topics.get("t")
         assert topic is not None
-        if crash:  # it comes before the offsets are forgotten
+        if crash:  # before the offsets are deleted
             await bed.broker.topics.delete(topic)
             await bed.restart()
         else:

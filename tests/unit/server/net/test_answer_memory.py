@@ -1,4 +1,4 @@
-"""The memory for answers: every byte counted once, and a line for those who need more than is left."""
+"""The answer memory: every byte counts once, and requests that need more than is free wait in line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class Holder:
-    """A connection whose client has taken all but `unread` bytes."""
+    """A connection whose client has read all but `unread` bytes."""
 
     def __init__(self, memory: AnswerMemory) -> None:
         self.memory = memory
@@ -38,7 +38,7 @@ class Holder:
 
 
 async def a_turn() -> None:
-    """Long enough for a task that begins, what it asks for, and what comes of that."""
+    """Wait long enough for a task to start, request something and continue."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -90,7 +90,7 @@ def test_the_first_in_line_gets_what_it_needs_once_the_memory_is_not_overdrawn()
         await memory.reserve(60)
         waiting = [asyncio.ensure_future(memory.reserve(size)) for size in (90, 80, 10)]
         await a_turn()
-        assert [task.done() for task in waiting] == [True, False, False]  # one may go beyond the limit
+        assert [task.done() for task in waiting] == [True, False, False]  # one may exceed the limit
         assert memory.used == 150
         memory.release(60)
         await a_turn()

@@ -1,4 +1,4 @@
-"""A connection on the server, without a socket: frames are put into its buffer by hand, turn by turn of the loop."""
+"""A server connection without a socket: tests put frames into its buffer, one turn of the loop after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = _AT_A_STRETCH // 8
 
 
 class Wire:
-    """The transport: notes whether it is read from."""
+    """A transport that notes whether it is read from."""
 
     def __init__(self) -> None:
         self.is_read = True
@@ -48,7 +48,7 @@ class Wire:
 
 
 class Served:
-    """A connection whose requests are noted, each as the number that it carries."""
+    """A connection that notes its requests, each by the number it contains."""
 
     def __init__(self, raw: socket.socket | None = None) -> None:
         self.begun: list[int] = []
@@ -76,7 +76,7 @@ class Served:
         return None
 
     def receive(self, number: int, size: int = SIZE) -> None:
-        """A whole request, as the loop would read it."""
+        """Put a whole request into the buffer, as the loop would."""
         frame = request_head(KEY, VERSION, number, "test") + bytes([number])
         data = Struct(">i").pack(size) + frame + bytes(size - len(frame))
         at = 0
@@ -167,7 +167,7 @@ def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
 
 
 class SlowWire(Wire):
-    """The transport to a client that takes its answers when it is told to."""
+    """A transport to a client that reads its answers when it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class SlowWire(Wire):
 
 
 class Answering(Served):
-    """A connection whose requests are answered with `size` bytes, the first as soon as `first` is done."""
+    """A connection that answers requests with `size` bytes, the first one when `first` is done."""
 
     def __init__(self, limit: int, size: int) -> None:
         self.now = 0.0
@@ -286,8 +286,8 @@ def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
 
 
 def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
-    """A change that is half-way is carried to its end. Nobody would ever take its answer, and so many of them would
-    keep all other clients from theirs."""
+    """A change in progress runs to its end, but no client will read its answer. Counted, such answers would take all
+    the memory."""
 
     class Leaving(Answering):
         def _note(self, broker: object, request: ApiRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Who is closed so that others can go on: whoever keeps memory for requests that hardly come, or does not read."""
+"""The connections that the listener closes for others: those that hold memory but hardly send, or do not read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fencepost.testing.clock import HandWoundClock
 pytestmark = pytest.mark.unit
 
 SIZE = 1_000_000
-"""Of a frame that fills the memory for small requests."""
+"""Size of a frame that fills the memory for small requests."""
 MEMORY = 2 * SIZE
 GRACE = 10.0
 PRODUCE = 0
 
 
 class Peer:
-    """A client of the listener, and the transport between them."""
+    """A client of the listener, with the transport between them."""
 
     def __init__(self, listener: Listener) -> None:
         self.is_closed = False
@@ -44,7 +44,7 @@ class Peer:
             self._connection.buffer_updated(taken)
 
     def announces(self, size: int) -> None:
-        """Sends the length of a frame, and its first bytes."""
+        """Send the length of a frame and its first bytes."""
         self.sends(Struct(">ih").pack(size, PRODUCE))
 
     def stops_reading(self) -> None:
@@ -87,7 +87,7 @@ def listener(tmp_path: Path, clock: HandWoundClock) -> Iterator[Listener]:
 
 
 def dribble(peer: Peer, listener: Listener, clock: HandWoundClock, *, bytes_each_second: int, seconds: float) -> None:
-    """The client sends for so long, at this pace, and the listener looks round every second."""
+    """Let the client send for so long at this pace, while the listener checks every second."""
     for _ in range(int(seconds)):
         if not peer.is_closed:
             peer.sends(b"x" * bytes_each_second)
@@ -96,7 +96,7 @@ def dribble(peer: Peer, listener: Listener, clock: HandWoundClock, *, bytes_each
 
 
 def fill(listener: Listener) -> Peer:
-    """Somebody sends half a frame, and has thereby all the memory for small requests."""
+    """Let a client take all the memory for small requests with half a frame."""
     peer = Peer(listener)
     peer.announces(SIZE)
     peer.sends(b"x" * (SIZE // 2))
@@ -105,7 +105,7 @@ def fill(listener: Listener) -> Peer:
 
 
 def overdraw(listener: Listener) -> Peer:
-    """Somebody sends half a frame for which there is no memory left: it gets it all the same."""
+    """Let a client overdraw the pool with half a frame."""
     peer = Peer(listener)
     peer.announces(SIZE)
     peer.sends(b"x" * (SIZE // 2))
@@ -114,7 +114,7 @@ def overdraw(listener: Listener) -> Peer:
 
 
 def waiting(listener: Listener) -> Peer:
-    """Somebody wants memory when the pool is overdrawn."""
+    """Let a client wait for memory of the overdrawn pool."""
     peer = Peer(listener)
     peer.announces(SIZE)
     assert peer.waits_for_memory
@@ -122,7 +122,7 @@ def waiting(listener: Listener) -> Peer:
 
 
 def test_a_promise_costs_nobody_anything(listener: Listener) -> None:
-    """However many clients announce however large frames: memory is paid for as the bytes arrive."""
+    """Memory is reserved as bytes arrive, however many and large frames clients announce."""
     for _ in range(50):
         Peer(listener).announces(100 * 1024 * 1024)
     assert listener.memory.used < 50 * 1024
@@ -183,7 +183,7 @@ def test_nobody_is_hurried_while_there_is_memory_for_all(listener: Listener, clo
 def test_a_frame_stalled_beyond_the_limit_has_a_second_while_others_wait(
     listener: Listener, clock: HandWoundClock
 ) -> None:
-    """One client's half a request must not hold up the next large one for long."""
+    """One client's incomplete request must not delay the next large one for long."""
     first = fill(listener)
     silent, other = overdraw(listener), waiting(listener)
     clock.advance(1.0)

@@ -1,4 +1,4 @@
-"""The bound on the bytes of requests held at once."""
+"""The limit on the bytes of requests in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 
 class Reader:
-    """A connection that reads frames of these sizes, one after the other, each in steps."""
+    """A connection that reads frames of these sizes one after the other, each in steps."""
 
     def __init__(self, pool: Pool, *sizes: int, step: int = 1 << 30) -> None:
         self.pool = pool
@@ -75,7 +75,7 @@ def test_connections_that_wait_are_served_in_order() -> None:
 
 
 def test_requests_that_are_half_there_do_not_block_each_other() -> None:
-    """Each holds some of the memory and wants more: the first in line gets all that it lacks."""
+    """Each holds some memory and needs more: the first in line gets all that it needs."""
     pool = Pool(100)
     readers = [Reader(pool, 80, step=20) for _ in range(5)]
     for reader in readers:

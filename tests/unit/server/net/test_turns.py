@@ -1,4 +1,4 @@
-"""Long work in pieces: others have a turn in between."""
+"""Long work in pieces: other tasks get their turn in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def slowly(number: int) -> int:
 
 
 async def turns_of_another(work: Awaitable[Any]) -> int:
-    """How often another task had its turn until the work was done."""
+    """Return how often another task got its turn before the work was done."""
     turns, done = 0, False
 
     async def another() -> None:

@@ -1,5 +1,4 @@
-"""A partition is opened once, by whoever asks first, and is there for everyone from that moment on; and again
-after a sync of its log has failed."""
+"""A partition opens its log once, on the first request, for all; and again after a sync has failed."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ def pids(tmp_path: Path) -> Iterator[PidAllocator]:
 
 
 def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_path: Path, pids: PidAllocator) -> None:
-    """A task that is done runs its callbacks one turn later; a request that came in between once found no log, and was
-    answered with KAFKA_STORAGE_ERROR."""
+    """A finished task runs its callbacks one turn later. A request in between once found no log and was answered with
+    KAFKA_STORAGE_ERROR."""
 
     async def ask(threads: ThreadPoolExecutor) -> None:
         files = OsFiles()
@@ -63,7 +62,7 @@ def test_whoever_asks_in_the_very_turn_in_which_it_was_opened_finds_it_open(tmp_
 def test_after_an_unrecorded_failed_sync_it_is_still_opened_as_one_that_failed(
     tmp_path: Path, pids: PidAllocator
 ) -> None:
-    """Otherwise what the kernel dropped would be read back from memory and called durable: the power goes after it."""
+    """Otherwise bytes that the kernel dropped would be read from the cache and called durable until a power failure."""
     files = FailingFiles(tmp_path)
     clock = HandWoundClock()
 
@@ -94,7 +93,7 @@ def test_after_an_unrecorded_failed_sync_it_is_still_opened_as_one_that_failed(
 
 
 def test_readers_are_told_of_what_is_found_when_it_is_opened_again(tmp_path: Path, pids: PidAllocator) -> None:
-    """What was in doubt may be read then, and its writer may be gone: nobody else would tell them."""
+    """Batches in doubt may be readable then, and if their writer has left, nothing else would notify readers."""
     files = FailingFiles(tmp_path)
     clock = HandWoundClock()
 

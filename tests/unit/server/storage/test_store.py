@@ -49,7 +49,8 @@ def test_many_waiting_changes_share_a_few_commits(tmp_path: Path) -> None:
 def test_a_value_that_cannot_be_stored_is_refused_and_the_store_goes_on(
     tmp_path: Path, value: object, together: bool
 ) -> None:
-    """Not all of these are SQLite's own errors; one that is not ended the thread, and every change waited for ever."""
+    """Not all of these are SQLite's own errors. One that is not once ended the thread, and all changes waited
+    forever."""
     store = Store(tmp_path / "meta.sqlite", "os")
     change = [("INSERT OR REPLACE INTO meta (name, value) VALUES ('a', ?)", (value,))]
 

@@ -1,4 +1,4 @@
-"""Changes of one topic that come at once: each begins where the one before it ended, and the store says the same."""
+"""Concurrent changes of one topic: each starts from the result of the last, and the store agrees."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Test = Callable[[Bed], Awaitable[None]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test's coroutine with a broker that has one guarded topic, t."""
+    """Run a test's coroutine with a broker that has one guarded topic, t."""
 
     return lambda test: run_with(lambda: Bed(tmp_path), test, 1, {"fencepost.writer.group": "g"})
 
@@ -70,7 +70,7 @@ def test_of_two_alterations_at_once_both_stay(run: Callable[[Test], None]) -> No
 
 
 def test_of_two_numbers_of_partitions_at_once_the_lower_one_is_refused(run: Callable[[Test], None]) -> None:
-    """Stored as the later one, it would leave partitions that nobody can reach after a restart."""
+    """If it were stored last, some partitions would be unreachable after a restart."""
 
     async def test(bed: Bed) -> None:
         assert [*await asyncio.gather(bed.grow(8), bed.grow(3))] == [NONE, ErrorCode.INVALID_PARTITIONS]
@@ -94,7 +94,7 @@ def test_what_comes_behind_a_deletion_finds_no_topic(run: Callable[[Test], None]
 
 
 def test_a_new_topic_inherits_nothing_from_one_of_its_name(run: Callable[[Test], None]) -> None:
-    """Rows without a topic: an earlier version could leave them behind."""
+    """An earlier version could leave rows of a deleted topic behind."""
 
     async def test(bed: Bed) -> None:
         row = "INSERT INTO topic_configs (topic, name, value) VALUES ('new', 'retention.ms', '1000')"

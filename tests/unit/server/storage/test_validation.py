@@ -1,4 +1,4 @@
-"""`Validation`: what is found in a batch that cannot be decoded."""
+"""`Validation` of batches that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZSTD = CODECS["zstd"]
 
 
 def test_a_refused_batch_does_not_keep_its_inflated_bytes() -> None:
-    """An error's traceback keeps the frames that hold them: thirty batches of 12 KB once held 1.3 GiB."""
+    """An error's traceback keeps the frames with these bytes alive: thirty batches of 12 KB once held 1.3 GiB."""
     bomb = batch([b""], records=bytes(compress(ZSTD, bytes(9 * MIB))), attributes=ZSTD)
     gc.disable()
     tracemalloc.start()
