@@ -260,7 +260,7 @@ def silent_owners(bed: Bed) -> None:
 def idle_connections(bed: Bed) -> None:
     with RawClient(bed.server.address) as bad, RawClient(bed.server.address) as good:
         plant = Plant(
-            bed.patch, listener.Listener, "_close_if_silent",
+            bed.patch, listener.Listener, "_close_if_stalled",
             lambda _, connection: connection.peer.endswith(port_of(bad)),
         )  # fmt: skip
         for client in (bad, good):

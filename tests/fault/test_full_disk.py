@@ -150,8 +150,8 @@ class TestTheReserve:
         space.keep_reserve()
         assert (tmp_path / NAME).stat().st_blocks * 512 >= 64 * KIB
         assert files.free_bytes == 2 * MIB - 64 * KIB
-        assert space.give_back()
-        assert not space.give_back()
+        assert space.release_reserve()
+        assert not space.release_reserve()
         assert files.free_bytes == 2 * MIB
 
     def test_records_can_be_deleted_on_a_disk_without_a_byte(self, scarce: tuple[Scarce, RawClient]) -> None:

@@ -347,7 +347,7 @@ class PartitionLog:
             expired, kept = self._segments[:count], self._segments[count:]
             self._move_start(max(self.start_offset, kept[0].base_offset))
             self._segments = kept
-            self._let_go(expired)
+            self._close_removed(expired)
             self.doomed.extend(expired)
         return count
 
@@ -386,7 +386,7 @@ class PartitionLog:
         self.producers.aborted.forget(self.cleaned_offset)
         replaced = set(self._segments).difference(segments)
         self._segments = segments
-        self._let_go(replaced)
+        self._close_removed(replaced)
         self.cleaned_offset = cleaned_offset
         self._snapshot_due = True
 
@@ -465,7 +465,7 @@ class PartitionLog:
         self.start_offset = offset
         self._snapshot_due = True
 
-    def _let_go(self, segments: Iterable[Segment]) -> None:
+    def _close_removed(self, segments: Iterable[Segment]) -> None:
         """Close segments after they were removed from the log, in this order: a reader that finds one closed looks for
         the new segments, and then needs the new start offset too."""
         for segment in segments:

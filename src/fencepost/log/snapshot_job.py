@@ -64,7 +64,7 @@ class SnapshotJob:
                 # A later snapshot that is already written contains everything that this one does.
                 late = self._number < log.newest_snapshot or log.abandoned
                 if not late and log.handles.files.exists(log.directory):
-                    self._write_on_a_full_disk_too()
+                    self._write_even_if_full()
                     log.newest_snapshot = self._number
                     self._remove(self._doomed)
             except OSError as error:
@@ -75,7 +75,7 @@ class SnapshotJob:
                 raise
             log.snapshot_ended(written=True)
 
-    def _write_on_a_full_disk_too(self) -> None:
+    def _write_even_if_full(self) -> None:
         """Write the snapshot; on a full disk, remove the files of expired segments first and try again. Recovery
         accepts a log whose first segments are missing. But it needs the segment in which the newest snapshot on disk
         ends: without it, that snapshot with all producer state would be unusable."""

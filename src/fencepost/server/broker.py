@@ -62,7 +62,7 @@ class Broker:
                 self.directory.store,
                 config.sync,
                 (*group_rows.SCHEMA, *owners.SCHEMA, *transactions.SCHEMA),
-                make_room=self.space.give_back,
+                make_room=self.space.release_reserve,
             )
         except BaseException:
             self.directory.close()
@@ -116,7 +116,7 @@ class Broker:
         await self.groups.start()
         self.transactions.start()
         housekeeping = Housekeeping(self)
-        await self.look_at_space()
+        await self.check_space()
         self.spawn(housekeeping.run(), "housekeeping")
         self.spawn(housekeeping.run_compaction(), "compaction")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
@@ -153,7 +153,7 @@ class Broker:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background task %r failed", task.get_name(), exc_info=error)
 
-    async def look_at_space(self) -> None:
+    async def check_space(self) -> None:
         """Check the free disk space: keep the reserve file, or record which topics to delete."""
         in_thread = asyncio.get_running_loop().run_in_executor
         await in_thread(self.threads, self.space.look)

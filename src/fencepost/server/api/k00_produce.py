@@ -28,7 +28,7 @@ from fencepost.server.coordinators.guards import StaleRequest, check_write
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
-from fencepost.server.storage.validation import Looked
+from fencepost.server.storage.validation import Scans
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
     ProducedPartition,
@@ -68,12 +68,12 @@ class _Outcome:
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     message = decode_produce_request(request.version, request.message, request.body_at)
-    closed, batches = _first_look(broker, message)
-    looked = broker.validation.prepare(batches)
-    if closed or not isinstance(looked, dict):
+    closed, batches = _closed_and_unchecked(broker, message)
+    scans = broker.validation.prepare(batches)
+    if closed or not isinstance(scans, dict):
         ended = broker.transactions.ended(message.transactional_id)
-        return _prepare(broker, request, message, closed, looked, ended)
-    return _produce(broker, request, message, looked)
+        return _prepare(broker, request, message, closed, scans, ended)
+    return _produce(broker, request, message, scans)
 
 
 def _is_large(message: ProduceRequest) -> bool:
@@ -93,7 +93,7 @@ def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
     return found.name if found is not None else None
 
 
-def _first_look(broker: Broker, message: ProduceRequest) -> tuple[list[Partition], list[memoryview]]:
+def _closed_and_unchecked(broker: Broker, message: ProduceRequest) -> tuple[list[Partition], list[memoryview]]:
     """Return the partitions to open first, and the batches whose records must be checked."""
     closed: list[Partition] = []
     batches: list[memoryview] = []
@@ -120,7 +120,7 @@ async def _prepare(
     request: ApiRequest,
     message: ProduceRequest,
     closed: list[Partition],
-    looked: Looked | Awaitable[Looked],
+    scans: Scans | Awaitable[Scans],
     ended: int,
 ) -> Answer:
     for partition in closed:
@@ -128,7 +128,7 @@ async def _prepare(
             await partition.open()
         except (FencepostError, OSError) as error:
             logger.warning("cannot open %s: %s", partition.name, error)
-    found = looked if isinstance(looked, dict) else await looked
+    found = scans if isinstance(scans, dict) else await scans
     if broker.transactions.ended(message.transactional_id) != ended:
         # A batch does not name its transaction, only its epoch, and another transaction may be open by now.
         raise StaleRequest(f"the transaction of {message.transactional_id!r} ended before this request was handled")
@@ -136,10 +136,8 @@ async def _prepare(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _produce(
-    broker: Broker, request: ApiRequest, message: ProduceRequest, looked: Looked
-) -> Answer | Awaitable[Answer]:
-    outcomes = _Outcomes(broker, request, message, looked)
+def _produce(broker: Broker, request: ApiRequest, message: ProduceRequest, scans: Scans) -> Answer | Awaitable[Answer]:
+    outcomes = _Outcomes(broker, request, message, scans)
     if _is_large(message):
         return _in_pieces(outcomes)
     for topic in message.topics:
@@ -161,11 +159,11 @@ async def _in_pieces(outcomes: _Outcomes) -> Answer:
 class _Outcomes:
     """The outcomes of a request, batch by batch."""
 
-    __slots__ = ("_broker", "_looked", "_name", "_ours", "_request", "_rows", "_synced", "_touched", "message")
+    __slots__ = ("_broker", "_name", "_ours", "_request", "_rows", "_scans", "_synced", "_touched", "message")
 
-    def __init__(self, broker: Broker, request: ApiRequest, message: ProduceRequest, looked: Looked) -> None:
+    def __init__(self, broker: Broker, request: ApiRequest, message: ProduceRequest, scans: Scans) -> None:
         self._broker = broker
-        self._looked = looked
+        self._scans = scans
         self._request = request
         self.message = message
         self._ours = request.connection.software_name == OUR_CLIENT
@@ -198,7 +196,7 @@ class _Outcomes:
                     name,
                     index,
                     records,
-                    self._looked,
+                    self._scans,
                     ours=self._ours,
                 )
             except FencepostError as error:
@@ -224,11 +222,11 @@ class _Outcomes:
         self.publish()
         finish = partial(_finish, self._request.version, self._rows)
         if self._synced is None:
-            return _last_word(self._request, self.message, self._rows, finish)
+            return _answer_now(self._request, self.message, self._rows, finish)
         return None if self.message.acks == 0 else Deferred(self._synced, finish)
 
 
-def _last_word(
+def _answer_now(
     request: ApiRequest,
     message: ProduceRequest,
     outcomes: list[tuple[ProduceTopic, list[_Outcome]]],
@@ -249,7 +247,7 @@ def _append(
     topic: str,
     index: int,
     records: memoryview | None,
-    looked: Looked,
+    scans: Scans,
     *,
     ours: bool,
 ) -> _Outcome:
@@ -262,7 +260,7 @@ def _append(
     if by_id:  # check the id that the pid belongs to, whatever the request says; its epoch is checked below
         name = broker.transactions.name_of(header.pid)
         check_write(broker, request.connection, partition.topic, index, name)
-    scan = _look_into(broker, partition, records, header, looked)
+    scan = _scan(broker, partition, records, header, scans)
     if header.pid >= 0 and (header.is_transactional or broker.transactions.has_named(header.pid)):
         _check_transaction(broker, request, transactional_id, partition, header)
     now = broker.clock.now_ms()
@@ -341,13 +339,11 @@ def _check(partition: Partition, records: memoryview | None, version: int) -> Ba
     return header
 
 
-def _look_into(
-    broker: Broker, partition: Partition, records: memoryview, header: BatchHeader, looked: Looked
-) -> Scan | None:
+def _scan(broker: Broker, partition: Partition, records: memoryview, header: BatchHeader, scans: Scans) -> Scan | None:
     """Return the scan of the batch; None if its topic does not check records."""
     if not partition.topic.checks_records and not partition.topic.is_compacted:
         return None
-    scan = broker.validation.scan_here(records, header, looked)
+    scan = broker.validation.scan_here(records, header, scans)
     if scan.keyless and partition.topic.is_compacted:
         raise ServerError(ErrorCode.INVALID_RECORD, "a record for a compacted topic must have a key")
     return scan

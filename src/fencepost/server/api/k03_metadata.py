@@ -113,14 +113,14 @@ def _answer(
         request.version, host, port, names, ids, failures, [(t, t.partition_count) if t else None for t in topics]
     )
     if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _FEW:
-        return _encode_beside(broker, cache, key, query)
+        return _encode_in_thread(broker, cache, key, query)
     encoded = _encoded(broker, query)
     if not failures:
         cache.keep(key, encoded)
     return [encoded]
 
 
-async def _encode_beside(
+async def _encode_in_thread(
     broker: Broker, cache: _AnswerCache, key: tuple[object, ...], query: _MetadataQuery
 ) -> list[Buffer]:
     if query.failures:

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LINGER_NOT: Final = Struct("ii").pack(1, 0)
+_NO_LINGER: Final = Struct("ii").pack(1, 0)
 """SO_LINGER value with which closing resets the connection and drops unsent bytes."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 """The system probes a client after a minute of silence, and closes the connection after another without a reply."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
-_AT_A_STRETCH: Final = 512 * 1024
+_BYTES_PER_TURN: Final = 512 * 1024
 """Bytes of requests that one connection handles before it yields: about half a millisecond of work."""
-_LEAST_STRETCH: Final = 2 * 1024
+_MIN_REQUEST_BYTES: Final = 2 * 1024
 """Minimum that a request counts, because hundreds of small requests take time too."""
-_SECONDS_AT_A_STRETCH: Final = 0.002
+_SECONDS_PER_TURN: Final = 0.002
 """Time that one connection handles requests before it yields."""
 _UNREAD_SECONDS: Final = 60.0
 """Limit for a client that does not read its answers, while its received requests hold memory that others wait for."""
-_UNLOOKED: Final = 2 * 1024
+_UNCHECKED_BYTES: Final = 2 * 1024
 """Bytes to write before checking how much the client has read: a check after every small answer costs too much."""
 _COUNTED_AT_ONCE: Final = 16 * 1024
 """A larger answer is counted before the next one is made, a smaller one at the end of the loop's turn."""
@@ -106,11 +106,11 @@ class Connection(asyncio.BufferedProtocol):
         self._line: deque[_Pending] = deque()
         self._busy = False
         """A request is in progress that later ones must not overtake."""
-        self._stretch = 0
+        self._turn_bytes = 0
         """Bytes of requests handled since this connection last yielded."""
-        self._worked = 0.0
+        self._turn_seconds = 0.0
         """Seconds spent on them."""
-        self._steps_back = False
+        self._yielding = False
         self._task: asyncio.Task[None] | None = None
         self._waits = False
         """The request in progress only waits, so it may be cancelled when its client leaves."""
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of all answers so far."""
         self._unread = 0
         """Bytes of answers that the client has not read yet, as last reported to `AnswerMemory`."""
-        self._unlooked = 0
+        self._unchecked = 0
         """Bytes written since the last check of how much the client has read."""
         self._taken, self._taken_at = 0, 0.0
         """Bytes that the client had read at its last observed progress, and the time of that progress."""
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             raw = self._transport.get_extra_info("socket")
             if raw is not None:
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
     def finish(self) -> None:
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self.closed
             and not self._finishing
             and not self._receiver.waits
-            and not self._steps_back
+            and not self._yielding
             and not self._has_enough()
             and self._transport is not None
             and not self._transport.is_closing()
@@ -365,16 +365,19 @@ class Connection(asyncio.BufferedProtocol):
         while (
             self._inbox
             and not self._busy
-            and not self._steps_back
+            and not self._yielding
             and not self._is_held
             and not self.closed
             and not self.severed
         ):
-            if self._stretch >= _AT_A_STRETCH or self._monotonic() - began > _SECONDS_AT_A_STRETCH - self._worked:
-                self._step_back()
+            if (
+                self._turn_bytes >= _BYTES_PER_TURN
+                or self._monotonic() - began > _SECONDS_PER_TURN - self._turn_seconds
+            ):
+                self._yield_turn()
                 return
             received = self._inbox.popleft()
-            self._stretch += max(len(received), _LEAST_STRETCH)
+            self._turn_bytes += max(len(received), _MIN_REQUEST_BYTES)
             pending = _Pending(len(received))
             self._line.append(pending)
             try:
@@ -386,18 +389,18 @@ class Connection(asyncio.BufferedProtocol):
                 logger.exception("closing %s: a request failed unexpectedly", self.peer)
                 self.close()
                 return
-        self._worked += self._monotonic() - began
+        self._turn_seconds += self._monotonic() - began
         self._resume_reading()
 
-    def _step_back(self) -> None:
-        self._steps_back = True
+    def _yield_turn(self) -> None:
+        self._yielding = True
         self._pause_reading()
-        asyncio.get_running_loop().call_soon(self._go_on)
+        asyncio.get_running_loop().call_soon(self._next_turn)
 
-    def _go_on(self) -> None:
-        self._steps_back = False
-        self._stretch = 0
-        self._worked = 0.0
+    def _next_turn(self) -> None:
+        self._yielding = False
+        self._turn_bytes = 0
+        self._turn_seconds = 0.0
         self._work()
 
     def _begin(self, received: Frame, pending: _Pending) -> None:
@@ -533,9 +536,9 @@ class Connection(asyncio.BufferedProtocol):
             self._in_line -= sum(map(len, ready))
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.writelines(ready)
-                self._unlooked += size
-                if self._unlooked > _UNLOOKED:
-                    self._unlooked = 0
+                self._unchecked += size
+                if self._unchecked > _UNCHECKED_BYTES:
+                    self._unchecked = 0
                     self._answers.wrote(self)
         if size > _COUNTED_AT_ONCE or (size and not ready):
             self._count_unread()

@@ -91,13 +91,13 @@ class Listener:
     async def _patrol(self) -> None:
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
-            self.close_the_silent()
+            self.close_stalled()
 
-    def close_the_silent(self) -> None:
+    def close_stalled(self) -> None:
         """Close idle connections and, while others wait for memory, those that hold it and make too little progress."""
-        self.broker.health.each(Chore.CONNECTIONS, list(self.connections), self._close_if_silent)
+        self.broker.health.each(Chore.CONNECTIONS, list(self.connections), self._close_if_stalled)
 
-    def _close_if_silent(self, connection: Connection) -> None:
+    def _close_if_stalled(self, connection: Connection) -> None:
         config, now = self.broker.config, self.broker.clock.monotonic()
         silent = now - connection.last_progress
         if silent * 1000 > config.connection_idle_ms and connection.idle:

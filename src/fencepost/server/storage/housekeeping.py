@@ -47,7 +47,7 @@ class Housekeeping:
             rounds += 1
             await self.round()
             await self._broker.remove_leftovers()
-            await self._broker.look_at_space()
+            await self._broker.check_space()
 
     async def run_compaction(self) -> None:
         """Compact partitions, forever."""

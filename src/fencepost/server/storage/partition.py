@@ -220,7 +220,7 @@ class Partition:
             await self._save(self.log)
         except StorageError as error:
             space = self._disk.space
-            if space is None or not is_full(error) or not space.give_back():
+            if space is None or not is_full(error) or not space.release_reserve():
                 raise
             await self._save(self.log)
 

@@ -98,9 +98,9 @@ class Space:
                 self._files.allocate(self._reserve_path, size)
         except OSError as error:
             logger.warning("cannot create %s: %s", self._reserve_path, error)
-            self.give_back()
+            self.release_reserve()
 
-    def give_back(self) -> bool:
+    def release_reserve(self) -> bool:
         """Delete the reserve file to free its space; return False if it does not exist."""
         try:
             self._files.remove(self._reserve_path)

@@ -26,7 +26,7 @@ _INFLATED_ON_THE_LOOP: Final = 256 << 10
 """Bytes of one request that are scanned, and inflated, on the loop: about a millisecond each."""
 _MOST_THREADS: Final = 4
 
-Looked: TypeAlias = dict[int, "Scan | CorruptBatch"]
+Scans: TypeAlias = dict[int, "Scan | CorruptBatch"]
 """Results of scanned batches, by the `id` of their memoryview."""
 
 
@@ -39,10 +39,10 @@ class Validation:
         """One thread less than there are processors, because the loop needs one. Other code that inflates bytes from
         clients uses these threads too."""
 
-    def prepare(self, batches: Iterable[memoryview]) -> Looked | Awaitable[Looked]:
+    def prepare(self, batches: Iterable[memoryview]) -> Scans | Awaitable[Scans]:
         """Scan the compressed and the large batches of a request. If this would block the loop for too long, return an
         awaitable that scans in threads."""
-        looked: Looked = {}
+        scans: Scans = {}
         heavy: list[memoryview] = []
         plain, inflated = _PLAIN_ON_THE_LOOP, _INFLATED_ON_THE_LOOP
         for batch in batches:
@@ -56,22 +56,22 @@ class Validation:
             found = _scan(batch, min(inflated, self._max_inflated)) if 0 < len(batch) <= inflated else None
             if isinstance(found, Scan):
                 inflated -= found.size
-                looked[id(batch)] = found
+                scans[id(batch)] = found
             else:  # damaged, or too large to inflate on the loop
                 heavy.append(batch)
         if not heavy:
-            return looked
-        return self._look(heavy, looked)
+            return scans
+        return self._scan_in_threads(heavy, scans)
 
-    async def _look(self, batches: list[memoryview], looked: Looked) -> Looked:
+    async def _scan_in_threads(self, batches: list[memoryview], scans: Scans) -> Scans:
         run = asyncio.get_running_loop().run_in_executor
         for batch in batches:
-            looked[id(batch)] = await run(self.threads, _scan, batch, self._max_inflated)
-        return looked
+            scans[id(batch)] = await run(self.threads, _scan, batch, self._max_inflated)
+        return scans
 
-    def scan_here(self, batch: memoryview, header: BatchHeader, looked: Looked) -> Scan:
+    def scan_here(self, batch: memoryview, header: BatchHeader, scans: Scans) -> Scan:
         """Return the scan of the batch, or raise INVALID_RECORD if its records cannot be decoded."""
-        found = looked.get(id(batch))
+        found = scans.get(id(batch))
         if found is None:
             try:
                 return scan_batch(batch, header=header, max_bytes=self._max_inflated)

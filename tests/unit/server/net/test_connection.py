@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fencepost.server.net.answer_memory import AnswerMemory
-from fencepost.server.net.connection import _AT_A_STRETCH, Connection
+from fencepost.server.net.connection import _BYTES_PER_TURN, Connection
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.turns import Codecs
@@ -20,7 +20,7 @@ from fencepost.wire.frame import request_head
 pytestmark = pytest.mark.unit
 
 KEY, VERSION = 0, 9
-SIZE = _AT_A_STRETCH // 8
+SIZE = _BYTES_PER_TURN // 8
 
 
 class Wire:

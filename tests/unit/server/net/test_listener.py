@@ -92,7 +92,7 @@ def dribble(peer: Peer, listener: Listener, clock: HandWoundClock, *, bytes_each
         if not peer.is_closed:
             peer.sends(b"x" * bytes_each_second)
         clock.advance(1.0)
-        listener.close_the_silent()
+        listener.close_stalled()
 
 
 def fill(listener: Listener) -> Peer:
@@ -187,10 +187,10 @@ def test_a_frame_stalled_beyond_the_limit_has_a_second_while_others_wait(
     first = fill(listener)
     silent, other = overdraw(listener), waiting(listener)
     clock.advance(1.0)
-    listener.close_the_silent()
+    listener.close_stalled()
     assert not silent.is_closed
     clock.advance(0.5)
-    listener.close_the_silent()
+    listener.close_stalled()
     assert (first.is_closed, silent.is_closed, other.waits_for_memory) == (False, True, False)
 
 
@@ -210,11 +210,11 @@ def test_whoever_waited_for_memory_has_as_much_time_as_others(listener: Listener
     busy.abort()
     assert not second.waits_for_memory
     waiting(listener)
-    listener.close_the_silent()
+    listener.close_stalled()
     assert not second.is_closed
     clock.advance(1.5)
     first.sends(b"x")
-    listener.close_the_silent()
+    listener.close_stalled()
     assert second.is_closed
 
 
@@ -228,9 +228,9 @@ def test_requests_of_a_client_that_does_not_read_are_closed_while_others_wait(
     clock.advance(_UNREAD_SECONDS)
     busy = overdraw(listener)
     waiting(listener)
-    listener.close_the_silent()
+    listener.close_stalled()
     assert not deaf.is_closed
     clock.advance(1.5)
     busy.sends(b"x")
-    listener.close_the_silent()
+    listener.close_stalled()
     assert deaf.is_closed
