@@ -142,7 +142,7 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
     for topic in message.topics:
         name = topic.name if topic.name is not None else topic.topic_id
         if isinstance(name, str) and len(name) > MAX_LENGTH:
-            raise Malformed(f"a topic's name has at most {MAX_LENGTH} characters, not {len(name)}")
+            raise Malformed(f"a topic's name must have at most {MAX_LENGTH} characters, not {len(name)}")
         for ask in topic.partitions:
             yield (name, ask.index), ask
 
@@ -186,7 +186,7 @@ async def _serve(
     deadline = loop.time() + message.max_wait_ms / 1000
     watched = context.watches
     size = -1
-    # The context has all that is needed: while this request waits, it must not keep its frame.
+    # The context has all that is needed, and a waiting request must not keep its frame in memory.
     request = request._replace(message=None)
     message = message._replace(topics=[], forgotten=(), rack_id="")
     try:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_FENCED: Final = 4
 _LONGEST_NAME: Final = 4096
-"""Characters: names are kept, and there may be many."""
+"""Maximum length of a transactional id in characters: the server keeps all ids in memory."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:

@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits = False
         """The request in progress only waits, so it may be cancelled when its client leaves."""
         self._began_at = 0.0
-        """The time at which it began."""
+        """The time at which the request in progress started."""
         self._write_paused = False
         self._write_paused_at = 0.0
         self._in_line = 0
@@ -324,17 +324,18 @@ class Connection(asyncio.BufferedProtocol):
         return not self._line and not self._inbox
 
     def release_request(self) -> None:
-        """Give back the memory of the request in progress, whose handler keeps nothing of it and is about to wait.
+        """Release the memory of the request in progress. Its handler keeps nothing of it and is about to wait.
 
-        A wait may last for hours. If its request kept its memory, some hundred of them would stop all clients."""
+        A wait may last for hours. If waiting requests kept their memory, some hundred of them would stop all clients.
+        """
         if self._line:
             cost, self._line[-1].cost = self._line[-1].cost, 0
             self._memory.release(cost)
 
     def is_late(self, now: float, grace: float) -> bool:
         """Tell if this connection has held memory for too long while others wait for it: for a frame that stalls, for
-        answers that the client does not read, or for whole requests that wait until it reads, or until another one has
-        waited."""
+        answers that the client does not read, or for whole requests that wait until it reads or until the request in
+        progress is done."""
         if self._receiver.is_late(now, grace) or self._reads_late(now, grace):
             return True
         if self._busy and self._waits and now - self._began_at > _BEHIND_SECONDS and self._receiver.holds_much:

@@ -117,7 +117,7 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def merged(lists: Iterable[tuple[K, Iterable[tuple[T, R]]]]) -> dict[K, dict[T, R]]:
-    """Return what a request lists under each key (the partitions of a topic), each once. The last entry counts."""
+    """Return the entries that a request lists under each key (the partitions of a topic); of repeated ones the last."""
     found: dict[K, dict[T, R]] = {}
     turns = Turns()
     for key, rows in lists:
@@ -168,7 +168,7 @@ class Codecs:
 
     @staticmethod
     def is_large_answer(fields: Mapping[str, Any]) -> bool:
-        """Tell if the answer is too large for the loop. Count no further than needed: each answer is asked."""
+        """Tell if the answer is too large for the loop. Count no further than needed: every answer is checked."""
         return _elements(fields, _ON_THE_LOOP_ELEMENTS) > _ON_THE_LOOP_ELEMENTS
 
     @staticmethod

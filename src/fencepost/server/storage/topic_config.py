@@ -20,7 +20,7 @@ _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 _LONGEST_NAME: Final = 255
 _LONGEST_VALUE: Final = 4096
-"""Characters. The server keeps values in memory and searches lists on every write."""
+"""Maximum length of a value in characters: the server keeps values in memory and searches lists on every write."""
 
 
 @dataclass(frozen=True, slots=True)
