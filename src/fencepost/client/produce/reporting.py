@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, TopicQueues
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
 
@@ -37,7 +37,13 @@ class Reporting:
     def look(self) -> ProducerStats:
         """Return the stats of what holds something. Idle partitions are left out, and cost nothing (PROD-11)."""
         now = self._state.now()
-        partitions = [_of_queue(queue, self._state.metadata, now) for queue in self._queues.active()]
+        # Not what lies in the queues: on Kafka, an owner's records that wait for their commit are in none.
+        unsettled: dict[PartitionQueue, list[ProducerBatch]] = {}
+        for each in self._queues.unsettled():
+            if isinstance(each, ProducerBatch):
+                unsettled.setdefault(each.queue, []).append(each)
+        metadata = self._state.metadata
+        partitions = [_of_queue(queue, batches, metadata, now) for queue, batches in unsettled.items()]
         waiting = [topic for topic in self._queues.topics_to_place() if topic.waiting]
         partitions += [_of_waiting(topic, self._options, now) for topic in waiting]
         shown = sorted((each for each in partitions if each.records), key=lambda each: (each.topic, each.partition))
@@ -63,12 +69,8 @@ class Reporting:
             )
 
 
-def _of_queue(queue: PartitionQueue, metadata: Metadata, now: float) -> PartitionStats:
+def _of_queue(queue: PartitionQueue, batches: list[ProducerBatch], metadata: Metadata, now: float) -> PartitionStats:
     flight = queue.flight
-    batches = [sent.batch for sent in flight] if flight is not None else []
-    batches += queue.sealed
-    if queue.open is not None:
-        batches.append(queue.open)
     leader = metadata.leader(*queue.name) if queue.index != UNDESIGNATED else NO_LEADER
     return PartitionStats(
         topic=queue.topic.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.testing.scripted import Api, Fate
 from tests.support.stepped import SteppedProducer, cluster
@@ -62,6 +63,20 @@ def test_a_partition_without_a_leader_is_seen_to_have_none() -> None:
     producer.run_for(2.0)
     (shown,) = producer.sender.stats().partitions
     assert (shown.leader, shown.records) == (None, 1)
+
+
+def test_records_that_are_acknowledged_and_wait_for_their_commit_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of an owner on Apache Kafka, whose coordinator may hang."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on)
+    monkeypatch.setattr(Settling, "deliver", lambda self, batch, base_offset, append_time: None)
+    producer.send("t", b"value", partition=0)
+    producer.run_for(2.0)
+    stats = producer.sender.stats()
+    (shown,) = stats.partitions
+    assert (shown.records, shown.in_flight, stats.records) == (1, 0, 1)
+    assert shown.bytes == stats.bytes > 0
+    assert shown.oldest == pytest.approx(2.0, abs=0.01)
 
 
 def test_the_hook_is_called_at_its_interval_and_may_raise() -> None:
