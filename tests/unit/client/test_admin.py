@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -453,3 +454,24 @@ def test_offsets_by_time_carry_partition_and_time() -> None:
     cluster = FakeCluster(topics={"orders": [1]})
     cluster.on(Key.LIST_OFFSETS, offsets_by(7))
     assert cluster.admin().offsets("orders", 1000) == {0: OffsetAt(0, 7, -1)}  # type: ignore[arg-type]
+
+
+def test_brokers_that_metadata_has_named_are_asked_when_the_only_given_one_hangs() -> None:
+    """PROD-7: a user may give one server of a cluster, and that one may be stopped later."""
+    cluster = FakeCluster(3, {"orders": [2]})
+    wakes_up = threading.Event()
+    answer = cluster.answer
+
+    def hang(broker: int, key: int, version: int, fields: Mapping[str, Any]) -> Any:
+        if broker == 1:
+            wakes_up.wait(30)
+            raise TimedOut("it hangs")
+        return answer(broker, key, version, fields)
+
+    with cluster.admin() as admin:
+        assert [topic.name for topic in admin.topics()] == ["orders"]
+        cluster.answer = hang  # type: ignore[method-assign]
+        try:
+            assert [topic.name for topic in admin.topics()] == ["orders"]
+        finally:
+            wakes_up.set()

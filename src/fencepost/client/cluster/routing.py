@@ -64,6 +64,8 @@ class Routes(Closing):
         self._channels: dict[Address, Channel] = {}
         self._answered: tuple[Address, ...] = ()
         """Who answered last, if anybody: one that is silent is not asked first again and again."""
+        self._others: tuple[Address, ...] = ()
+        """The brokers of the cluster, as far as metadata has named them: a user may give only one of them."""
         self._closes = 0
 
     def close(self) -> None:
@@ -101,7 +103,8 @@ class Routes(Closing):
 
         The first answer counts, an error code being one. The given servers are candidates, all that were met, and
         `first`, which is preferred. Raise Unreachable or TimedOut if none of them answers."""
-        candidates = list(dict.fromkeys([*first, *self._answered, *self.settings.servers, *list(self._channels)]))
+        met = [*self.settings.servers, *self._others, *list(self._channels)]
+        candidates = list(dict.fromkeys([*first, *self._answered, *met]))
         if len(candidates) == 1:
             return call(self.channel(candidates[0]))
         outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
@@ -150,6 +153,8 @@ class Routes(Closing):
         """The brokers, and the given topics (None: all of them). Never creates a topic."""
         answer = self.ask(Key.METADATA, question(topics)).message
         raise_for(getattr(answer, "error_code", 0), "asking for metadata")
+        if len(answer.brokers) > 1:  # the one broker of a cluster is the given server, perhaps by another name
+            self._others = tuple(Address(broker.host, broker.port) for broker in answer.brokers)
         return ClusterView(
             {b.node_id: BrokerNode(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
             getattr(answer, "controller_id", -1),
