@@ -1,11 +1,11 @@
-"""Active and standby: start it as often as you like, on as many machines; one of them writes, the others wait (OWN-10).
+"""Active and standby: of several processes on any machines one writes, and the others wait to take over (OWN-10).
 
     fencepost topic create ticks --set fencepost.writer.group=ticks-writers
     python examples/active_standby.py 127.0.0.1:9092 ticks anna
     python examples/active_standby.py 127.0.0.1:9092 ticks bert
 
-Kill the active one, or only stop it (Ctrl-Z): the other goes on a moment later, with the number behind the last one in
-the log. Wake the stopped one (fg): it is fenced, none of its writes is taken, and it waits in line.
+Kill the active one, or only stop it (Ctrl-Z): a moment later the other continues after the last number in the log. Wake
+the stopped one (fg): it is fenced, its writes are rejected, and it waits again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import fencepost
 
 PAUSE = 0.1
 SESSION = 2.0
-"""Seconds of silence after which the active one is replaced."""
+"""Seconds without a heartbeat after which the active process is replaced."""
 
 
 def last_number(servers: str, topic: str) -> int:
-    """What the log says, not what anybody remembers: the grant came after everything the one before has written."""
+    """Read the last number from the log: the claim was granted after the last write of the previous owner."""
     with fencepost.Reader(servers, topic, stop="latest") as reader:
         return max((int((record.value or b"").split()[0]) for record in reader), default=0)
 
@@ -32,7 +32,7 @@ def main(servers: str, topic: str, name: str) -> None:
             number = last_number(servers, topic)
             while True:
                 number += 1
-                producer.send(topic, f"{number} {name}", partition=0).result()  # raises Fenced, and the term is over
+                producer.send(topic, f"{number} {name}", partition=0).result()  # raises Fenced, which ends the term
                 term.lost.wait(PAUSE)
                 term.check()
         print(f"{name}: fenced, waiting", flush=True)

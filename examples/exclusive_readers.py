@@ -1,15 +1,14 @@
-"""Readers that share a topic's partitions: it is never the case that two of them hold the same one (OWN-10).
+"""Readers that share a topic's partitions; no two of them ever hold the same one (OWN-10).
 
     fencepost topic create work --partitions 3 --set fencepost.reader.group=exclusive-readers
     python examples/exclusive_readers.py 127.0.0.1:9092 work [--partitions 0,1,2] [--session 5]
 
-Start it as often as you like. Each process waits for every partition it was told of (all of them by default), reads the
-ones it is granted from where the group left off, and stores its position as it goes. A process that dies or falls
-silent loses its partitions to the others; if it was only paused, it finds out when it wakes up: the server serves it
-nothing and takes no position from it any more.
+Start several processes. Each waits for its partitions (all by default), reads those that it is granted from the group's
+committed position, and commits its progress. A process that dies or sends no heartbeats loses its partitions to the
+others. If it was only paused, the server rejects its fetches and commits when it wakes up.
 
-What a woken reader has in memory it may still hand out before it hears of its replacement. If that matters, let the
-place where results go check the token, which rises with every owner: here it is printed with everything read.
+A reader that wakes up may still process records that it has in memory. If that matters, let the system that gets the
+results check the token, which rises with every owner; this program prints it with each result.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ FENCED, FAILED = 3, 1
 
 
 def read(servers: str, partition: TopicPartition, session: float, print_lock: threading.Lock) -> None:
-    """Holds one partition for as long as it is let; Fenced when it is not any more."""
+    """Hold one partition and read it; raise Fenced when another reader has taken it over."""
 
     def say(*words: object) -> None:
         with print_lock:
@@ -48,8 +47,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers")
     parser.add_argument("topic")
-    parser.add_argument("--partitions", help="only these, as numbers with commas")
-    parser.add_argument("--session", type=float, default=5.0, help="silent for so many seconds: replaced")
+    parser.add_argument("--partitions", help="only these: numbers, separated by commas")
+    parser.add_argument("--session", type=float, default=5.0, help="seconds without a heartbeat until it is replaced")
     given = parser.parse_args()
     with Admin(given.servers) as admin:
         there = {str(found.partition) for found in admin.describe_topic(given.topic).partitions}
@@ -73,7 +72,7 @@ def main() -> int:
 
     for number in sorted(map(int, wanted)):
         threading.Thread(target=hold, args=(number,), daemon=True).start()
-    return ends.get()  # a reader that lost one partition was away: it ends, and may be started again
+    return ends.get()  # the first loss ends the process, which may be started again
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Workers that are forked: gunicorn --preload, Celery's prefork pool, multiprocessing.
+"""Forked workers: gunicorn --preload, Celery's prefork pool, multiprocessing.
 
     python examples/fork_workers.py 127.0.0.1:9092 events 4
 
-A producer may be made before the fork, at the top of a module as here: in each child it starts anew, with a send
-thread, connections and a pid of its own, and without the records that the parent had queued, which the parent sends.
-Nothing hangs, and nothing is sent twice. What a worker has to do itself is to wait for its records before it ends:
-`os._exit`, by which forked workers end, runs no clean-up.
+A producer may be created before the fork, for example at the top of a module. In each child it starts afresh, with its
+own send thread, connections and pid, and without the records in the parent's queue, which the parent sends. Nothing
+hangs, and nothing is sent twice. A worker must close the producer before it ends, because forked workers end by
+`os._exit`, which runs no clean-up.
 
     gunicorn   def worker_exit(server, worker): producer.close()              in gunicorn.conf.py
     Celery     @worker_process_shutdown.connect … producer.close()            from celery.signals
 
-A producer with a *name* belongs to the process that made it, since two of the same name would fence each other: in a
-child it refuses to send. Make it after the fork, with a name per worker (gunicorn: `post_fork`, Celery:
+A producer with a *name* belongs to the process that created it, since two of the same name would fence each other: in a
+child it raises an error. Create it after the fork, with a name per worker (gunicorn: `post_fork`, Celery:
 `worker_process_init`).
 """
 

@@ -1,16 +1,16 @@
-"""A task's journal: restarted elsewhere while the first one is only paused, and still one writer (OWN-10).
+"""A task with a journal: it may be restarted while the first attempt is only paused, and one writer remains (OWN-10).
 
     fencepost topic create counts --set fencepost.writer.group=journal-writers
     python examples/journal.py 127.0.0.1:9092 counts [TOKEN [STEPS]]
 
-The task counts, and journals each step, so that whoever comes after it goes on where it was. It claims the journal with
-the token of the attempt that it replaces, which that one printed (none for the very first): it takes over from that one
-at once, dead or alive, and is refused if anybody was there since. So of two restarts one wins, and an attempt that
-starts too late is refused even when nobody is at work any more. A generation could not promise that: it begins again at
-1 whenever the owner is gone. A scheduler keeps the newest token as it keeps the number of attempts.
+The task counts and journals each step, so that the next attempt resumes there. An attempt claims the journal with the
+token that its predecessor printed (none for the first). It takes over from the predecessor at once, dead or alive, and
+is refused if there was another owner since. So one of two restarts wins, and an attempt that starts too late is refused
+even if there is no owner any more. A generation could not guarantee that, because it starts again at 1 when the owner
+is gone. A scheduler stores the newest token, as it stores the number of attempts.
 
-An attempt that was only paused finds itself fenced when it wakes up: nothing that it had under way enters the journal,
-and it ends with exit code 3. One that is refused ends with 4.
+An attempt that was only paused is fenced when it wakes up: its in-flight writes are rejected, and it ends with exit
+code 3. An attempt that is refused ends with 4.
 
 Try it in two terminals: start it, press Ctrl-Z, start it in the other with the token that the first one printed, then
 `fg` in the first.
@@ -26,12 +26,12 @@ from fencepost.types import TopicPartition
 
 GROUP = "journal-writers"
 NOBODY = 0
-"""The token before the first one."""
+"""The token of an attempt without a predecessor."""
 FENCED, REFUSED = 3, 4
 
 
 def restored(servers: str, topic: str) -> int:
-    """The state that the journal tells of."""
+    """Read the state from the journal."""
     state = 0
     with Reader(servers, TopicPartition(topic, 0), start="earliest", stop="latest") as journal:
         for record in journal:
@@ -42,9 +42,9 @@ def restored(servers: str, topic: str) -> int:
 def run(servers: str, topic: str, replaced: int = NOBODY, steps: int | None = None) -> int:
     try:
         with Producer(servers, linger=0) as producer:
-            # Generation 0 takes it from whoever holds it, and `after` says from whom that may be.
+            # Generation 0 takes over from any owner; `after` limits that to the predecessor.
             claim = producer.own(GROUP, [f"{topic}-0"], generation=0, after=replaced)
-            state = restored(servers, topic)  # after the claim: what is there now is all there will be of others
+            state = restored(servers, topic)  # after the claim: others can write nothing more
             print(f"goes on at {state}, token {claim.token}", flush=True)
             for step in count() if steps is None else range(steps):
                 state += 1

@@ -1,11 +1,11 @@
-"""A topic mirrored to another server, exactly once, without Spark: records and position in one transaction.
+"""An exactly-once mirror of a topic on another server, without Spark: records and position in one transaction.
 
     python examples/mirror.py 127.0.0.1:9092 127.0.0.1:9192 orders [--follow]
 
-The position is stored in the *target*, as a group's offsets, in the transaction that carries the records: they are
-there together or not at all. Killed at any moment and started again it goes on where the target is. A second mirror of
-the same topic fences the first, because both have the same name. For large topics take `fencepost copy`, which hands
-over whole batches on Spark.
+The position is stored in the *target*, as a group's offsets, in the transaction that writes the records: both are
+committed or neither is. A mirror that was killed resumes at the target's position. A second mirror of the same topic
+fences the first, because both have the same name. For large topics use `fencepost copy`, which copies whole batches on
+Spark.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Offset, TopicPartition
 
 AT_ONCE = 1000
-"""Records of one transaction, at most."""
+"""The most records of one transaction."""
 
 
 def position(target: str, group: str, source: str, topic: str) -> dict[int, int]:
-    """Partition → next offset to read: the beginning of the source, overlaid by what the target has stored."""
+    """Return partition → next offset: the target's stored position, or the start of the source."""
     with fencepost.Admin(source) as admin:
         found = {partition: int(offset) for partition, offset in admin.earliest(topic).items()}
     with fencepost.Admin(target) as admin:
@@ -35,20 +35,20 @@ def position(target: str, group: str, source: str, topic: str) -> dict[int, int]
 
 
 def make_like(source: str, target: str, topic: str) -> None:
-    """The target's topic, with as many partitions."""
+    """Create the target's topic with the source's number of partitions."""
     with fencepost.Admin(source) as here, fencepost.Admin(target) as there:
         if topic not in [known.name for known in there.topics()]:
             there.create_topic(topic, len(here.describe_topic(topic).partitions))
 
 
 def main(source: str, target: str, topic: str, follow: bool = False) -> int:
-    """How many records were mirrored."""
+    """Mirror the topic and return the number of records."""
     name = f"mirror-{topic}"
     make_like(source, target, topic)
     mirrored = 0
     with fencepost.Producer(target, name=name, compression="lz4") as producer:
         with producer.transaction():
-            pass  # fences the mirror before us; only then is the stored position the last word
+            pass  # fences the previous mirror; only then is the stored position final
         start = position(target, name, source, topic)
         with fencepost.Reader(source, topic, start=start, stop=None if follow else "latest") as reader:
             while (records := reader.poll()) is not None:

@@ -1,17 +1,15 @@
-"""A database's outbox, relayed in total order, each row once, by one process with a standby (OWN-10).
+"""A relay of a database's outbox: each row once, in total order, by one process with a standby (OWN-10).
 
     fencepost topic create events --set fencepost.writer.group=outbox-relays
     python examples/outbox_relay.py 127.0.0.1:9092 events application.db [--until-empty]
 
-An application writes its events into the table `outbox` in the transaction that changes its data; the relay sends them
-to partition 0 of a topic. Start as many relays as you like: one owns the partition, the others wait, and take over when
-it ends or falls silent. The database is a file of SQLite, or an address like postgresql://user@host/name (needs
-psycopg).
+An application writes its events to the table `outbox` in the transaction that changes its data; the relay sends them to
+partition 0 of a topic. Of several relays one owns the partition; the others wait, and take over when it ends or sends
+no heartbeats. The database is an SQLite file, or an address like postgresql://user@host/name (needs psycopg).
 
-There is no table of positions to keep in step: every record carries its row's position, and a relay that has just
-become the owner reads the last one from the log. That is right because of the order of things: once the claim is
-granted, nothing of the relay before it can enter the log any more. A relay that is replaced ends with exit code 3, also
-while there is nothing to relay.
+There is no table of positions: every record carries its row's position, and a new owner reads the last one from the
+log. That is correct because, once the claim is granted, the log accepts no more records of the previous relay. A relay
+that is replaced ends with exit code 3, also while it is idle.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ class Row(NamedTuple):
 
 class Outbox(Protocol):
     def after(self, position: Position, limit: int) -> list[Row]:
-        """Rows behind `position` in their order, none of which can still be joined by an earlier one."""
+        """Return the rows after `position`, in order. No row may later appear before one of them."""
 
     def close(self) -> None: ...
 
 
 class SqliteOutbox:
-    """SQLite has one writer at a time: rows are committed in the order of their numbers."""
+    """An outbox in SQLite, which has one writer at a time: rows are committed in the order of their numbers."""
 
     TABLE = "create table if not exists outbox (id integer primary key autoincrement, key text, value text not null)"
 
@@ -68,9 +66,9 @@ class SqliteOutbox:
 
 
 class PostgresOutbox:
-    """In PostgreSQL a row with a lower number may be committed after one with a higher number, so numbers alone would
-    lose rows. Rows are taken in the order of (transaction, number), and only those of transactions older than every
-    one that is still running."""
+    """An outbox in PostgreSQL, where a row may be committed after one with a higher number, so that numbers alone would
+    lose rows. Rows are read in the order of (transaction, number), and only of transactions older than every running
+    one."""
 
     TABLE = """create table if not exists outbox (
         transaction xid8 not null default pg_current_xact_id(), id bigserial, key text, value text not null,
@@ -96,12 +94,12 @@ class PostgresOutbox:
 
 
 def relayed(servers: str, topic: str) -> Position:
-    """How far the log is: the position that its last record carries."""
+    """Return the position in the log's last record."""
     partition = TopicPartition(topic, 0)
     with Admin(servers) as admin:
         first, end = admin.earliest(topic)[0], admin.latest(topic)[0]
     back = 100
-    while end > first:  # the last offset may belong to a marker, which is no record: look further back then
+    while end > first:  # the last offset may be a transaction marker's: then look further back
         start = max(first, end - back)
         with Reader(servers, partition, start=int(start), stop=int(end)) as reader:
             found = list(reader)
@@ -115,7 +113,7 @@ def relayed(servers: str, topic: str) -> Position:
 
 
 def rows(outbox: Outbox, position: Position, claim: Claim, *, until_empty: bool) -> Iterator[Row]:
-    """What there is to relay, until it is done or the claim is lost (Fenced)."""
+    """Yield the rows to relay, until there are no more or the claim is lost (Fenced)."""
     while True:
         found = outbox.after(position, AT_ONCE)
         yield from found
@@ -123,7 +121,7 @@ def rows(outbox: Outbox, position: Position, claim: Claim, *, until_empty: bool)
             position = found[-1].position
         elif until_empty:
             return
-        elif claim.lost.wait(PAUSE):  # a database does not tell; asking again is how one learns of new rows
+        elif claim.lost.wait(PAUSE):  # poll: the database does not notify of new rows
             claim.check()
 
 
@@ -146,8 +144,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers")
     parser.add_argument("topic")
-    parser.add_argument("database", help="a file of SQLite, or postgresql://…")
-    parser.add_argument("--session", type=float, default=5.0, help="silent for so many seconds: replaced")
+    parser.add_argument("database", help="an SQLite file, or postgresql://…")
+    parser.add_argument("--session", type=float, default=5.0, help="seconds without a heartbeat until it is replaced")
     parser.add_argument("--until-empty", action="store_true", help="end when everything is relayed")
     given = parser.parse_args()
     is_postgres = given.database.startswith(("postgresql://", "postgres://"))

@@ -2,8 +2,8 @@
 
     pytest examples/pytest_fixture.py
 
-The fixture comes with fencepost. One server per session, or per xdist worker; `fencepost_server_factory` starts one
-that a test has to itself, to give it other settings or to kill it.
+The fixture comes with fencepost: one server per session, or per xdist worker. `fencepost_server_factory` starts a
+server for one test, which may give it other settings or kill it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import fencepost
 
 
 def place_order(producer: fencepost.Producer, number: int) -> None:
-    """The code under test."""
+    """Place an order; this is the code under test."""
     if number < 0:
-        raise ValueError("an order has a number")
+        raise ValueError("an order's number must not be negative")
     producer.send("orders", f"order {number}", key=str(number))
 
 

@@ -1,17 +1,17 @@
-"""A replicated store whose commit log is a partition: one master at any offset, whoever thinks it is (OWN-10).
+"""A replicated store whose commit log is a partition: one master at any offset, whatever replicas believe (OWN-10).
 
     fencepost topic create store --set fencepost.writer.group=store-masters
     python examples/replicated_store.py 127.0.0.1:9092 store anna [SESSION]
     python examples/replicated_store.py 127.0.0.1:9092 store bert [SESSION]
 
-Every replica reads the log and applies it. The one that owns the log's partition is the master, and only it may write.
-Commands come on standard input, a line each: `add KEY NUMBER` (answered with the new value, or `not the master`), `get
-KEY`. `add` depends on the state, which is why a second master would be a disaster: the master works out the new value
-and logs *that*, so two masters would log values which do not follow from each other.
+Every replica reads the log and applies it. The owner of the log's partition is the master, and only it may write.
+Commands come on standard input, one per line: `add KEY NUMBER` (answered with the new value, or `not the master`) and
+`get KEY`. `add` depends on the state: the master computes the new value and logs *that*, so two masters would log
+values that contradict each other.
 
-A new master first reads the log to its end. Since its claim was granted only after the old one's writes were fenced,
-that end is final, and its state is complete before it answers anybody. A replaced master becomes a replica again. A
-master that is silent for SESSION seconds (3) is replaced.
+A new master first reads the log to its end. Its claim was granted after the old master was fenced, so that end is
+final, and the state is complete before the first answer. A replaced master becomes a replica again. A master without
+heartbeats for SESSION seconds (3) is replaced.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fencepost.types import TopicPartition
 
 GROUP = "store-masters"
 LOST = "lost"
-"""Among the commands: look whether this is still the master."""
+"""A command: check whether this process is still the master."""
 
 
 class Store:
-    """The state that the log tells of, and where in the log it is."""
+    """The state after the log so far, with the position in the log."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._reader = Reader(servers, TopicPartition(topic, 0), start="earliest")
@@ -42,7 +42,7 @@ class Store:
         self.values: dict[str, int] = {}
 
     def follow(self, timeout: float) -> None:
-        """Applies what has come."""
+        """Apply new records."""
         with suppress(TimedOut):
             for record in self._reader.poll(timeout) or []:
                 change = json.loads(record.value or b"{}")
@@ -58,7 +58,7 @@ class Store:
 def lead(
     store: Store, producer: Producer, claim: Claim, topic: str, name: str, commands: queue.SimpleQueue[str]
 ) -> None:
-    """As the master: until fenced (which is raised), or told to end."""
+    """Be the master until the commands end; raise Fenced when replaced."""
     store.catch_up()
     print(f"{name} is the master", flush=True)
     while command := commands.get():
@@ -83,7 +83,7 @@ def is_number(text: str) -> bool:
 def replicate(
     store: Store, name: str, commands: queue.SimpleQueue[str], granted: queue.SimpleQueue[Claim]
 ) -> Claim | None:
-    """As a replica: until it is the master, or told to end (None)."""
+    """Be a replica until granted the claim, which is returned; None if the commands end."""
     while granted.empty():
         store.follow(0.05)
         with suppress(queue.Empty):
@@ -102,15 +102,15 @@ def run(servers: str, topic: str, name: str, session: float = 3.0) -> None:
     commands: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(commands,), daemon=True).start()
     while True:
-        store = Store(servers, topic)  # anew after a fall: what was applied as a master may not have got into the log
+        store = Store(servers, topic)  # rebuilt after a loss: a fenced master may have applied a rejected record
         producer = Producer(servers, linger=0)
         granted: queue.SimpleQueue[Claim] = queue.SimpleQueue()
 
         def wake(fenced: Fenced) -> None:
-            commands.put(LOST)  # a master that waits for commands hears of it, too
+            commands.put(LOST)  # wakes a master that waits for commands
 
         def wait_in_line(producer: Producer = producer, granted: queue.SimpleQueue[Claim] = granted) -> None:
-            with suppress(FencepostError):  # it is closed when the replica ends first
+            with suppress(FencepostError):  # the producer is closed if the replica ends first
                 granted.put(producer.own(GROUP, [f"{topic}-0"], wait=True, session=session, on_lost=wake))
 
         threading.Thread(target=wait_in_line, daemon=True).start()

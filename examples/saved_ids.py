@@ -1,12 +1,12 @@
-"""Consume, produce, save both positions in one place, die anywhere, go on: every record comes out once (IDEM-4).
+"""A job that saves input position and producer ids in one file: killed anywhere, it writes every record once (IDEM-4).
 
     python examples/saved_ids.py SERVERS SOURCE TARGET FILE
 
-Reads SOURCE from the saved position, writes what it makes of each record to TARGET, and every few records saves the
-input position and the producer's ids in FILE, with one atomic rename. Killed at any moment and started again, it begins
-at the last save: it reads again and sends again what came after it, and the producer leaves out what TARGET has
-already. For that, what goes to a partition of TARGET must be the same again in the same order: it is made of the record
-alone, and each partition of TARGET, which has as many, is fed from one partition of SOURCE.
+It reads SOURCE from the saved position, writes a result per record to TARGET, and every few records saves the input
+position and the producer's ids in FILE, with one atomic rename. After a kill it resumes at the last save: it reads and
+sends the later records again, and the producer leaves out those that TARGET already has. For that, the same records
+must go to each partition of TARGET in the same order. So a result depends on its input record alone, and each partition
+of TARGET gets its records from one partition of SOURCE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load(path: Path) -> tuple[Position, ProducerIds | None]:
 
 
 def save(path: Path, position: Position, ids: ProducerIds) -> None:
-    """Both or neither: that is the whole point."""
+    """Save both atomically."""
     new = path.with_suffix(".new")
     with new.open("w") as file:
         json.dump({"position": position, "ids": ids.to_json()}, file)
@@ -44,7 +44,7 @@ def save(path: Path, position: Position, ids: ProducerIds) -> None:
 
 
 def run(servers: str, source: str, target: str, path: Path) -> Iterator[str]:
-    """The job, up to the present end of the source. Says after every step what it has just done."""
+    """Run the job up to the present end of the source. Yield the name of each step after it."""
     position, ids = load(path)
     if not position:
         with Admin(servers) as admin:
@@ -52,7 +52,7 @@ def run(servers: str, source: str, target: str, path: Path) -> Iterator[str]:
     name = f"saved-ids-{source}-{target}"
     with Producer(servers, ids=ids) if ids is not None else Producer(servers, name=name) as producer:
         if ids is None:
-            save(path, position, producer.ids)  # before the first record: one goes on only from a life that was saved
+            save(path, position, producer.ids)  # before the first record: a restart needs the ids
         yield "began"
         with Reader(servers, source, start=position, stop="latest") as reader:
             for count, record in enumerate(reader, start=1):

@@ -1,4 +1,4 @@
-"""A topic to another one on a Spark cluster, exactly once; run it again to go on.
+"""An exactly-once copy of a topic on a Spark cluster; run it again to resume.
 
 spark-submit --master spark://… examples/spark_copy.py 127.0.0.1:9092/orders 127.0.0.1:9192/orders
 """
@@ -15,7 +15,7 @@ from fencepost.client.cluster.settings import ClientSettings
 
 def main(source: str, target: str) -> None:
     (from_servers, topic), (to_servers, target_topic) = source.rsplit("/", 1), target.rsplit("/", 1)
-    spark = SparkSession.builder.appName("copy").getOrCreate()  # spark-submit says where
+    spark = SparkSession.builder.appName("copy").getOrCreate()  # spark-submit sets the master
     copy = fencepost.spark.Copy(
         spark, ClientSettings.of(from_servers), topic, ClientSettings.of(to_servers), target_topic
     )

@@ -1,4 +1,4 @@
-"""A stream from topic to topic, exactly once: kill it whenever you like, and start it again.
+"""An exactly-once stream from topic to topic: kill it at any time, and start it again.
 
 python examples/spark_enrich.py 127.0.0.1:9092 orders orders-enriched ./checkpoint
 """

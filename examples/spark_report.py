@@ -1,4 +1,4 @@
-"""Spark reports nothing about a foreachBatch sink: this listener prints our report beside each of Spark's own.
+"""A listener that prints the sink's report beside Spark's, which says nothing about a foreachBatch sink.
 
 python examples/spark_report.py 127.0.0.1:9092 orders orders-copy ./checkpoint
 """
@@ -42,7 +42,7 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
     rows = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", servers).option("subscribe", source)
     query = rows.option("startingOffsets", "earliest").load().select("key", "value").writeStream.foreachBatch(sink)
     query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
-    spark.stop()  # waits until the listener has heard everything
+    spark.stop()  # waits until the listener has got all events
 
 
 if __name__ == "__main__":

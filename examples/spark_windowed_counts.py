@@ -1,10 +1,10 @@
-"""Orders per region and ten seconds, exactly once: a join and an aggregation with a watermark, into a topic.
+"""Exactly-once counts of orders per region and ten seconds: a join and an aggregation with a watermark.
 
     python examples/spark_windowed_counts.py 127.0.0.1:9092 orders orders-per-region ./checkpoint
 
 A record of `orders` has the shop as key and its own time as timestamp. Each window's count appears in the target once,
 when the watermark has passed the window's end, as `{"region": …, "start": …, "orders": …}` with the region as key. Kill
-the job whenever you like, and start it again: no window is missing, none is there twice, and no count is off.
+the job at any time and start it again: no window is missing or duplicated, and every count is right.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ REGIONS = {"s0": "north", "s1": "north", "s2": "south", "s3": "south", "s4": "we
 """Shop → region: the static side of the join. Orders of other shops belong to no region and are not counted."""
 WINDOW = "10 seconds"
 LATEST = "30 seconds"
-"""How late an order may come and still be counted."""
+"""The longest delay of an order that is still counted."""
 
 
 def counted(spark: SparkSession, orders: DataFrame) -> DataFrame:
-    """The stream of orders as rows for the sink: one per region and finished window."""
-    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+    """Return rows for the sink: one per region and finished window."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     shops = spark.createDataFrame(list(REGIONS.items()), "shop string, region string")
     return (

@@ -1,11 +1,11 @@
-"""A web handler that produces: asyncio, one producer for all requests, an answer when the record is stored.
+"""A web handler that produces: asyncio, one producer for all requests, a response when the record is stored.
 
     python examples/web_handler.py 127.0.0.1:9092 8080
     curl -i --data-binary 'two apples' http://127.0.0.1:8080/orders
 
-`send` never waits, so a handler may call it directly; awaiting the ticket waits for the acknowledgement without a
-thread. Requests that come at the same time share a batch. With a framework (aiohttp, FastAPI, Starlette) the same two
-lines stand in the handler, and the `async with` in its lifespan.
+`send` never blocks, so a handler may call it directly; awaiting the ticket waits for the acknowledgement without a
+thread. Concurrent requests share a batch. With a framework (aiohttp, FastAPI, Starlette) put the same two lines into
+the handler, and the `async with` into its lifespan.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from http import HTTPStatus
 import fencepost
 
 DELIVERY_TIMEOUT = 5.0
-"""Seconds: whoever waits for an answer of a web server waits no longer."""
+"""In seconds; clients of a web server do not wait longer."""
 
 
 async def answer(producer: fencepost.AsyncProducer, method: str, path: str, body: bytes) -> tuple[HTTPStatus, object]:
-    """POST /TOPIC with the value as its body."""
+    """Handle POST /TOPIC with the value as its body."""
     if method != "POST" or not path.strip("/"):
         return HTTPStatus.NOT_FOUND, {"error": "POST /TOPIC with the value as its body"}
     try:
         delivered = await producer.send(path.strip("/"), body)
-    except fencepost.SendFailed as error:  # says whether it is in the log all the same
+    except fencepost.SendFailed as error:  # says whether the record is in the log nevertheless
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": error.persisted}
-    except ValueError as error:  # no legal name of a topic: the client's mistake
+    except ValueError as error:  # an invalid topic name: the client's mistake
         return HTTPStatus.BAD_REQUEST, {"error": str(error), "persisted": "no"}
     except fencepost.RecordTooLarge as error:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error), "persisted": "no"}
-    except fencepost.BufferFull as error:  # more comes in than the server takes: the client may try again later
+    except fencepost.BufferFull as error:  # records arrive faster than the server accepts them: the client may retry
         return HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error), "persisted": "no"}
     return HTTPStatus.CREATED, {"partition": delivered.partition, "offset": delivered.offset}
 
 
 async def handle(producer: fencepost.AsyncProducer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request per connection: enough of HTTP for an example."""
+    """Handle one request per connection, with enough of HTTP for an example."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ")
@@ -54,7 +54,7 @@ async def handle(producer: fencepost.AsyncProducer, reader: asyncio.StreamReader
         )
         await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-        pass  # it hung up, or does not speak HTTP
+        pass  # the client hung up, or does not speak HTTP
     finally:
         writer.close()
 
@@ -62,7 +62,7 @@ async def handle(producer: fencepost.AsyncProducer, reader: asyncio.StreamReader
 async def main(servers: str, port: int) -> None:
     async with fencepost.AsyncProducer(
         servers, delivery_timeout=DELIVERY_TIMEOUT, request_timeout=DELIVERY_TIMEOUT / 2
-    ) as producer:  # at the end it waits until everything is stored
+    ) as producer:  # closing waits until everything is stored
         server = await asyncio.start_server(lambda r, w: handle(producer, r, w), "127.0.0.1", port)
         print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
         async with server:

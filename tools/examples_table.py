@@ -1,4 +1,4 @@
-"""Writes the table of docs/examples.md from the first sentence of each file in examples/.
+"""A tool that writes the table of docs/examples.md from the first sentence of each file in examples/.
 
 python -m tools.examples_table --write    puts it into the page; a test fails when it is out of date
 """
@@ -23,7 +23,7 @@ def table() -> str:
 
 
 def _shows(path: Path) -> str:
-    """The first sentence, without its full stop and the requirements it meets, which are for readers of the code."""
+    """Return the first sentence, without its full stop and without the numbers of requirements."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert text, f"{path.name} does not say what it shows"
     sentence = " ".join(text.split("\n\n", maxsplit=1)[0].split())
@@ -31,7 +31,7 @@ def _shows(path: Path) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table as it should be."""
+    """Return the page with a current table."""
     return _SECTION.within(text, table())
 
 

@@ -38,9 +38,9 @@ class Row(NamedTuple):
     ours: str
     peer: Peer | None
     part: str
-    """Of `python -m bench`; with a dot in front, a program of its own there."""
+    """The command of `python -m bench`; with a dot in front, a separate program there."""
     labels: tuple[str, ...] = ()
-    """The series' labels have all of these."""
+    """All of these are among the series' labels."""
 
 
 _BROKER: Final = Peer(KAFKA, "Apache Kafka")
@@ -104,7 +104,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _worth(path: Path) -> tuple[bool, str]:
-    """Full runs first, then by date."""
+    """Return the sort key: full runs above quick ones, then by date."""
     results = Results.load(path)
     return not _is_quick(results), str(results.about.get("date", ""))
 

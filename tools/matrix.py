@@ -1,4 +1,4 @@
-"""Which PySpark can do what: the smoke tests on each version, in a virtual environment of its own, as a table.
+"""A tool that runs the smoke tests with each version of PySpark, in separate virtual environments, and prints a table.
 
     python -m tools.matrix [VERSION …] [--work .work/matrix]
 
@@ -29,7 +29,7 @@ PASSED, SKIPPED, FAILED = "yes", "–", "**no**"
 
 @dataclass
 class Column:
-    """One version of PySpark. `results`: test → outcome; empty if it could not be tried, and `why` says why."""
+    """One version of PySpark. `results`: test → outcome; empty if it could not be tested, for the reason in `why`."""
 
     asked: str
     version: str = ""
@@ -45,7 +45,7 @@ def run(*command: str | Path, quiet: bool = False) -> subprocess.CompletedProces
 
 
 def wheel(work: Path) -> Path:
-    """fencepost as users get it, built once."""
+    """Build the wheel that users get, once."""
     folder = work / "wheel"
     for old in folder.glob("*.whl"):
         old.unlink()
@@ -85,7 +85,7 @@ def tried(asked: str, work: Path, built: Path) -> Column:
 
 
 def titles() -> dict[str, str]:
-    """Test → the first line of its docstring, in the file's order."""
+    """Return test → the first line of its docstring, in the file's order."""
     tree = ast.parse(TESTS.read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     return {node.name: (ast.get_docstring(node) or node.name).splitlines()[0] for node in functions}

@@ -1,4 +1,4 @@
-"""Writes the table of typical mistakes in docs/troubleshooting.md, by making each of them.
+"""A tool that writes the table of typical mistakes in docs/troubleshooting.md, by making each of them.
 
 python -m tools.mistakes --write    puts it into the page; a test fails when it is out of date
 """
@@ -21,7 +21,7 @@ _SECONDS: Final = 60
 
 class Mistake(NamedTuple):
     shown: str
-    """What the user wrote, as the table shows it."""
+    """The user's code, as the table shows it."""
     program: str
     """The whole program; SERVERS is a running server, NOBODY an address where nothing listens."""
 
@@ -73,7 +73,7 @@ def _answer(mistake: Mistake, servers: str) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table as it should be."""
+    """Return the page with a current table."""
     return _SECTION.within(text, table())
 
 

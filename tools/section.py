@@ -16,7 +16,7 @@ class Section(NamedTuple):
     end: str
 
     def within(self, text: str, content: str) -> str:
-        """The page's text with this as the part's content."""
+        """Return the page's text with `content` in this part."""
         before, begin, rest = text.partition(self.begin)
         _, end, after = rest.partition(self.end)
         if not begin or not end:
@@ -27,7 +27,7 @@ class Section(NamedTuple):
         self.page.write_text(self.within(self.page.read_text(encoding="utf-8"), content), encoding="utf-8")
 
     def main(self, content: Callable[[], str]) -> None:
-        """`--write` puts the content into the page; otherwise it is printed."""
+        """Print the content, or with `--write` put it into the page."""
         if sys.argv[1:] == ["--write"]:
             self.write(content())
         else:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/wire.md: what the server speaks, beside what Apache Kafka speaks.
+"""A tool that writes the tables of docs/wire.md: the server's APIs and versions beside Apache Kafka's.
 
     python -m tools.wire_table            prints the tables
     python -m tools.wire_table --write    puts them into docs/wire.md
@@ -41,7 +41,7 @@ NARROWER: Final = {
     27: "v2 tells a broker which `transaction.version` a marker follows: there is one here",
     28: _TRANSACTIONS,
 }
-"""Why the newest versions of an API are left out."""
+"""The reasons for leaving out the newest versions of an API."""
 
 _ONE_NODE: Final = "one node, and no quorum to manage"
 _NO_SECURITY: Final = "nobody is authenticated here"
@@ -54,7 +54,7 @@ ABSENT: Final = {
     57: "no features are advertised",
     **dict.fromkeys((76, 77, 78, 79, *range(83, 93)), _OTHER_GROUPS),
 }
-"""Why an API of Kafka's is not served."""
+"""The reasons for not serving one of Kafka's APIs."""
 
 
 def tables() -> str:
@@ -72,7 +72,7 @@ def tables() -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables as they ought to be."""
+    """Return the page with current tables."""
     return _SECTION.within(text, tables())
 
 
@@ -85,7 +85,7 @@ def _served(api: Api) -> str:
 
 
 def _purpose(api: Api) -> str:
-    """The first sentence of its module, without the name in front."""
+    """Return the first sentence of the API's module, without the name at its start."""
     text = " ".join((sys.modules[api.handle.__module__].__doc__ or "").split())
     return text.partition(": ")[2].partition(". ")[0].removesuffix(".").replace("|", "\\|")
 

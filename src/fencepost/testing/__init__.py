@@ -1,9 +1,10 @@
-"""For tests, ours and yours: a server as a fixture, files that fail, a clock wound by hand, a proxy that cuts lines.
+"""Test tools, for us and for users: a server as a fixture, files that fail, a manual clock, a proxy that cuts
+connections.
 
 pytest_plugin.py   a real broker in pytest: the fixture `fencepost_server`
-proxy.py           between a client and its brokers: cuts, delays, swallows, duplicates
-scripted/          a cluster in memory whose answers a test can script
-clock.py           stands still until a test winds it
-files.py           a disk that fails on purpose, and one whose power goes out
-history.py         what clients saw against what transactions promise
+proxy.py           a proxy between a client and its brokers that cuts, delays, swallows and duplicates
+scripted/          a cluster in memory with scripted responses
+clock.py           a clock that stands still until a test advances it
+files.py           a disk with injected failures and power failures
+history.py         a checker of what clients saw against the guarantees of transactions
 """

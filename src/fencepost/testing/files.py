@@ -1,15 +1,15 @@
-"""A file system that fails on purpose, and one whose power goes out.
+"""A file system with injected failures and power failures.
 
-`FailingFiles` stands in for `OsFiles`. The files are real ones below one directory. Four ways to harm them:
+`FailingFiles` replaces `OsFiles`, with real files below one directory. It injects four kinds of faults:
 
-- `fail_next("sync", errno.EIO)`: an operation fails once, or several times, or from its n-th call on;
-- `short_write(7)` and `free_bytes = 1000`: a write stops half-way, a disk is full;
-- `stop_at(n)`: the process dies at the n-th operation that changes something, so that a test can go through *every*
-  place where it may die. What was written stays, as after `kill -9`;
-- `lose_power()`: what was not synced is gone. For every file it is known what a sync has made durable, and for every
-  directory which names; everything else is undone, or, with a random generator, partly undone and partly torn.
+- `fail_next("sync", errno.EIO)`: an operation fails once, several times, or from its n-th call on;
+- `short_write(7)` and `free_bytes = 1000`: a write is short, the disk is full;
+- `stop_at(n)`: the process dies at the n-th operation that changes something, so that a test can try *every* point of
+  death. Written data stays, as after `kill -9`;
+- `lose_power()`: unsynced data is lost. The class knows which content of a file, and which names of a directory, a sync
+  has made durable. Everything else is undone or, with a random generator, partly undone and partly torn.
 
-A sync that fails forgets what it should have written, as Linux does: a later sync that succeeds does not bring it back.
+A failed sync drops the data that it should have written, as Linux does: a later successful sync does not bring it back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Operation: TypeAlias = Literal[
 
 
 class Stopped(BaseException):
-    """The process is dead. Not an Exception, so that no error handling gets to tidy up after it."""
+    """The simulated death of the process. Not an Exception, so that no error handling can clean up after it."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Truncate:
 class _File:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[_Write | _Truncate] = field(default_factory=list)
-    """What happened since the last sync, in order."""
+    """The changes since the last sync, in order."""
 
     def sync(self) -> None:
         for change in self.pending:
@@ -68,7 +68,7 @@ class _Directory:
     names: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
     pending: list[dict[str, _Node | None]] = field(default_factory=list)
-    """Changes since the last sync, in order; each is atomic. None: the name is gone."""
+    """The changes since the last sync, in order; each is atomic. None: the name was removed."""
 
     def change(self, names: dict[str, _Node | None]) -> None:
         _rename(self.names, names)
@@ -84,19 +84,19 @@ _Node: TypeAlias = _File | _Directory
 
 
 class FailingFiles(OsFiles):
-    """The files below `root`, with faults. What is there at the beginning counts as durable."""
+    """The files below `root`, with faults. The initial content counts as durable."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = str(root)
         self.cold = False
-        """Nothing is in the page cache: reads that may not wait do not get anything."""
+        """The page cache is empty: reads that must not block fail."""
         self.free_bytes: int | None = None
-        """Room on the disk for writes that make a file longer; None: enough."""
+        """Space on the disk for writes that extend a file; None: unlimited."""
         self.counts: Counter[Operation] = Counter()
-        """Calls so far."""
+        """The number of calls so far."""
         self.changes = 0
-        """Operations so far that change something: what `stop_at` counts."""
+        """The number of changing operations so far, which `stop_at` counts."""
         self._stop_at: int | None = None
         self._failures: dict[Operation, _PlannedFailure] = {}
         self._short_write: int | None = None
@@ -106,27 +106,27 @@ class FailingFiles(OsFiles):
     # --- what a test asks for ---------------------------------------------------------------------------------------
 
     def fail_next(self, operation: Operation, error: int, *, skip: int = 0, times: int = 1) -> None:
-        """The next call of this operation fails, after `skip` that do not; `times=-1`: all following ones."""
+        """Let the next call of this operation fail, after `skip` successful ones; `times=-1`: all further calls."""
         self._failures[operation] = _PlannedFailure(error, skip, times)
 
     def heal(self) -> None:
-        """No more failures that were asked for, and room on the disk."""
+        """Remove all planned failures, and the limit of the disk."""
         self._failures.clear()
         self._short_write = None
         self.free_bytes = None
 
     def short_write(self, size: int) -> None:
-        """The next write writes only so many bytes."""
+        """Let the next write write only `size` bytes."""
         self._short_write = size
 
     def stop_at(self, change: int | None) -> None:
-        """Before the operation that would be number `change` (from 0) takes effect, Stopped is raised, by it and by all
-        that follow; a write has taken effect by half."""
+        """Raise Stopped in changing operation number `change` (from 0) and in all later ones. The operation has no
+        effect, except that a write is half done."""
         self._stop_at = change
 
     def lose_power(self, chance: random.Random | None = None) -> None:
-        """Makes the files what they are after a power failure: without `chance`, nothing that was not synced survives;
-        with it, some of it does. All faults are over; descriptors of before lead nowhere, and may be closed."""
+        """Put the files into the state after a power failure: without `chance` no unsynced data survives, with it some
+        does. This ends all faults; old descriptors become useless and may be closed."""
         self._open = {fd: _File() for fd in self._open}
         _crash(self._tree, chance)
         _empty(self.root)
@@ -246,7 +246,7 @@ class FailingFiles(OsFiles):
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _meet(self, operation: Operation) -> None:
-        """Counts a call, and fails if one is to fail now."""
+        """Count a call, and raise if a failure is planned for it."""
         self.counts[operation] += 1
         failure = self._failures.get(operation)
         if failure is None:
@@ -274,7 +274,7 @@ class FailingFiles(OsFiles):
         relative = os.path.relpath(path, self.root)
         for name in () if relative == "." else relative.split(os.sep):
             if name == os.pardir:
-                return _Directory()  # above the root: not ours, and taken for durable
+                return _Directory()  # above the root: assumed to be durable
             assert isinstance(node, _Directory)
             node = node.names[name]
         return node
@@ -314,7 +314,7 @@ def _load(path: str) -> _Directory:
 
 def _crash(directory: _Directory, chance: random.Random | None) -> None:
     if chance is not None:
-        # Names change in order (file systems keep a journal of them), so a beginning of the changes survives.
+        # File systems journal changes of names in order, so a prefix of the changes survives.
         for names in directory.pending[: chance.randint(0, len(directory.pending))]:
             _rename(directory.durable, names)
     directory.pending.clear()
@@ -330,7 +330,7 @@ def _crash(directory: _Directory, chance: random.Random | None) -> None:
 
 
 def _perhaps(content: bytearray, change: _Write | _Truncate, chance: random.Random) -> None:
-    """Bytes go to the disk in any order: each change survives wholly, partly, as zeros, or not at all."""
+    """Apply part of a change: bytes reach the disk in any order, so it survives wholly, partly, as zeros, or not."""
     if isinstance(change, _Truncate):
         if chance.random() < 0.5:
             _change(content, change)

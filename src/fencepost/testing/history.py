@@ -1,22 +1,22 @@
-"""Checks what clients saw against what transactions promise.
+"""A checker of what clients saw against the guarantees of transactions.
 
-Clients note what they do in a `Recorder`, a file of one JSON line per event that survives their being killed. `History`
-gathers the files of all clients, and `check` compares them with the committed records that are in the log at the end:
+Clients note their events in a `Recorder`, a file with one JSON line per event, which survives a kill. `History` reads
+the files of all clients, and `check` compares them with the committed records that are in the log at the end:
 
-- **lost**: a write of a transaction whose commit was acknowledged, or one that a reader has seen, is not there; a
-  reader has passed over a committed record; work that counts as done has left no record
-- **aborted read**: a write of a transaction that was aborted is there, or was seen by a reader of committed records
-- **torn**: of a transaction whose end is not known some writes are there and others are not
-- **duplicate**: one write, or one piece of work, is there twice; a reader was given the same offset twice
-- **reordered**: writes of one process to one partition are there in another order; a reader's offsets go back
-- **changed**: one offset had different values at different times
+- **lost**: a write whose commit was acknowledged, or that a reader has seen, is missing; a reader has skipped a
+  committed record; work that counts as done has left no record
+- **aborted read**: a write of an aborted transaction is in the log, or a reader of committed records has seen it
+- **torn**: only some writes of a transaction with an unknown outcome are in the log
+- **duplicate**: a write, or a piece of work, is in the log twice; a reader got the same offset twice
+- **reordered**: the writes of one process to one partition are in another order; a reader's offsets go back
+- **changed**: an offset had different values at different times
 - **phantom**: a record that nobody has written
 
-The rules are those of a log with transactions as Kafka has them: a transaction becomes visible partition by partition,
-so a reader may see one part of it before the other. Nothing is assumed about the order of different processes.
+The rules are those of Kafka's transactions: a transaction becomes visible partition by partition, so a reader may see
+one part of it before the other. Nothing is assumed about the order of different processes.
 
-Every write needs a value of its own. `work` is what it was done for (the input that was copied, say): a second attempt
-at the same work is another write with another value, and only one of them may be there.
+Every write needs a unique value. `work` is its purpose (for example the input record that was copied): a second attempt
+at the same work is another write with another value, and only one of them may be in the log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedTransaction:
-    """One attempt of one process; a write outside of transactions is a transaction of its own."""
+    """One attempt of one process; a write outside of transactions counts as a transaction."""
 
     process: str
     writes: list[RecordedWrite] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Report:
     writes: int = 0
     reads: int = 0
     records: int = 0
-    """Committed ones in the log at the end."""
+    """The committed records in the log at the end."""
     faults: Counter[str] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
 
@@ -94,8 +94,8 @@ class Report:
 
 
 class Recorder:
-    """The notes of one process. A line is written in one go before the next thing is done, so a kill costs at most the
-    line being written; what is not noted as committed or aborted counts as unknown."""
+    """The notes of one process. Each line is written at once and before the next action, so a kill loses at most the
+    current line; a transaction that is noted neither as committed nor as aborted counts as unknown."""
 
     def __init__(self, path: str | os.PathLike[str], process: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -108,11 +108,11 @@ class Recorder:
         self._note("send", topic, partition, value, work)
 
     def committed(self) -> None:
-        """The commit was acknowledged."""
+        """Note that the commit was acknowledged."""
         self._note("committed")
 
     def aborted(self) -> None:
-        """The abort was acknowledged, or the commit was refused for certain."""
+        """Note that the abort was acknowledged, or that the commit certainly failed."""
         self._note("aborted")
 
     def read(self, topic: str, partition: int, offset: int, value: str) -> None:
@@ -129,7 +129,7 @@ class Recorder:
 
 
 class History:
-    """What all processes noted. Each process's own events are in order; there is no order between processes."""
+    """The notes of all processes: in order for each process, without an order between processes."""
 
     def __init__(self) -> None:
         self.transactions: list[RecordedTransaction] = []
@@ -164,11 +164,12 @@ class History:
         elif what == "fault":
             self.faults[details[0]] += 1
         else:
-            raise ValueError(f"{process} noted {what!r}, which is no event")
+            raise ValueError(f"{process} noted the unknown event {what!r}")
 
 
 def check(history: History, log: Log, *, done: Collection[str] = ()) -> Report:
-    """`log`: what is committed now, read to its end after everybody has stopped. `done`: work that must be in it."""
+    """Check the history. `log`: all committed records, read after all clients stopped. `done`: work that must be
+    there."""
     judge = _Judge(history, log)
     report = Report(
         transactions=Counter(transaction.outcome for transaction in history.transactions),
@@ -199,7 +200,7 @@ class _Judge:
         for transaction in history.transactions:
             for write in transaction.writes:
                 if write.value in self.writes:
-                    raise ValueError(f"{write.value!r} was written twice: the checker could not tell the two apart")
+                    raise ValueError(f"{write.value!r} was written twice: every write needs a unique value")
                 self.writes[write.value] = write
                 self._transaction_of[write.value] = transaction
         self.places: dict[str, list[tuple[TopicPartition, Offset]]] = {}
@@ -235,7 +236,7 @@ class _Judge:
                 yield Anomaly("duplicate", f"work {work} was done by {' and '.join(values)}")
 
     def processes_are_in_order(self) -> Iterator[Anomaly]:
-        """Nobody's own writes to a partition overtake each other."""
+        """Check that the writes of each process to a partition are in order."""
         last: dict[tuple[str, TopicPartition], tuple[Offset, str]] = {}
         for transaction in self._history.transactions:
             for write in transaction.writes:

@@ -1,12 +1,12 @@
-"""A proxy between a client and its brokers that loses the line on purpose: cuts, delays, swallows, ignores, duplicates.
+"""A proxy between a client and its brokers that injects faults: it cuts, delays, swallows, ignores and duplicates.
 
     with Proxy(server.address) as proxy:
         producer = Producer(proxy.address)
-        proxy.next(Api.PRODUCE, Fate.CUT)      # the server carries it out, the client never hears of it
+        proxy.next(Api.PRODUCE, Fate.CUT)      # the server carries it out, the client gets no response
 
-It understands the frames it passes on, so a fault can be aimed at one request of one API. Brokers that an answer to
-Metadata or FindCoordinator names are given listeners of their own and renamed in the answer, so that the client goes on
-through the proxy; this works with any number of brokers, also of an Apache Kafka.
+It parses the frames it forwards, so a fault can target one request of one API. It opens a listener for each broker in a
+response to Metadata or FindCoordinator, and rewrites the address there, so that the client stays behind the proxy. This
+works with any number of brokers, also of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HOST: Final = "127.0.0.1"
 
 
 class Proxy:
-    """Runs in a thread of its own; every method may be called from any other."""
+    """The proxy, which runs in its own thread; every method is thread-safe."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = parse_address(upstream.split(",", maxsplit=1)[0])
@@ -43,7 +43,7 @@ class Proxy:
         self._refusing = False
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
         self.choose: Callable[[int], Script] = lambda key: Fate.ANSWER
-        """The fate of a request by its API key, where `next` has none in store."""
+        """The fate of a request by its API key, unless `next` has set one."""
         self.address = ""
 
     def __enter__(self) -> Self:
@@ -63,15 +63,15 @@ class Proxy:
     # --- what tests do ---
 
     def next(self, api: Api, *scripts: Script) -> None:
-        """The fates of the next requests of this API, one each. `ErrorAnswer` is for scripted clusters only."""
+        """Set the fates of the next requests of this API, one each. `ErrorAnswer` is for scripted clusters only."""
         self._scripts[api].extend(scripts)
 
     def cut(self) -> None:
-        """Ends every connection now."""
+        """Close every connection now."""
         self._call(self._cut())
 
     def refuse(self, refusing: bool = True) -> None:
-        """New connections are ended as soon as they come, until this is taken back."""
+        """Close new connections at once, until called with False."""
         self._refusing = refusing
 
     # --- in the loop ---
@@ -88,7 +88,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(main(), self._loop).result(30)
 
     async def _listen(self, upstream: Address) -> Address:
-        """Where this broker can be reached through the proxy."""
+        """Return the broker's address at the proxy."""
         if upstream not in self._listeners:
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,11 +130,11 @@ class Proxy:
         return scripts.popleft() if scripts else self.choose(key)
 
     async def renamed(self, key: int, version: int, frame: bytes) -> bytes:
-        """An answer to Metadata or FindCoordinator with every broker at its listener here."""
+        """Rewrite the brokers' addresses in a response to Metadata or FindCoordinator to the proxy's listeners."""
         correlation_id, at = read_response_head(key, version, frame)
         fields = dataclasses.asdict(messages.decode_response(key, version, frame, at))
         for broker in fields.get("brokers") or fields.get("coordinators") or [fields]:
-            if broker.get("host"):  # else none is named: there is no coordinator yet
+            if broker.get("host"):  # without a host there is no coordinator yet
                 here = await self._listen(Address(broker["host"], broker["port"]))
                 broker["host"], broker["port"] = here
         return response_head(key, version, correlation_id) + messages.encode_response(key, version, fields)
@@ -144,13 +144,13 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ProxiedConnection:
-    """One connection of the client's, and the proxy's own to the broker."""
+    """A connection of the client, and the proxy's connection to the broker."""
 
     def __init__(self, proxy: Proxy, client: Ends, broker: Ends) -> None:
         self._proxy = proxy
         self._client = client
         self._broker = broker
-        self._asked: deque[tuple[int, int, Script, bool]] = deque()  # key, version, fate, an answer nobody asked for
+        self._asked: deque[tuple[int, int, Script, bool]] = deque()  # key, version, fate, is the response surplus
 
     async def carry(self) -> None:
         tasks = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers())]

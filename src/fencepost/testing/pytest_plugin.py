@@ -3,9 +3,9 @@
     def test_orders(fencepost_server):
         producer = confluent_kafka.Producer({"bootstrap.servers": fencepost_server.address})
 
-The server is started once per session, in-process, on a free port, with a data directory that goes away; under xdist
-each worker has its own. `fencepost_topic` is a fresh topic of that server for one test. Tests that want a server to
-themselves (to kill it, or with other settings) take `fencepost_server_factory`.
+The server starts once per session, in-process, on a free port, with a temporary data directory; under xdist each worker
+has its own. `fencepost_topic` is a new topic of that server for one test. Tests that need their own server (to kill it,
+or with other settings) use `fencepost_server_factory`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def fencepost_server() -> Iterator[Server]:
-    """A running `fencepost.Server`, shared by the tests of a session: use topic names of your own."""
+    """Return a running `fencepost.Server`, shared by all tests of the session: use unique topic names."""
     from fencepost.server.server import Server
 
-    # No housekeeping: a test may write records of long ago, and retention would take them away in the middle of it.
+    # No housekeeping: a test may write old records, which retention would delete during the test.
     with Server(background_interval_ms=24 * 60 * 60 * 1000) as server:
         yield server
 
 
 @pytest.fixture
 def fencepost_topic(request: pytest.FixtureRequest, fencepost_server: Server) -> Iterator[str]:
-    """The name of an empty topic of `fencepost_server` with one partition; it is deleted after the test."""
+    """Return the name of an empty topic of `fencepost_server` with one partition, deleted after the test."""
     import uuid
 
     from fencepost.client.admin import Admin
@@ -47,7 +47,7 @@ def fencepost_topic(request: pytest.FixtureRequest, fencepost_server: Server) ->
 
 @pytest.fixture
 def fencepost_server_factory() -> Iterator[Callable[..., Server]]:
-    """Starts servers with the settings you give (see `fencepost.Server`); they are stopped after the test."""
+    """Return a function that starts a server with the given settings (see `fencepost.Server`) until the test ends."""
     from fencepost.server.server import Server
 
     with ExitStack() as servers:

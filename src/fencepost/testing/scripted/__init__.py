@@ -1,18 +1,18 @@
-"""A cluster in memory whose answers a test can script: no sockets, no threads, no waiting.
+"""A cluster in memory with scripted responses: no sockets, no threads, no waiting.
 
     clock = HandWoundClock()
     cluster = ScriptedCluster(clock, topics={"orders": 2})
     sender = Sender(settings, options, cluster.network(), clock)
-    cluster.next(Api.PRODUCE, Fate.CUT)        # appended, then the line goes dead
+    cluster.next(Api.PRODUCE, Fate.CUT)        # appended, then the connection closes
     …
-    cluster.values("orders", 0)                # what is in the log
+    cluster.values("orders", 0)                # the values in the log
 
-Left alone it behaves as a Kafka broker does: the same rule for sequences (`core/producers/dedup.py`), the same error
-codes. A fate for the next request of an API, or a function that chooses one for every request, makes it misbehave.
-Time passes only in `poll`, and only as far as the next thing that happens.
+By default it behaves as a Kafka broker does: the same rule for sequences (`core/producers/dedup.py`), the same error
+codes. A fate for the next request of an API, or a function that chooses a fate for every request, makes it misbehave.
+Time passes only in `poll`, and only up to the next event.
 
-cluster, network, log, state, answers   the cluster, its connections, its partitions, its transactions, its answers
-fates                                   what a test can have happen to a request
+cluster, network, log, state, answers   the cluster, its connections, its partitions, its state, its responses
+fates                                   the fates that a test can choose for a request
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a scripted broker answers, left alone: as a Kafka broker does."""
+"""The default responses of a scripted broker, which are a Kafka broker's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decode(key: int, version: int, frame: bytes, at: int) -> Any:
 
 
 class ScriptedBrokers:
-    """All of a cluster; which one is asked stands in the request."""
+    """All brokers of a cluster; the request names the node."""
 
     def __init__(self, state: ScriptedState) -> None:
         self._state = state
@@ -162,7 +162,7 @@ class ScriptedBrokers:
         return {"throttle_time": 0, "topics": topics}
 
     def _own(self, message: Any, link: Connected) -> Mapping[str, Any]:
-        """Waiting is the test's affair: `DelayedAnswer` holds the answer back."""
+        """Answer at once; a test that needs a wait uses `DelayedAnswer`."""
         group = DEFAULT_GROUP if message.group is None else message.group
         self._state.ownership.release(link, group, message.release)
         wanted = [

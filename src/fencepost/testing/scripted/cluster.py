@@ -1,4 +1,4 @@
-"""The scripted cluster as a test holds it in its hand."""
+"""The scripted cluster: the interface for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScriptedCluster(ScriptedState):
         latency: float = 0.001,
         knows_own: bool = False,
     ) -> None:
-        """`knows_own`: as fencepost's own server does."""
+        """`knows_own`: offer `own`, as fencepost's server does."""
         super().__init__(clock, nodes=nodes, latency=latency, knows_own=knows_own)
         self.choose: Callable[[ScriptedRequest], Script] = lambda request: Fate.ANSWER
         self.seen: list[ScriptedRequest] = []
@@ -44,11 +44,11 @@ class ScriptedCluster(ScriptedState):
         return network
 
     def next(self, api: Api, *scripts: Script) -> None:
-        """The fates of the next requests of this API, one each."""
+        """Set the fates of the next requests of this API, one each."""
         self._scripts[api].extend(scripts)
 
     def deal(self, fate: Script, *apis: Api) -> None:
-        """The fate of all further requests of these APIs; others are answered."""
+        """Set the fate of all further requests of these APIs; others are answered."""
         self.choose = lambda request: fate if request.key in apis else Fate.ANSWER
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
@@ -57,7 +57,7 @@ class ScriptedCluster(ScriptedState):
         log.leader_epoch += 1
 
     def kill(self, node: int) -> None:
-        """The broker is gone: its connections end, and nobody can dial it."""
+        """Stop the broker: close its connections, and refuse new ones."""
         self.down.add(node)
         for network in self._networks:
             network.cut(self.addresses[node])
@@ -66,7 +66,7 @@ class ScriptedCluster(ScriptedState):
         self.down.discard(node)
 
     def take_over(self, group: str, *names: str, generation: int = 2**30) -> None:
-        """Somebody else claims these; whoever owned one of them is severed."""
+        """Let another client claim these resources; the connections of their owners are severed."""
         judged = self.ownership.claim(
             "somebody else", group, [ClaimedResource(name, Generation(generation)) for name in names]
         )
@@ -83,7 +83,7 @@ class ScriptedCluster(ScriptedState):
         return [request for request in self.seen if request.key == api]
 
     def _receive(self, node: int, frame: bytes, link: ScriptedLink) -> tuple[bytes | None, Script]:
-        """The answer to a request (None if it is lost), and the fate that it was dealt."""
+        """Return the response to a request (None if it is lost), and the request's fate."""
         head = read_request_head(frame)
         request = ScriptedRequest(node, head.key, head.version, decode(head.key, head.version, frame, head.body_at))
         self.seen.append(request)

@@ -17,7 +17,7 @@ from fencepost.types import Offset
 
 
 class MemoryLog:
-    """One partition: batches in a list, and what it knows of its producers."""
+    """One partition: a list of batches, and the state of its producers."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -27,7 +27,7 @@ class MemoryLog:
         self.leader_epoch = 0
         self.max_batch_bytes = 1 << 20
         self.replicated_to: int | None = None
-        """What lies behind it is the leader's alone, and readers do not see it; None: everything is replicated."""
+        """The high watermark: readers do not see the unreplicated records after it; None: all is replicated."""
 
     def append(self, data: memoryview) -> tuple[ErrorCode, int]:
         header = check_batch(data)
@@ -56,7 +56,7 @@ class MemoryLog:
         return ErrorCode.NONE, self.end - header.count
 
     def lose_tail(self, batches: int) -> None:
-        """As after an unclean election: the newest batches were never here."""
+        """Drop the newest batches, as an unclean leader election does."""
         kept = self.batches[:-batches]
         self.batches, self.end, self.producers = [], 0, ProducerTable()
         for batch in kept:
@@ -67,7 +67,7 @@ class MemoryLog:
         return self.end if self.replicated_to is None else min(self.end, self.replicated_to)
 
     def read(self, offset: int, max_bytes: int) -> list[Buffer]:
-        """Whole batches, at least one if there is any, and otherwise no more than `max_bytes`."""
+        """Return whole batches up to `max_bytes`, but at least one if there is any."""
         found: list[Buffer] = []
         for batch in self.batches:
             if offset < check_batch(batch).next_offset <= self.high_watermark:

@@ -1,4 +1,4 @@
-"""The way to a scripted cluster: connections whose bytes arrive, are answered and end when the clock is wound."""
+"""The network of a scripted cluster: bytes arrive, are answered, and connections close as the clock advances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fencepost.testing.scripted.state import ScriptedState
 from fencepost.wire.frame import FrameReader
 
 NO_ANSWER: Final = b""
-"""Of a Produce with acks=0; refusing one, a server ends the connection, and a test can say Fate.CUT."""
+"""The response to a Produce with acks=0. A server that rejects one closes the connection; a test uses Fate.CUT."""
 
 
 class ScriptedLink:
@@ -30,12 +30,12 @@ class ScriptedLink:
         self._handler: Handler | None = handler
         self._frames = FrameReader()
         self.answers_until = float("-inf")
-        """When the newest answer is due: none overtakes another."""
+        """The time of the newest response: none overtakes another."""
         self.is_mute = False
-        """An answer was swallowed, so none comes after it, or the end is near."""
+        """No further responses: one was swallowed, or the connection is about to close."""
         self.is_severed = False
         self.lags_until: float | None = None
-        """Its end has not reached the server yet."""
+        """The time at which the server notices that the connection is closed."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
         data = b"".join(bytes(part) for part in parts)
@@ -49,7 +49,7 @@ class ScriptedLink:
         self._network.ended(self)
 
     def sever(self) -> None:
-        """By the server: what is on its way to the client is thrown away, and what comes from it is not heard."""
+        """Sever the connection at the server: drop the data that is in flight in both directions."""
         self.is_mute = self.is_severed = True
         self._network.sever(self)
 
@@ -76,11 +76,11 @@ class ScriptedLink:
 
 
 Receive: TypeAlias = Callable[[int, bytes, ScriptedLink], tuple[bytes | None, Script]]
-"""A node's answer to a frame (None if it is lost), and the fate that it was dealt."""
+"""Maps a node and a frame to the response (None if it is lost) and the request's fate."""
 
 
 class ScriptedNetwork:
-    """The client's way to a scripted cluster; fits wherever a `Network` does."""
+    """The client's network to a scripted cluster; implements `Network`."""
 
     def __init__(self, state: ScriptedState, receive: Receive) -> None:
         self._state = state
@@ -104,10 +104,10 @@ class ScriptedNetwork:
         return link
 
     def before_work(self) -> None:
-        """Nobody sleeps here."""
+        """Do nothing: no thread sleeps here."""
 
     def poll(self, timeout: float | None) -> None:
-        """Until the next thing happens, or the time is over; never for ever."""
+        """Advance to the next event, or by `timeout`; never wait for ever."""
         clock = self._state.clock
         now = clock.monotonic()
         if self.woken:
@@ -128,10 +128,10 @@ class ScriptedNetwork:
         self._events.clear()
 
     def forget_sockets(self) -> None:
-        """There are none."""
+        """Do nothing: there are no such sockets."""
 
     def cut(self, address: Address) -> None:
-        """Ends the connections to this address."""
+        """Close the connections to this address."""
         for link in [link for link in self._links if link.is_open and link.address == address]:
             self.sever(link)
 

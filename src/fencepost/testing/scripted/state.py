@@ -1,4 +1,4 @@
-"""What a scripted cluster consists of: the tests change it, its brokers answer by it, and its network goes by it."""
+"""The state of a scripted cluster, which tests change and its brokers and network use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
 }
 
 OWNING: Final[Mapping[int, tuple[int, int]]] = {Api.OWN: (0, 1), Api.DESCRIBE_OWNERS: (0, 0)}
-"""What fencepost's server offers besides."""
+"""The additional APIs of fencepost's server."""
 
 
 class Connected(Hashable, Protocol):
@@ -35,7 +35,7 @@ class Connected(Hashable, Protocol):
 
 
 Owner: TypeAlias = Connected | str
-"""A connection, or somebody of whom only the name is known."""
+"""A connection, or the name of another client."""
 
 
 class ScriptedState:
@@ -44,15 +44,15 @@ class ScriptedState:
         self.versions = {**VERSIONS, **OWNING} if knows_own else VERSIONS
         self.ownership: OwnershipTable[Owner] = OwnershipTable()
         self.notices_ends = True
-        """Otherwise a connection that ended owns on: its end has not reached the server yet."""
+        """If False, a closed connection remains the owner: the server has not noticed its end yet."""
         self.latency = latency
         self.addresses = {node: Address(f"10.0.0.{node + 1}", PORT) for node in range(nodes)}
         self.down: set[int] = set()
         self.keeps_out: dict[int, FencepostError] = {}
-        """Nodes that let nobody in, and what they say."""
+        """Nodes that reject every connection, with their error."""
         self.logs: dict[str, list[MemoryLog]] = {}
         self.hidden: set[str] = set()
-        """Topics that metadata answers LEADER_NOT_AVAILABLE for."""
+        """Topics for which Metadata returns LEADER_NOT_AVAILABLE."""
         self.creates_topics = False
 
     def create(self, topic: str, partitions: int) -> None:
