@@ -14,13 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from fencepost.errors import CorruptBatch, UnsupportedFormat
-from fencepost.kernel.header import (
-    HEADER_SIZE,
-    BatchHeader,
-    Buffer,
-    checksum,
-    read_header,
-)
+from fencepost.kernel.header import HEADER_SIZE, BatchHeader, Buffer, checksum, read_header
 from fencepost.log.files import Files, read_file
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import IndexMark, SegmentIndex

@@ -57,8 +57,7 @@ class ServerConfig:
     max_request_bytes: int = setting(100 * 1024 * 1024, "Maximum size of a request (Kafka: socket.request.max.bytes).")
     request_memory: int = setting(512 * 1024 * 1024, "Maximum bytes of requests in memory, over all connections.")
     max_inflated_bytes: int = setting(
-        128 * 1024 * 1024,
-        "Maximum decompressed size of one batch; the server rejects larger batches.",
+        128 * 1024 * 1024, "Maximum decompressed size of one batch; the server rejects larger batches."
     )
     fetch_max_bytes: int = setting(
         8 * 1024 * 1024,
@@ -75,8 +74,7 @@ class ServerConfig:
         "(Kafka: max.incremental.fetch.session.cache.slots).",
     )
     max_fetch_session_partitions: int = setting(
-        200_000,
-        "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each.",
+        200_000, "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."
     )
     open_files: int = setting(400, "Maximum number of segment files kept open; others are reopened when used.")
     connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.")
@@ -85,22 +83,18 @@ class ServerConfig:
         "Close a connection whose half-sent request makes no progress for this long while others wait for memory.",
     )
     producer_expiry_ms: Milliseconds = setting(
-        _DAY,
-        "Remember an idle pid at least this long (Kafka: producer.id.expiration.ms).",
+        _DAY, "Remember an idle pid at least this long (Kafka: producer.id.expiration.ms)."
     )
     max_connections: int = setting(20_000, "Maximum number of connections; the server closes further ones.")
     drain_ms: Milliseconds = setting(5_000, "How long a stopping server waits for requests in progress.")
     group_min_session_timeout_ms: Milliseconds = setting(
-        6_000,
-        "Minimum session timeout that a group member may ask for.",
+        6_000, "Minimum session timeout that a group member may ask for."
     )
     group_max_session_timeout_ms: Milliseconds = setting(
-        1_800_000,
-        "Maximum session timeout that a group member may ask for.",
+        1_800_000, "Maximum session timeout that a group member may ask for."
     )
     group_initial_rebalance_delay_ms: Milliseconds = setting(
-        0,
-        "How long an empty group waits for further members before its first rebalance.",
+        0, "How long an empty group waits for further members before its first rebalance."
     )
     group_max_size: int = setting(5_000, "Maximum number of members of a group.")
     max_groups: int = setting(20_000, "Maximum number of groups.")
@@ -111,8 +105,7 @@ class ServerConfig:
     max_topics: int = setting(20_000, "Maximum number of topics.")
     max_partitions: int = setting(200_000, "Maximum number of partitions, over all topics.")
     max_producers: int = setting(
-        100_000,
-        "Maximum number of remembered producers; a producer counts once in each partition that it writes to.",
+        100_000, "Maximum number of remembered producers; a producer counts once in each partition that it writes to."
     )
     max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.")
     max_resources: int = setting(
@@ -122,25 +115,20 @@ class ServerConfig:
         100_000, "Maximum number of resources that waiting claims name, over all claims."
     )
     group_consumer_session_timeout_ms: Milliseconds = setting(
-        45_000,
-        "Session timeout of groups that use the new protocol (KIP-848).",
+        45_000, "Session timeout of groups that use the new protocol (KIP-848)."
     )
     group_consumer_heartbeat_interval_ms: Milliseconds = setting(
-        5_000,
-        "Heartbeat interval of groups that use the new protocol (KIP-848).",
+        5_000, "Heartbeat interval of groups that use the new protocol (KIP-848)."
     )
     offsets_retention_ms: Milliseconds = setting(
-        7 * _DAY,
-        "Keep the committed offsets of a group without members this long.",
+        7 * _DAY, "Keep the committed offsets of a group without members this long."
     )
     offset_metadata_max_bytes: int = setting(4096, "Maximum size of the metadata string of a committed offset.")
     transaction_max_timeout_ms: Milliseconds = setting(
-        15 * 60 * 1000,
-        "Maximum timeout that a transaction may ask for.",
+        15 * 60 * 1000, "Maximum timeout that a transaction may ask for."
     )
     background_interval_ms: Milliseconds = setting(
-        5 * 60 * 1000,
-        "How often the server checks for retention, idle pids and compaction.",
+        5 * 60 * 1000, "How often the server checks for retention, idle pids and compaction."
     )
     min_free_bytes: int = setting(
         64 * 1024 * 1024,

@@ -75,10 +75,10 @@ class _Commit:
         return rows
 
     def check(self, rows: list[dict[str, Any]], partition: Any, refusal: ErrorCode) -> None:
-        error = refusal or self._unknown or _check_partition(self.broker, self.request, self._name, partition)
+        error = refusal or self._unknown or check_partition(self.broker, self.request, self._name, partition)
         if error is ErrorCode.NONE:
             name = TopicPartition(self._name, partition.partition_index)
-            self._accepted[name] = _committed(self.broker, self.request.message, partition)
+            self._accepted[name] = committed(self.broker, self.request.message, partition)
         rows.append({"partition_index": partition.partition_index, "error_code": error})
 
     def refuse(self, refusal: ErrorCode) -> None:
@@ -121,7 +121,8 @@ def _topic_name(broker: Broker, version: int, wanted: Any) -> tuple[str, ErrorCo
     return (topic.name, ErrorCode.NONE) if topic is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def _check_partition(broker: Broker, request: ApiRequest, name: str, partition: Any) -> ErrorCode:
+def check_partition(broker: Broker, request: ApiRequest, name: str, partition: Any) -> ErrorCode:
+    """Return NONE if the client may commit this offset of topic `name`, otherwise the error."""
     topic = broker.topics.get(name)
     if topic is None or not 0 <= partition.partition_index < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -134,7 +135,7 @@ def _check_partition(broker: Broker, request: ApiRequest, name: str, partition: 
     return ErrorCode.NONE
 
 
-def _committed(broker: Broker, message: Any, partition: Any) -> Committed:
+def committed(broker: Broker, message: Any, partition: Any) -> Committed:
     now_ms = broker.clock.now_ms()
     retention_ms = messages.ms(getattr(message, "retention_time", -1))
     return Committed(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
+from fencepost.core.groups.offsets import Committed
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import ErrorCode, FencepostError
+from fencepost.errors import ErrorCode
+from fencepost.server.api.k08_offset_commit import check_partition, committed
 from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
-from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import merged, paced
-from fencepost.types import Epoch, Offset, Pid, TopicPartition
+from fencepost.types import Epoch, Pid, TopicPartition
 
 _NO_GENERATION: Final = -1
 _FIRST_VERSION_WITH_ABORTABLE: Final = 4
@@ -36,15 +36,10 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         first = len(answers)
         async for index, row in paced(rows.items()):
             partition = TopicPartition(name, index)
-            error = _check(broker, request, partition, row)
+            error = check_partition(broker, request, name, row)
             answers.append({"partition_index": index, "error_code": error})
             if error is ErrorCode.NONE:
-                offsets[partition] = Committed(
-                    Offset(row.committed_offset),
-                    getattr(row, "committed_leader_epoch", NO_LEADER_EPOCH),
-                    row.committed_metadata or "",
-                    broker.clock.now_ms(),
-                )
+                offsets[partition] = committed(broker, message, row)
         topics.append({"name": name, "partitions": answers[first:]})
     whole = _check_member(broker, message)
     if whole is ErrorCode.NONE:
@@ -61,17 +56,6 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         async for answer in paced(answers):
             answer["error_code"] = whole
     return {"topics": topics}
-
-
-def _check(broker: Broker, request: ApiRequest, name: TopicPartition, row: Any) -> ErrorCode:
-    try:
-        partition = broker.partition(name.topic, name.partition)
-        check_read(broker, request.connection, partition.topic, name.partition)
-    except FencepostError as error:
-        return error.code
-    if len((row.committed_metadata or "").encode()) > broker.config.offset_metadata_max_bytes:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
 
 
 def _check_member(broker: Broker, message: Any) -> ErrorCode:
