@@ -59,7 +59,7 @@ _TUNES_JAVA: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: at one of the two ends, at a time, or at an offset or time per partition."""
+    """The start or end of a read: one of the two ends, a time, or an offset or time per partition."""
 
     end: int | None = None
     """EARLIEST or LATEST; None if another field is set."""

@@ -121,7 +121,7 @@ def test_every_command_and_option_is_in_the_documentation(path: tuple[str, ...],
     heading = f"`fencepost {' '.join(path)}"
     section = next((section for section in sections if section.startswith(heading)), None)
     assert section is not None, f"docs/cli.md has no section {heading}…`"
-    common = next(section for section in sections if section.startswith("What every client command takes"))
+    common = next(section for section in sections if section.startswith("Options of every client command"))
     for option in command.params:
         if isinstance(option, click.Option):
             text = section if option.name not in {"servers", "config", "options", "as_json"} else section + common
