@@ -54,7 +54,7 @@ def test_a_wrong_host_is_one_line_at_once() -> None:
     )
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert "the host of no-such-host.invalid:9092 is not known" in line
+    assert "the host of no-such-host.invalid:9092 is unknown" in line
 
 
 def _with_servers(arguments: list[str], address: str) -> list[str]:

@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_sent_without_a_password_fails_at_once_and_says_
             with pytest.raises(SendFailed, match=r"(?i)invalid username or password") as caught:
                 producer.send("never", b"1").result(60)
             assert (caught.value.persisted, caught.value.code) == ("no", ErrorCode.SASL_AUTHENTICATION_FAILED)
-    assert [record.message.split(" ", 1)[1][:16] for record in caplog.records] == ["lets nobody in: "]
+    assert [record.message.split(" ", 1)[1][:16] for record in caplog.records] == ["rejects this cli"]
 
 
 def test_a_transaction_does_not_begin_without_the_right_password(

@@ -1,8 +1,8 @@
 """The connections of one client: to the addresses it was given, and to the brokers that metadata names.
 
-One connection per broker. A broker that cannot be reached is left alone for a growing while; the others go on (PROD-6).
-What any broker can answer is asked of the least loaded one, and of another one too when it is slow (`ask_any`).
-An owner has one connection for everything, and when that is lost, none (`keep_to`).
+There is one connection per broker. After a failure a broker is dialled again with backoff; the others go on (PROD-6).
+A question that any broker can answer goes to the least loaded one, and to another one when that is slow (`ask_any`).
+An owner uses one connection for everything, and when that is lost, none (`keep_to`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPORT_SECONDS: Final = 30.0
 """Seconds between two log lines about the same broker that cannot be reached."""
 
 KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
-"""The broker that does not let us in, or None where nobody is left who does; and why."""
+"""The broker that rejects this client, or None if all of them do; and why."""
 
 
 class _Question:
@@ -48,7 +48,7 @@ class _Question:
         self.is_over = False
 
     def put_to(self, connection: BrokerConnection, now: float, clock: Clock) -> None:
-        """Ask this broker, too. Raises Unoffered if it does not offer the API."""
+        """Ask this broker, too. Raise Unoffered if it does not offer the API."""
 
         def answered(answer: Any) -> None:
             if not self.is_over:
@@ -85,7 +85,7 @@ class Brokers:
         self.on_lost = on_lost
         self._only: BrokerConnection | None = None
         self.held_back = False
-        """Nothing is to be sent for now: the server would not get to it before it has answered something else."""
+        """Nothing is sent for now: the server would handle it only after a request that waits."""
         self._on_kept_out = on_kept_out
         self._connections: dict[Address, BrokerConnection] = {}
         self._failures: dict[Address, int] = {}
@@ -96,24 +96,23 @@ class Brokers:
         self._reports = Repeats[Address](1, REPORT_SECONDS)
         self._random = random.Random()
         self.offers_own: bool | None = None
-        """Whether the server that is connected owns by connection; None: none is. Read by the callers' threads, so that
-        a claim need not dial a connection of its own to ask."""
+        """Whether the connected server offers `own`; None if none is connected. Callers' threads read it, so that a
+        claim need not open a connection to ask."""
         self.last_error: FencepostError | None = None
-        """Why the newest attempt failed: said when everything has failed for too long."""
+        """Why the latest attempt failed, for the error when all attempts have failed for too long."""
 
     def __iter__(self) -> Iterator[BrokerConnection]:
         return iter(list(self._connections.values()))
 
     def of_node(self, node: int) -> BrokerConnection | None:
-        """The connection to a broker by its id, when it is ready; otherwise it is being dialled."""
+        """Return the connection to a broker if it is ready; otherwise dial it and return None."""
         if self._only is not None or self.held_back:
             return self._the_only()
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
 
     def any(self) -> BrokerConnection | None:
-        """The ready connection to the least loaded broker; without one, all that may be are dialled, and the first
-        wins."""
+        """Return the ready connection to the least loaded broker. If none is ready, dial all and return None."""
         if self._only is not None or self.held_back:
             return self._the_only()
         loads = {
@@ -131,7 +130,7 @@ class Brokers:
     ) -> BrokerConnection | None:
         """Put a question that changes nothing to the least loaded broker, and to another one when no answer comes soon.
 
-        One of the two is called later: `answered` with the first answer, or `lost` when nobody is left who could
+        One of the two is called later: `answered` with the first answer, or `lost` when no broker is left that could
         answer. Return the broker that was asked, or None if none is ready and nothing was asked. Raise Unoffered if
         the broker does not offer the API.
         """
@@ -146,7 +145,7 @@ class Brokers:
     def _hedge(self, now: float) -> None:
         self._questions = [question for question in self._questions if not question.is_over]
         if self._only is not None or self.held_back:
-            return  # an owner has nobody else to ask
+            return  # an owner has no other connection
         for question in self._questions:
             if question.hedge.next_at > now:
                 continue
@@ -162,7 +161,7 @@ class Brokers:
             self._ready(address)
 
     def keep_to(self, connection: BrokerConnection | None) -> None:
-        """There is this connection and no other, also after it has ended. None: as it was before."""
+        """Use only this connection from now on, even after it has ended. None: use all again."""
         self._only = connection
 
     def _the_only(self) -> BrokerConnection | None:
@@ -216,18 +215,17 @@ class Brokers:
             self.on_lost(connection, error)
         if keeps_us_out(error):
             if address not in self._refusals:
-                logger.warning("%s lets nobody in: %s", address, error)
+                logger.warning("%s rejects this client: %s", address, error)
             self._refusals[address] = error
         else:
             self._refusals.pop(address, None)
             self._reports.end_periods(now)
             if not connection.versions and self._reports.admit(address, now):
-                logger.warning("%s; trying again", error)  # nobody should have to wait for a timeout to hear of it
+                logger.warning("%s; trying again", error)  # so that the user need not wait for a timeout
         self._tell_who_is_kept_out(address)
 
     def _tell_who_is_kept_out(self, address: Address) -> None:
-        """Time may cure it (a user that is about to be made), so it is tried again; but nobody should have to wait for
-        a record to expire to hear of it."""
+        """Report a rejection at once, although later attempts may succeed (an account may be created meanwhile)."""
         if self._on_kept_out is None or not self._refusals:
             return
         if any(connection.is_ready for connection in self):
@@ -242,7 +240,7 @@ class Brokers:
         self._hedge(now)
 
     def next_moment(self, now: float) -> float:
-        """When something here is due: an answer that is late, an address that may be dialled again."""
+        """Return when something is due here: an overdue answer, or an address to dial again."""
         moment = min((connection.next_deadline for connection in self), default=float("inf"))
         waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
         waits += [question.hedge.next_at for question in self._questions if question.hedge.next_at > now]

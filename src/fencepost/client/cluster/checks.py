@@ -1,7 +1,7 @@
-"""What a user may get wrong is said when it is given, and by the name of the argument.
+"""Checks of arguments and settings, at the call that gets them, by the argument's name.
 
-A setting that cannot be meant is a ConfigError; an argument of a call that is none of its kind is a TypeError or a
-ValueError, as everywhere in Python.
+An impossible setting is a ConfigError. A call's argument of the wrong type or value is a TypeError or a ValueError, as
+everywhere in Python.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def check_text(value: Any, what: str) -> None:
 
 
 def check_names(names: Any, what: str) -> list[str]:
-    """Several of them: a text would be taken for a list of letters."""
+    """Return the names as a list. Reject a single str, which would count as a list of letters."""
     if isinstance(names, str | bytes):
-        raise TypeError(f"{what} is a list of names, not one name")
+        raise TypeError(f"{what} must be a list of names, not a single name")
     listed = list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise TypeError(f"{what} is a list of names, and {name!r} is none")
+            raise TypeError(f"{what} must be a list of names (str), but contains {name!r}")
     return listed
 
 
@@ -43,12 +43,12 @@ def whole_number(value: Any, what: str) -> int:
     try:
         return index(value)
     except TypeError:
-        raise TypeError(f"{what} is a whole number, not {type(value).__name__}") from None
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}") from None
 
 
 def header_pairs(headers: Any) -> list[Any]:
     if isinstance(headers, Mapping | str | bytes) or not isinstance(headers, Iterable):
-        raise TypeError(f"headers is a list of (name, value), not {type(headers).__name__}")
+        raise TypeError(f"headers must be a list of (name, value), not {type(headers).__name__}")
     return list(headers)
 
 
@@ -57,23 +57,23 @@ def header_pairs(headers: Any) -> list[Any]:
 
 def check_seconds(value: Any, name: str, *, or_zero: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or (or_zero and value == 0)):
-        kind = "a number of seconds that is not negative" if or_zero else "a positive number of seconds"
-        raise ConfigError(f"{name}={value!r}: {kind} is needed")
+        kind = "a number of seconds, 0 or more" if or_zero else "a positive number of seconds"
+        raise ConfigError(f"{name}={value!r}: expected {kind}")
 
 
 def check_bytes(value: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 1 << 40:
-        raise ConfigError(f"{name}={value!r}: a positive number of bytes is needed")
+        raise ConfigError(f"{name}={value!r}: expected a positive number of bytes")
 
 
 def check_callable(value: Any, name: str) -> None:
     if value is not None and not callable(value):
-        raise ConfigError(f"{name}={value!r}: something that can be called is needed")
+        raise ConfigError(f"{name}={value!r}: expected a function")
 
 
 def check_name(value: Any, name: str) -> None:
     if value is not None and not (isinstance(value, str) and value):
-        raise ConfigError(f"{name}={value!r}: a text that is not empty is needed")
+        raise ConfigError(f"{name}={value!r}: expected a non-empty str")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""`with`, for what is closed at the end of the block whatever happened in it."""
+"""`with` for objects that must be closed."""
 
 from __future__ import annotations
 

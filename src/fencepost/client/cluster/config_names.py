@@ -1,8 +1,8 @@
-"""The names that librdkafka's and Java's users know, and what each is called here.
+"""Settings by librdkafka's and Java's names, and the field that each one sets.
 
-One table per kind of client. A name that is in none is an error that names the nearest, and so is one whose meaning
-cannot be kept: a setting that is silently passed over is worse than none. Values may be text, as in files, or what
-Python programs give: numbers, booleans, functions.
+There is one table per kind of client. An unknown name is an error that suggests the nearest one. A setting that
+fencepost cannot honour is an error, too, because ignoring it silently would be worse. Values may be text, as in files,
+or Python values: numbers, booleans, functions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _milliseconds(name: str, value: object) -> float:
 
 
 def _some_milliseconds(name: str, value: object) -> float:
-    """Zero is fine, and fractions are: librdkafka's linger is one."""
+    """Parse milliseconds that may be zero or a fraction, as librdkafka's linger may."""
     try:
         amount = float(str(value))
     except ValueError:
@@ -71,11 +71,11 @@ def _truth(name: str, value: object) -> bool:
 
 
 def _only(*accepted: str, because: str) -> Callable[[str, object], None]:
-    """For what is always so here: said again it is harmless, anything else is an error."""
+    """Parse a setting that has only one possible value: accept that value, reject any other."""
 
     def parse(name: str, value: object) -> None:
         if str(value).strip().lower() not in accepted:
-            raise ConfigError(f"{name}={value} is not possible here: {because}")
+            raise ConfigError(f"{name}={value} is not supported: {because}")
 
     return parse
 
@@ -84,7 +84,7 @@ def _one_of(meanings: Mapping[str, Any]) -> Callable[[str, object], Any]:
     def parse(name: str, value: object) -> Any:
         word = str(value).strip().lower()
         if word not in meanings:
-            raise ConfigError(f"{name}={value} is not possible: {', '.join(known for known in meanings if known)}")
+            raise ConfigError(f"{name} must be one of {', '.join(known for known in meanings if known)}, not {value}")
         return meanings[word]
 
     return parse
@@ -93,7 +93,7 @@ def _one_of(meanings: Mapping[str, Any]) -> Callable[[str, object], Any]:
 # --- every client ---
 
 _NOTHING: Final = ""
-"""The field of a name that sets nothing, but may be given."""
+"""The field of a name that is accepted and sets nothing."""
 
 _CLIENT: Final[dict[str, Setting]] = {
     "bootstrap.servers": Setting("servers", lambda _, value: parse_servers(str(value))),
@@ -143,7 +143,7 @@ def _confluent_token(_name: str, value: object) -> Token:
 
 
 def _take_token(function: Callable[[str], Any]) -> str:
-    """confluent-kafka's functions take `sasl.oauthbearer.config` and return the token with the time when it ends."""
+    """Return the token of a confluent-kafka function: it takes `sasl.oauthbearer.config`, returns (token, expiry)."""
     answer = function("")
     token: str = answer[0] if isinstance(answer, tuple) else answer
     return token
@@ -165,7 +165,7 @@ _SECURITY: Final[dict[str, Setting]] = {
 
 
 CLIENT_NAMES: Final = frozenset((*_CLIENT, *_SECURITY))
-"""What every client may be told."""
+"""Names that every client accepts."""
 
 
 def client_fields(config: Config, *, default_servers: str) -> dict[str, Any]:
@@ -183,12 +183,10 @@ def _security(config: Config, given: Mapping[str, Any]) -> Security:
     for wanted, names, word in ((with_tls, _TLS, "SSL"), (with_sasl, _SASL, "SASL")):
         stray = next((name for name in config if name in names), None)
         if stray is not None and not wanted:
-            # Somebody believes to be protected who is not.
+            # The user believes the connection is protected, and it is not.
             protocols = [protocol.upper() for protocol in _PROTOCOLS if word.lower() in protocol.split("_")]
             now = str(config.get("security.protocol", "PLAINTEXT")).upper()
-            raise ConfigError(
-                f"{stray} is given, but security.protocol={now} makes no use of it: {' or '.join(protocols)}"
-            )
+            raise ConfigError(f"{stray} has no effect with security.protocol={now}: set it to {' or '.join(protocols)}")
     tls = Tls(**_fields_of(_TLS, given)) if with_tls else None
     return Security(tls, _sasl(_fields_of(_SASL, given)) if with_sasl else None)
 
@@ -230,19 +228,19 @@ _JAAS_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_jaas(text: str) -> Jaas:
-    """One entry of a JAAS file, as Java's clients take it. What is wrong is said without repeating the password."""
+    """Parse one entry of a JAAS file, as Java's clients do. Errors never contain the password."""
     entry = _JAAS_ENTRY.fullmatch(text)
     if entry is None:
         raise ConfigError('sasl.jaas.config must read: MODULE required username="…" password="…";')
     module, rest = entry[1].rpartition(".")[2], entry[3]
     if module not in _JAAS_MODULES:
-        raise ConfigError(f"sasl.jaas.config names {module}: known are {', '.join(_JAAS_MODULES)}")
+        raise ConfigError(f"sasl.jaas.config names {module}: expected one of {', '.join(_JAAS_MODULES)}")
     options: dict[str, str] = {}
     at = 0
     while rest[at:].strip():
         option = _JAAS_OPTION.match(rest, at)
         if option is None:
-            raise ConfigError(f'sasl.jaas.config: NAME="VALUE" is expected behind {module}, {len(options)} were found')
+            raise ConfigError(f'sasl.jaas.config: expected NAME="VALUE" after {module}; {len(options)} were found')
         name, double, single, bare = option.groups()
         quoted = double if double is not None else single
         options[name] = bare if quoted is None else _unescaped(quoted)
@@ -292,10 +290,10 @@ _PRODUCER: Final[dict[str, Setting]] = {
     "partitioner": Setting(_NOTHING, _only("murmur2", "murmur2_random", because="murmur2 of the key, or a function")),
 }
 _PRODUCER_HAS_NONE: Final = {
-    "retries": "a record is tried until delivery.timeout.ms is over",
-    "message.send.max.retries": "a record is tried until delivery.timeout.ms is over",
-    "max.in.flight.requests.per.connection": "as many are under way as keep the order",
-    "max.in.flight": "as many are under way as keep the order",
+    "retries": "a record is retried until delivery.timeout.ms",
+    "message.send.max.retries": "a record is retried until delivery.timeout.ms",
+    "max.in.flight.requests.per.connection": "the number of requests in flight adapts, and order is always kept",
+    "max.in.flight": "the number of requests in flight adapts, and order is always kept",
     "batch.num.messages": "batches are bounded by bytes, batch.size",
     "queue.buffering.max.messages": "the buffer is bounded by bytes, buffer.memory",
     "key.serializer": "give Producer the argument key_serializer",
@@ -304,7 +302,7 @@ _PRODUCER_HAS_NONE: Final = {
 
 
 PRODUCER_NAMES: Final = frozenset((*_PRODUCER, *_PRODUCER_HAS_NONE))
-"""What a producer may be told, and has no meaning for other clients unless it is among CLIENT_NAMES, too."""
+"""Names that a producer knows; other clients accept only those that are in CLIENT_NAMES, too."""
 
 
 def producer_fields(config: Config, *, default_servers: str = DEFAULT_SERVERS) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -342,7 +340,7 @@ _READER: Final[dict[str, Setting]] = {
 }
 _READER_HAS_NONE: Final = {
     "auto.commit.interval.ms": "a reader stores offsets when `commit` is called",
-    "max.poll.records": "a reader hands out what has come",
+    "max.poll.records": "a reader returns what has arrived",
     "max.poll.interval.ms": "a reader joins no group",
     "session.timeout.ms": "a reader joins no group",
     "heartbeat.interval.ms": "a reader joins no group",
@@ -365,8 +363,8 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     if "group" in keywords:
         if keywords.get("start") == "latest":
             raise ConfigError(
-                "auto.offset.reset=latest with a group.id is not possible: where the group has stored nothing, "
-                "a reader starts at the earliest offset; give it start='latest' to ignore the group's offsets"
+                "auto.offset.reset=latest with a group.id is not supported: without a committed offset a reader starts "
+                "at the earliest one; start='latest' ignores the group's offsets"
             )
         keywords["start"] = "committed"
     return _client_fields(config, given, DEFAULT_SERVERS), keywords
@@ -376,18 +374,18 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _take(config: Config, known: Mapping[str, Setting], absent: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Every name's value, parsed, by field. Names of one field (librdkafka's and Java's) must not contradict."""
+    """Return the parsed values by field. Two names of one field (librdkafka's and Java's) must agree."""
     given: dict[str, Any] = {}
     said_by: dict[str, str] = {}
     for name, value in config.items():
         if name not in known:
             if absent is not None and name in absent:
-                raise ConfigError(f"{name} does not exist here ({absent[name]}): leave it out")
+                raise ConfigError(f"{name} is not supported ({absent[name]}): remove it")
             raise ConfigError(f"unknown setting {name!r}{nearest(name, known)}")
         field, parse = known[name]
         parsed = parse(name, value)
         if given.setdefault(field, parsed) != parsed:
-            raise ConfigError(f"{said_by[field]} and {name} mean the same and say different things")
+            raise ConfigError(f"{said_by[field]} and {name} set the same thing to different values")
         said_by.setdefault(field, name)
     return given
 
@@ -398,7 +396,7 @@ def _fields_of(table: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[s
 
 
 def override(lower: Config, higher: Config) -> dict[str, object]:
-    """Both together; where they speak of the same thing, by whichever of its names, `higher` is right."""
+    """Merge two configurations. Where both set a field, by whichever of its names, `higher` wins."""
     known = {**_CLIENT, **_SECURITY, **_PRODUCER, **_READER}
     said = {known[name].field for name in higher if name in known}
     return {

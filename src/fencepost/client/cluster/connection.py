@@ -34,9 +34,9 @@ from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import framed, read_response_head, request_head
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
-"""Version, and the body of the answer."""
+"""Called with the version and the body of the answer."""
 Lost: TypeAlias = Callable[[FencepostError, bool], None]
-"""Why, and whether anything of the request may have left."""
+"""Called with the error, and whether bytes of the request may have left."""
 
 
 class ConnectionState(Enum):
@@ -53,31 +53,31 @@ class Pending(NamedTuple):
     version: int
     deadline: float
     begins_at: int
-    """Where in the link's stream the request begins: before it, nothing of it has left."""
+    """The request's position in the link's stream: until the link has written so much, nothing of it has left."""
     answered: Answered
     lost: Lost
     since: float
     asked_at: float | None
-    """Where its answer tells how long the way is: it is small, and nothing is in front of it."""
+    """When it was sent, if its answer measures the round trip: it is small and nothing is ahead of it."""
 
 
 class Leaving(NamedTuple):
-    """A request that will not be answered."""
+    """A request without an answer (acks=0), while it is being written."""
 
     begins_at: int
     ends_at: int
-    """Where in the link's stream it ends: once so much was written, it has left."""
+    """The position after it in the link's stream: once so much was written, it has left."""
     deadline: float
     gone: Callable[[], None]
     lost: Lost
 
 
 _LOOK_AGAIN: Final = 0.002
-"""Seconds after which to look whether something has left: a socket that takes bytes tells nobody."""
+"""Seconds between two checks whether a request has left: a socket does not report that."""
 
 
 class Overdue(Unreachable):
-    """The server did not answer in time and the connection was given up: it may still get to what it was sent."""
+    """No answer came in time, and the connection was closed. The server may still handle the request."""
 
 
 class BrokerConnection:
@@ -128,15 +128,15 @@ class BrokerConnection:
 
     @property
     def is_fencepost(self) -> bool:
-        """Whether our own server is at the other end."""
+        """True if the peer is a fencepost server."""
         return Key.OWN in self.versions
 
     def version(self, key: int, at_most: int | None = None) -> int:
-        """The newest version of an API that both sides speak."""
+        """Return the newest version of an API that both sides speak. Raise Unoffered if there is none."""
         return choose_version(self.address, self.versions, key, at_most)
 
     def offers(self, key: int) -> bool:
-        """Whether there is a version of the API that both sides speak."""
+        """Return whether both sides speak a common version of the API."""
         try:
             self.version(key)
         except Unoffered:
@@ -153,7 +153,7 @@ class BrokerConnection:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Sends; one of the two is called later, never from in here."""
+        """Send a request. Later, never from in here, either `answered` or `lost` is called."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         now, begins_at = self._clock(), self._link.queued
         deadline = now + (self._request_timeout if timeout is None else timeout)
@@ -167,8 +167,8 @@ class BrokerConnection:
         self._link.write(parts)
 
     def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:
-        """Sends what the server does not answer. `gone` is called when the last byte has left, or else `lost`; neither
-        from in here."""
+        """Send a request that the server does not answer. `gone` is called when its last byte has left, or else `lost`;
+        neither from in here."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         begins_at, deadline = self._link.queued, self._clock() + self._request_timeout
         self._link.write(framed([request_head(key, version, self._correlation_id, self._client_id), *body]))
@@ -184,7 +184,7 @@ class BrokerConnection:
         at_most: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """A request of plain fields; the answer comes as kio's entity."""
+        """Send a request of plain fields; `answered` gets the decoded answer."""
         version = self.version(key, at_most)
 
         def decoded(version: int, body: memoryview) -> None:
@@ -202,24 +202,23 @@ class BrokerConnection:
         return min(overdue_at, self._session_ends if self.is_ready else self._ready_by)
 
     def check_deadlines(self, now: float) -> None:
-        """Ends the connection if it, or an answer, is overdue: later answers would come behind the missing one. Renews
-        the session when it is time."""
+        """Close the connection if an answer is overdue: later ones would queue behind it. Renew the session if due."""
         if self.is_ready and now >= self._session_ends:
             self._renew(now)
         self._see_off()
         if now < self.next_deadline:
             return
         if self._leaving and now >= self._leaving[0].deadline:
-            message = f"{self.address} did not take what was sent in time"
+            message = f"{self.address} did not read the request in time"
         elif self._pending and now >= self._pending[0].deadline:
             late = self._pending[0]
             message = f"{self.address} did not answer {APIS[late.key].name} in time"
         else:
-            message = f"{self.address} did not take the connection in time"
+            message = f"{self.address} did not accept the connection in time"
         self.close(Overdue(message))
 
     def close(self, error: FencepostError | None = None) -> None:
-        """Everything unanswered is lost. Without an error it is the user's wish, and nobody is told of the loss."""
+        """Fail all unanswered requests. `on_lost` is called only with an error: without one, the user closes."""
         if self.state is ConnectionState.CLOSED:
             return
         self._link.close()
@@ -232,11 +231,11 @@ class BrokerConnection:
 
     def frame(self, frame: memoryview) -> None:
         if not self._pending:
-            raise Malformed("an answer nobody asked for")
+            raise Malformed("an answer without a request")
         pending = self._pending[0]
         correlation_id, body_at = read_response_head(pending.key, pending.version, frame)
         if correlation_id != pending.correlation_id:
-            raise Malformed(f"answer {correlation_id} where {pending.correlation_id} was due")
+            raise Malformed(f"answer {correlation_id}, expected {pending.correlation_id}")
         self._pending.popleft()
         if pending.asked_at is not None:
             self.window.went_round(self._clock() - pending.asked_at)
@@ -278,7 +277,7 @@ class BrokerConnection:
             self._on_ready(self)
 
     def _renew(self, now: float) -> None:
-        """Authenticates anew (KIP-368). What is under way is answered first; nothing is added until it is done."""
+        """Authenticate again (KIP-368), behind the requests in flight. Nothing else is sent until it is done."""
         exchange = self._security.exchange()
         assert exchange is not None
         self._ready_by = now + self._connect_timeout
@@ -302,4 +301,4 @@ class BrokerConnection:
 
 
 def _nobody_waits(error: FencepostError, left: bool) -> None:
-    """For requests of the connection itself: its loss says it all."""
+    """Ignore the loss of a handshake request: `on_lost` reports the loss of the connection."""

@@ -1,7 +1,7 @@
-"""Two bridges of the send thread: calls that other threads have it make, and waits that others do for it.
+"""Calls between threads: other threads have the send thread run something, and it has short-lived threads wait for it.
 
-The send thread never waits for anything but the network. What is asked rarely and has a blocking form already, the
-steps of a transaction, is an errand: a thread for the moment runs it and brings the outcome back.
+The send thread waits only for the network. A blocking call that it needs, such as a step of a transaction, is an
+errand: a short-lived thread runs it and hands the outcome back.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Errands:
         self._over = False
 
     def call(self, what: Callable[[], T]) -> T:
-        """From any other thread: has the send thread do it, and waits for the result."""
+        """Run `what` on the send thread and wait for its result. For all other threads."""
         result: Future[T] = Future()
         self._calls.append((what, result))
         self._wake()
-        if self._over:  # perhaps after the last look
+        if self._over:  # perhaps it was added after the last turn
             self.close()
         return result.result()
 
     def send_out(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
-        """From the send thread: `work` may block; `then` is called here, later, with its result or its error."""
+        """Run `work`, which may block, on a thread of its own. `then` is called on the send thread with its outcome."""
 
         def bring(outcome: T | FencepostError) -> None:
             self._calls.append((lambda: then(outcome), None))
@@ -48,21 +48,21 @@ class Errands:
                 outcome = work()
             except FencepostError as error:
                 outcome = error
-            except Exception as error:  # a bug, but somebody waits for the outcome
+            except Exception as error:  # a bug, but the outcome is waited for
                 log.exception("an errand failed")
                 outcome = _wrapped(error)
             bring(outcome)
 
         try:
             threading.Thread(target=run, name="fencepost-errand", daemon=True).start()
-        except RuntimeError as error:  # no more threads are to be had
-            if "shutdown" in str(error):  # the interpreter ends: what is left is done here (Python 3.12 and newer)
+        except RuntimeError as error:  # no thread can be started
+            if "shutdown" in str(error):  # the interpreter shuts down: run it here (Python 3.12 and newer)
                 run()
             else:
                 bring(_wrapped(error))
 
     def run_due(self) -> None:
-        """On the send thread, at the beginning of a turn."""
+        """Run the calls that other threads asked for, at the beginning of the send thread's turn."""
         while self._calls:
             what, result = self._calls.popleft()
             if result is None:
@@ -74,7 +74,7 @@ class Errands:
                 result.set_exception(error)
 
     def close(self) -> None:
-        """The send thread has ended: nobody shall wait for it."""
+        """Fail all waiting calls: the send thread has ended."""
         self._over = True
         while self._calls:
             _, result = self._calls.popleft()

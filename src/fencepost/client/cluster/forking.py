@@ -1,10 +1,10 @@
-"""A fork waits until no thread is in the middle of loading message classes; and clients hear of it.
+"""Fork safety: a fork waits for imports, and clients close their sockets in the child.
 
-A process that forks while another thread (a producer's, say) imports a module has half of that module in the child for
-ever, because nobody there goes on with it.
+If a process forks while another thread imports a module (message classes load lazily), the child has half of that
+module for ever: the importing thread does not exist there.
 
-A socket that a child has a copy of stays open when the parent is gone, and with it everything that the connection owns.
-So every client that may own something is told, in the child, to let go.
+A socket that a child has a copy of stays open when the parent ends, and so does what the connection owns. So every
+client that may own something closes its copies in the child.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fencepost.wire import messages
 log = logging.getLogger(__name__)
 
 loading: Final = threading.RLock()
-"""Held by whoever loads, and by whoever forks."""
+"""Held during the import of message classes, and during a fork."""
 
 
 def wait_for_imports() -> None:
-    """From now on, in this process and in those forked from it."""
+    """Make forks wait for imports, in this process and in those forked from it."""
     messages.load_under(loading)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
@@ -32,7 +32,7 @@ def wait_for_imports() -> None:
 
 class Forked(Protocol):
     def after_fork(self) -> None:
-        """In the child, before anything else runs there."""
+        """Close the copies of the sockets, in the child, before anything else runs there."""
 
 
 _clients: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
@@ -46,7 +46,7 @@ def _in_child() -> None:
     for client in list(_clients):
         try:
             client.after_fork()
-        except Exception:  # one that is in a bad way must not keep the others from hearing of it
+        except Exception:  # a broken client must not keep the others from being told
             log.exception("after a fork")
 
 

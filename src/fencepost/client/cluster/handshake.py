@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from fencepost.client.cluster.sasl import SaslExchange
 
 SOFTWARE_NAME: Final = "fencepost"
-"""What ApiVersions calls us; a fencepost server treats its own client's retries more strictly (IDEM-2)."""
+"""The client's name in ApiVersions. A fencepost server treats its own client's retries more strictly (IDEM-2)."""
 
 INTRODUCTION: Final = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
 _INTRODUCTION_VERSION: Final = 3
-"""The first that carries the client's name; a server that does not know it answers in version 0."""
+"""The first version with the client's name. A server that does not know it answers in version 0."""
 
 _HANDSHAKE_VERSION: Final = 1
-"""From here on the mechanism's bytes travel in SaslAuthenticate requests, before it they went bare."""
+"""From this version on the mechanism's bytes travel in SaslAuthenticate requests; before, they went without one."""
 _AUTHENTICATE_VERSIONS: Final = (0, 2)
 _LIFETIME_USED: Final = 0.85
-"""The part of a session after which it is renewed (KIP-368): while there is still time for it."""
+"""The part of a session after which it is renewed (KIP-368), early enough to finish before its end."""
 
 _ABOUT_CREDENTIALS: Final = frozenset(
     {ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE}
@@ -54,17 +54,17 @@ class Question(NamedTuple):
 class Welcome(NamedTuple):
     versions: Versions
     session: float | None
-    """Seconds after which the server wants to be told anew who we are; None: never."""
+    """Seconds until the client must authenticate again; None: never."""
 
 
 Steps: TypeAlias = Generator[Question, Any, T]
 
 
 def introduce(address: Address, exchange: SaslExchange | None) -> Steps[Welcome]:
-    """Our name, the server's versions, and who we are if there is an exchange for that."""
+    """Exchange names and versions, then authenticate if there is an exchange for that."""
     answer = yield Question(Key.API_VERSIONS, _INTRODUCTION_VERSION, INTRODUCTION)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        # The one answer that is in another version than the question (KIP-511): ask as the oldest clients do.
+        # The only answer in another version than its question (KIP-511): ask as the oldest clients do.
         answer = yield Question(Key.API_VERSIONS, 0, {})
     if answer.error_code != ErrorCode.NONE:
         raise ServerError(ErrorCode.of(answer.error_code), f"asking {address} for its API versions")
@@ -74,33 +74,30 @@ def introduce(address: Address, exchange: SaslExchange | None) -> Steps[Welcome]
 
 
 def renew(address: Address, versions: Versions, exchange: SaslExchange) -> Steps[Welcome]:
-    """Who we are, once more, on a connection whose session is about to end."""
+    """Authenticate again on a connection whose session is about to end."""
     return Welcome(versions, (yield from authenticate(address, versions, exchange)))
 
 
 def authenticate(address: Address, versions: Versions, exchange: SaslExchange) -> Steps[float | None]:
-    """SaslHandshake, then as many SaslAuthenticate as the mechanism takes. Returns the seconds until the next time."""
+    """Authenticate: SaslHandshake, then SaslAuthenticate as often as needed. Return the seconds until the next time."""
     offered = versions.get(Key.SASL_AUTHENTICATE)
     if offered is None or Key.SASL_HANDSHAKE not in versions:
-        raise ServerError(
-            ErrorCode.ILLEGAL_SASL_STATE, f"{address} authenticates nobody: leave the settings of SASL out"
-        )
+        raise ServerError(ErrorCode.ILLEGAL_SASL_STATE, f"{address} does not support SASL: remove the sasl.* settings")
     answer = yield Question(Key.SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": exchange.mechanism})
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offers = ", ".join(answer.mechanisms) or "none"
         raise ServerError(
-            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{address} does not take {exchange.mechanism}, but {offers}"
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            f"{address} does not support {exchange.mechanism}; it supports {offers}",
         )
     if answer.error_code != ErrorCode.NONE:
-        raise ServerError(
-            ErrorCode.of(answer.error_code), f"{address} refuses to authenticate anybody at this listener"
-        )
+        raise ServerError(ErrorCode.of(answer.error_code), f"{address} does not authenticate clients on this listener")
     version = min(offered[1], _AUTHENTICATE_VERSIONS[1])
     token: bytes | None = exchange.first()
     while token is not None:
         answer = yield Question(Key.SASL_AUTHENTICATE, version, {"auth_bytes": token})
         if answer.error_code != ErrorCode.NONE:
-            words = answer.error_message or f"{address} did not accept the credentials"
+            words = answer.error_message or f"{address} rejected the credentials"
             raise ServerError(ErrorCode.of(answer.error_code), words)
         token = exchange.next(answer.auth_bytes)
     lifetime = ms(getattr(answer, "session_lifetime", 0)) / 1000
@@ -129,7 +126,7 @@ def choose_version(address: Address, offered: Versions, key: int, at_most: int |
 
 
 def open_socket(address: Address, security: Security, timeout: float) -> socket.socket:
-    """A connected socket, encrypted if that is wanted; `timeout` is for connecting and for each step of TLS."""
+    """Return a connected socket, with TLS if configured. `timeout` limits connecting and each step of TLS."""
     context = None if security.tls is None else security.tls.context()
     try:
         connected = socket.create_connection(address, timeout)
@@ -139,11 +136,11 @@ def open_socket(address: Address, security: Security, timeout: float) -> socket.
             f"`fencepost serve --listen {address}`, or name another one"
         ) from None
     except socket.gaierror as error:
-        raise Unreachable(f"the host of {address} is not known ({error.strerror}): check the address") from None
+        raise Unreachable(f"the host of {address} is unknown ({error.strerror}): check the address") from None
     except TimeoutError:
         raise Unreachable(
-            f"{address} did not take the connection within {timeout:g} s: "
-            "check the address, and whether a firewall lies between"
+            f"{address} did not accept the connection within {timeout:g} s: "
+            "check the address, and whether a firewall blocks it"
         ) from None
     except OSError as error:
         raise Unreachable(f"{address} cannot be reached: {error.strerror or error}") from error
@@ -158,36 +155,38 @@ def open_socket(address: Address, security: Security, timeout: float) -> socket.
 
 
 def keeps_us_out(error: FencepostError) -> bool:
-    """Whether it is about who we are, or who they are: trying again with the same settings does not cure it."""
+    """Return whether the error is about credentials or certificates, which a retry does not cure."""
     return error.code in _ABOUT_CREDENTIALS or isinstance(error, TlsRefused)
 
 
 def tls_failed(address: Address, error: Exception) -> Unreachable:
-    """Of the handshake, or of what came right after it: TLS 1.3 hears only then what became of our certificate."""
+    """Return the error for a failed TLS handshake, or for the first read after it.
+
+    With TLS 1.3 the client learns only from that read whether the server accepted its certificate."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = f"its certificate is not trusted: {error.verify_message}"
     elif isinstance(error, ssl.SSLError) and getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
-        words = "what listens there does not speak TLS"
+        words = "the listener does not speak TLS"
     elif isinstance(error, TimeoutError):
         words = "no answer in time; a listener without TLS does this"
     elif isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
-        words = "the other side ended the connection; a listener that speaks no TLS does this, or a server that stops"
+        words = "the server closed the connection; a listener without TLS does this, or a server that is stopping"
     else:
         words = str(error)
     message = f"TLS with {address} failed: {words}"
-    # A connection that merely ended is one of a server that stops, and worth another try.
+    # A connection that merely ended may be that of a stopping server: worth a retry.
     ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
     refused = isinstance(error, ssl.SSLError | ValueError) and not ended
     return TlsRefused(message) if refused else Unreachable(message)
 
 
 def ended_by_peer(connected: socket.socket) -> bool:
-    """Whether an idle connection was ended by the other side (a restarted server): then nothing is risked on it."""
+    """Return whether the server has closed an idle connection, for example because it restarted."""
     try:
         connected.settimeout(0)
         if isinstance(connected, ssl.SSLSocket):
-            # TLS cannot be peeked at, and its own records (session tickets) are taken in on the way. Bytes that
-            # nobody asked for are as good a reason as the end to begin anew.
+            # TLS cannot be peeked at; reading also consumes TLS's own records (session tickets). Unexpected bytes are
+            # as good a reason to reconnect as the end of the stream.
             connected.recv(1)
             return True
         return not connected.recv(1, socket.MSG_PEEK)

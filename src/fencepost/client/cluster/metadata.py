@@ -1,7 +1,7 @@
-"""What is known of the cluster: brokers, topics, partitions, leaders. No I/O: answers in, questions out (PROD-7).
+"""The client's view of the cluster: brokers, topics, partitions, leaders. No I/O: answers in, questions out (PROD-7).
 
-`Metadata` says when to ask and for which topics; whoever asks hands the answer back. While a question is under way, and
-while it fails, what was known before stays in use.
+`Metadata` decides when to ask and for which topics; the caller asks and hands the answer back. Meanwhile, and after a
+failure, the previous view stays in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_LEADER: Final = -1
 
 
 def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str, Any]:
-    """What a Metadata request asks; None: for all topics. `create`: the server may make those that are not there."""
+    """Return the fields of a Metadata request; None: for all topics. `create`: the server may create missing ones."""
     return {
         "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
         "allow_auto_topic_creation": create,
@@ -40,7 +40,7 @@ class BrokerNode:
 @dataclass(slots=True)
 class PartitionMetadata:
     leader: int
-    """Node id; NO_LEADER where there is none at the moment."""
+    """Node id, or NO_LEADER."""
     leader_epoch: int
 
 
@@ -50,7 +50,7 @@ class TopicMetadata:
     topic_id: UUID | None
     partitions: list[PartitionMetadata]
     error: ErrorCode
-    """NONE, or why nothing is known of it."""
+    """NONE, or why the topic is unknown."""
 
 
 class Metadata:
@@ -62,7 +62,7 @@ class Metadata:
         self._max_age = max_age
         self._backoff = backoff
         self._everything = everything
-        self._wanted: dict[str, float] = {}  # topic → since when it is asked for without success
+        self._wanted: dict[str, float] = {}  # topic → since when it is requested without success
         self._stale = False
         self._never_asked: set[str] = set()
         self._asking = False
@@ -72,7 +72,7 @@ class Metadata:
     # --- questions ---
 
     def want(self, topic: str, now: float) -> None:
-        """From now on this topic is asked for."""
+        """Request this topic from now on."""
         if topic not in self._wanted:
             self._wanted[topic] = now
             self._never_asked.add(topic)
@@ -83,19 +83,19 @@ class Metadata:
         self.topics.pop(topic, None)
 
     def distrust(self) -> None:
-        """Something did not fit what is known (a leader that is none, a lost connection): ask soon."""
+        """Ask again soon: the view is stale, as a lost connection or a wrong leader shows."""
         self._stale = True
 
     def due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """Return whether to ask now."""
         if self._asking:
             return False
         if self._never_asked:
-            return True  # a topic nobody has asked for yet does not wait for others' backoff
+            return True  # a new topic does not wait for the backoff of others
         return self.ask_at() <= now
 
     def ask_at(self) -> float:
-        """When to ask next."""
+        """Return when to ask next."""
         if self._asking:
             return float("inf")
         if self._stale or self._never_asked or self._unknown_topics():
@@ -103,7 +103,7 @@ class Metadata:
         return max(self._not_before, self._updated + self._max_age)
 
     def wanted(self) -> list[str] | None:
-        """The topics to ask for; None for all of them."""
+        """Return the topics to ask for; None for all of them."""
         return None if self._everything else list(self._wanted)
 
     def asked(self) -> None:
@@ -118,7 +118,7 @@ class Metadata:
         self._not_before = now + self._backoff
 
     def answered(self, answer: Any, now: float) -> None:
-        """`answer` is a MetadataResponse of kio, version 1 or newer."""
+        """Take over an answer, a MetadataResponse of version 1 or newer."""
         self._asking = False
         self._stale = False
         self._updated = now
@@ -128,7 +128,7 @@ class Metadata:
             self._learn(topic, now)
 
     def overheard(self, answer: Any, now: float) -> None:
-        """An answer to somebody else's question: the topics it knows are known from now on, others stay unasked for."""
+        """Take over the known topics of an answer to another question. Unknown topics are not requested."""
         self._meet(answer)
         for topic in answer.topics:
             if topic.error_code == ErrorCode.NONE:
@@ -145,20 +145,20 @@ class Metadata:
             self._wanted.setdefault(answer.name, now)
         known = self.topics.get(answer.name)
         if error is not ErrorCode.NONE and known is not None and known.partitions:
-            # It was there a moment ago: a new leader is being found, or this broker has not heard yet.
+            # The topic existed a moment ago: an election is going on, or this broker's metadata is stale.
             known.error = error
             self._stale = True
             return
         partitions: list[PartitionMetadata] = []
         for partition in sorted(answer.partitions, key=_index):
-            # Gaps in the numbers do not happen; should they, the partitions behind have no leader for us.
+            # Gaps in the numbers should not happen; the missing partitions count as having no leader.
             while len(partitions) < partition.partition_index:
                 partitions.append(PartitionMetadata(NO_LEADER, -1))
             epoch = getattr(partition, "leader_epoch", -1)
             leader, before = partition.leader_id, self._partition(known, partition.partition_index)
-            same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not made anew since
+            same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not recreated since
             if same and before is not None and before.leader != NO_LEADER and -1 < epoch < before.leader_epoch:
-                leader, epoch = before.leader, before.leader_epoch  # an answer older than what we know (KIP-320)
+                leader, epoch = before.leader, before.leader_epoch  # the answer is older than the view (KIP-320)
             if leader == NO_LEADER or leader not in self.brokers:
                 leader = NO_LEADER
                 self._stale = True
@@ -174,7 +174,7 @@ class Metadata:
     # --- what is known ---
 
     def partition_count(self, topic: str) -> int:
-        """0: not known."""
+        """Return the number of partitions, or 0 if the topic is unknown."""
         known = self.topics.get(topic)
         return len(known.partitions) if known is not None else 0
 
@@ -185,17 +185,17 @@ class Metadata:
         return known.partitions[partition].leader
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """Sent along with what only the leader may answer: a broker that is no longer it, or not yet, says so."""
+        """Return the leader epoch. Requests carry it, so that a broker that is not the leader rejects them."""
         known = self._partition(self.topics.get(topic), partition)
         return known.leader_epoch if known is not None else -1
 
     def led(self, topic: str) -> Iterable[int]:
-        """The partitions that have a leader."""
+        """Return the partitions that have a leader."""
         known = self.topics.get(topic)
         return () if known is None else [i for i, part in enumerate(known.partitions) if part.leader != NO_LEADER]
 
     def unknown_since(self, topic: str) -> float | None:
-        """Since when the topic is asked for in vain; None if it is known."""
+        """Return since when the topic is requested without success; None if it is known."""
         return None if self.partition_count(topic) else self._wanted.get(topic)
 
     def _unknown_topics(self) -> bool:

@@ -1,10 +1,9 @@
-"""Who is to be asked: any broker, the controller, a partition's leader, a group's coordinator.
+"""The choice of the broker to ask: any, the controller, a partition's leader, a group's coordinator.
 
-Nothing about the cluster is remembered except the open channels: administration is asked rarely, and a fresh answer to
-"who leads?" is worth more than a saved round trip. What any broker can answer is asked of the least loaded one, and of
-another one too when it is slow (`whoever`): a broker that hangs holds up nobody. Errors that waiting cures (a leader
-being elected, a coordinator loading) are retried until the request timeout is over; everything else goes to the caller
-at once.
+Only the open channels are kept: administrative requests are rare, so a fresh answer to "who leads?" is worth more than
+a saved round trip. A question that any broker can answer goes to the least loaded one, and to another one when that is
+slow (`whoever`), so a hanging broker delays nobody. Errors that waiting cures (an election, a loading coordinator) are
+retried until the request timeout; all others are raised at once.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from fencepost.wire.apis import Key
 T = TypeVar("T")
 
 _SEVERAL_KEYS: Final = 4
-"""FindCoordinator asks for several from this version on."""
+"""From this version on FindCoordinator takes several keys."""
 
-# Not all that Kafka calls retriable: an unknown topic, for one, is the caller's answer, not a reason to wait.
+# Not all of Kafka's retriable codes: an unknown topic, for example, is an answer for the caller.
 _CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
     {
         ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -46,7 +45,7 @@ _CURED_BY_WAITING: Final = LEADER_MOVED | frozenset(
 
 
 class ClusterView(NamedTuple):
-    """One Metadata answer, as far as routing needs it."""
+    """The parts of a Metadata answer that routing needs."""
 
     brokers: Mapping[int, BrokerNode]
     controller: int
@@ -56,16 +55,16 @@ class ClusterView(NamedTuple):
 
 
 class Routes(Closing):
-    """The channels to one cluster. Threads may share it."""
+    """The channels to one cluster. Threads may share them."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
         self._channels: dict[Address, Channel] = {}
         self._answered: tuple[Address, ...] = ()
-        """Who answered last, if anybody: one that is silent is not asked first again and again."""
+        """The server that answered last, if any, so that a silent one is not asked first again and again."""
         self._others: tuple[Address, ...] = ()
-        """The brokers of the cluster, as far as metadata has named them: a user may give only one of them."""
+        """The brokers that metadata has named: a user may give only one of them."""
         self._closes = 0
 
     def close(self) -> None:
@@ -90,7 +89,7 @@ class Routes(Closing):
         return self.channel(Address(broker.host, broker.port))
 
     def any(self) -> Channel:
-        """A channel to a server that has let us in: whoever answered last, or the first that answers."""
+        """Return a connected channel: to the server that answered last, or to the first that answers."""
 
         def connected(channel: Channel) -> Channel:
             channel.versions()
@@ -99,10 +98,10 @@ class Routes(Closing):
         return self.whoever(connected)
 
     def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
-        """Make a call that changes nothing with the least loaded server; when it is slow, with another one, too.
+        """Make a call that changes nothing on the least loaded server, and on another one when that is slow.
 
-        The first answer counts, an error code being one. The given servers are candidates, all that were met, and
-        `first`, which is preferred. Raise Unreachable or TimedOut if none of them answers."""
+        The first answer counts, also an error code. Candidates are `first`, which is preferred, the given servers, and
+        all brokers met so far. Raise Unreachable or TimedOut if none of them answers."""
         met = [*self.settings.servers, *self._others, *list(self._channels)]
         candidates = list(dict.fromkeys([*first, *self._answered, *met]))
         if len(candidates) == 1:
@@ -114,9 +113,9 @@ class Routes(Closing):
             channel = self.channel(address)
             try:
                 outcomes.put((address, call(channel)))
-            except BaseException as error:  # noqa: BLE001 - raised, or passed over, by the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised, or ignored, by the thread that waits
                 outcomes.put((address, error))
-            if self._closes != closes:  # all was closed before this one had begun: nobody else gives its socket back
+            if self._closes != closes:  # closed before this request began: nobody else closes its socket
                 channel.close()
 
         hedge: Hedge[Address] = Hedge(time.monotonic())
@@ -146,11 +145,11 @@ class Routes(Closing):
             return outcome
 
     def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Reply:
-        """Put a question that changes nothing to whoever answers first."""
+        """Send a request that changes nothing; return the first answer."""
         return self.whoever(lambda channel: channel.request(key, fields, at_most=at_most))
 
     def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
-        """The brokers, and the given topics (None: all of them). Never creates a topic."""
+        """Return the brokers and the given topics (None: all). Never creates a topic."""
         answer = self.ask(Key.METADATA, question(topics)).message
         raise_for(getattr(answer, "error_code", 0), "asking for metadata")
         if len(answer.brokers) > 1:  # the one broker of a cluster is the given server, perhaps by another name
@@ -163,7 +162,7 @@ class Routes(Closing):
         )
 
     def topic(self, name: str) -> tuple[ClusterView, Any]:
-        """Metadata of one topic that must exist."""
+        """Return the metadata of one topic, which must exist."""
         view = self.view([name])
         for topic in view.topics:
             if topic.name == name:
@@ -174,10 +173,10 @@ class Routes(Closing):
         raise unknown_topic(name)
 
     def controller(self) -> Channel:
-        """Who creates and deletes topics. With KRaft every broker passes it on; older clusters have just one.
+        """Return a channel for creating and deleting topics. With KRaft every broker forwards such requests.
 
-        What it is asked may not be repeated, so it must not be one that hangs: another broker is taken if the one that
-        is named does not answer a small question soon."""
+        These requests may not be repeated, so the broker must not hang: if the controller does not answer a small
+        request soon, another broker is taken."""
         view = self.view()
         brokers = sorted(view.brokers.values(), key=lambda broker: broker.id != view.controller)
         if len(brokers) == 1:
@@ -190,7 +189,7 @@ class Routes(Closing):
         return self.whoever(answering, [Address(broker.host, broker.port) for broker in brokers])
 
     def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[BrokerNode, list[int]]:
-        """Each leader with the partitions it leads, of those asked for (None: all)."""
+        """Return each leader with those of the given partitions (None: all) that it leads."""
         view, found = self.topic(topic)
         by_index = {partition.partition_index: partition for partition in found.partitions}
         led: dict[BrokerNode, list[int]] = {}
@@ -207,15 +206,15 @@ class Routes(Closing):
         return led
 
     def coordinator(self, group: str) -> BrokerNode:
-        """The broker that keeps the group."""
+        """Return the coordinator of a group."""
         return self._coordinator(group, 0, f"group {group!r}")
 
     def transaction_coordinator(self, name: str) -> BrokerNode:
-        """The broker that keeps the transactional id."""
+        """Return the coordinator of a transactional id."""
         return self._coordinator(name, 1, f"transactional id {name!r}")
 
     def transaction_coordinators(self, names: Sequence[str]) -> dict[str, BrokerNode]:
-        """The brokers that keep these transactional ids, with one question where the server takes several."""
+        """Return the coordinators of transactional ids, with one request if the server takes several."""
         answer = self.ask(Key.FIND_COORDINATOR, {"key": names[0], "key_type": 1, "coordinator_keys": list(names)})
         if answer.version < _SEVERAL_KEYS:
             return {name: self.transaction_coordinator(name) for name in names}
@@ -224,7 +223,7 @@ class Routes(Closing):
         return {found.key: BrokerNode(found.node_id, found.host, found.port) for found in answer.message.coordinators}
 
     def _coordinator(self, key: str, key_type: int, what: str) -> BrokerNode:
-        # Version 4 and above ask for several keys at once, older ones for one: the fields of both are given.
+        # Versions from 4 on take several keys, older ones a single key: the fields of both are given.
         answer = self.ask(Key.FIND_COORDINATOR, {"key": key, "key_type": key_type, "coordinator_keys": [key]})
         found = answer.message.coordinators[0] if answer.version >= _SEVERAL_KEYS else answer.message
         message = getattr(found, "error_message", None)
@@ -232,7 +231,7 @@ class Routes(Closing):
         return BrokerNode(found.node_id, found.host, found.port)
 
     def retried(self, call: Callable[[], T]) -> T:
-        """`call` again and again while its error is one that waiting cures and there is time."""
+        """Repeat `call` while it fails with an error that waiting cures, until the request timeout."""
         pauses = Backoff(self.settings.retry_backoff, self.settings.retry_backoff, self.settings.request_timeout)
         while True:
             try:
@@ -243,8 +242,7 @@ class Routes(Closing):
 
 
 def _on_its_own_thread(ask: Callable[[Address], None], address: Address) -> None:
-    """A channel blocks, so each broker is asked by a thread for the moment. One that hangs ends with its answer's time,
-    or when the channel is closed."""
+    """Ask a broker on a short-lived thread, because a channel blocks. The request timeout, or `close`, ends it."""
     try:
         threading.Thread(target=ask, args=(address,), daemon=True, name="fencepost-ask").start()
     except RuntimeError:  # the interpreter is shutting down and starts no more threads
@@ -255,7 +253,7 @@ def _nobody_answered(tried: list[Address], refusals: list[Unreachable | TimedOut
     kept_out = [error for error in refusals if keeps_us_out(error)]
     if kept_out or len(refusals) == 1:
         return (kept_out or refusals)[0]
-    return Unreachable(f"none of {', '.join(map(str, tried))} answered; the first: {refusals[0]}")
+    return Unreachable(f"none of {', '.join(map(str, tried))} answered; the first error: {refusals[0]}")
 
 
 def unknown_topic(name: str) -> ServerError:

@@ -19,11 +19,11 @@ from fencepost.errors import ErrorCode, FencepostError
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _ITERATIONS: Final = range(4096, 1_000_001)
-"""Fewer protect nobody (RFC 5802), and more would let a server keep us computing."""
+"""Fewer are insecure (RFC 5802), and more would let a server keep the client computing."""
 
 
 class AuthenticationFailed(FencepostError):
-    """The server's part of the exchange does not prove what it must."""
+    """The SASL exchange failed on the client's side: the token, or the server's proof, is wrong."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
     fatal = True
@@ -50,7 +50,7 @@ class Plain:
 
 
 class Bearer:
-    """OAUTHBEARER (RFC 7628): the token comes from the user's function, anew for every connection."""
+    """OAUTHBEARER (RFC 7628): the user's function returns a token for every connection."""
 
     mechanism = "OAUTHBEARER"
 
@@ -60,15 +60,15 @@ class Bearer:
     def first(self) -> bytes:
         try:
             token = self._token()
-        except Exception as error:  # of the user's: it must not end the thread that asks
-            raise AuthenticationFailed(f"no token was to be had: {error}") from error
+        except Exception as error:  # from the user's code: it must not end the send thread
+            raise AuthenticationFailed(f"the token function failed: {error}") from error
         if not isinstance(token, str) or not token or not token.isascii() or "\x01" in token:
-            raise AuthenticationFailed("the function that returns tokens returned something else")
+            raise AuthenticationFailed("the token function must return a non-empty ASCII str")
         return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
     def next(self, answer: bytes) -> bytes | None:
         if answer:
-            raise AuthenticationFailed(f"the server refuses the token: {answer.decode(errors='replace')}")
+            raise AuthenticationFailed(f"the server rejected the token: {answer.decode(errors='replace')}")
         return None
 
 
@@ -94,7 +94,9 @@ class Scram:
             if "e" in said:
                 raise AuthenticationFailed(f"the server says {said['e']}")
             if not hmac.compare_digest(_decode(said.get("v", "")), self._signature):
-                raise AuthenticationFailed("the server does not know the password either: its signature is wrong")
+                raise AuthenticationFailed(
+                    "server signature mismatch: the server could not prove that it knows the password"
+                )
             self._proven = True
         return None
 
@@ -102,10 +104,10 @@ class Scram:
         said = _fields(answer)
         nonce, salt, iterations = said.get("r", ""), _decode(said.get("s", "")), said.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not re.fullmatch("[0-9]{1,9}", iterations):
-            raise AuthenticationFailed("the server's first SCRAM message is not one")
+            raise AuthenticationFailed("the server's first SCRAM message is invalid")
         if int(iterations) not in _ITERATIONS:
             raise AuthenticationFailed(
-                f"the server asks for {iterations} iterations, {_ITERATIONS[0]} to {_ITERATIONS[-1]} are sane"
+                f"the server asks for {iterations} iterations; {_ITERATIONS[0]} to {_ITERATIONS[-1]} are allowed"
             )
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
         client_key = self._hmac(salted, b"Client Key")
@@ -128,4 +130,4 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise AuthenticationFailed("the server's SCRAM message is not base64 where it must be") from None
+        raise AuthenticationFailed("the server's SCRAM message contains invalid base64") from None

@@ -1,8 +1,7 @@
-"""Whom the client trusts and who it says it is: TLS and SASL, as plain values.
+"""TLS and SASL settings, as plain values.
 
-A `Security` holds file names and credentials only, so that it can be compared, kept and sent to another process; what
-OpenSSL needs is made from it for every connection. Certificates that are replaced on the disk are therefore used from
-the next connection on.
+A `Security` holds file names and credentials only, so it can be compared, stored and sent to another process. Every
+connection builds its own OpenSSL context from it, so replaced certificate files are used from the next connection on.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ if TYPE_CHECKING:
     from fencepost.client.cluster.sasl import SaslExchange
 
 Token: TypeAlias = Callable[[], str]
-"""Returns a bearer token that is valid now. Called once for every authentication, and waited for."""
+"""A function that returns a valid bearer token. Every authentication calls it once and waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """All files are PEM."""
+    """TLS settings. All files are PEM."""
 
     ca_file: str | None = None
-    """Certificates of the authorities that are trusted; without it those of the operating system."""
+    """Certificates of the trusted authorities; without it, those of the operating system."""
     ca_text: str | None = None
     """The same as text."""
     certificate_file: str | None = None
-    """Our own certificate and the chain above it, for servers that ask for one (mutual TLS)."""
+    """The client's certificate and its chain, for mutual TLS."""
     key_file: str | None = None
     """Its private key, if that is not in the same file."""
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
-    """Whether the server's certificate must be for the host that was dialled. Its chain is always verified."""
+    """Require a server certificate for the dialled host name. The chain is always verified."""
 
     def __post_init__(self) -> None:
         if self.key_file is not None and self.certificate_file is None:
-            raise ConfigError(f"the private key {self.key_file} is of no use without its certificate")
+            raise ConfigError(f"the private key {self.key_file} needs its certificate: set the certificate file, too")
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files; a ConfigError says which of them is no good."""
+        """Read the files and return a context. Raise ConfigError with the name of a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -53,19 +52,18 @@ class Tls:
                 context.load_verify_locations(cafile=self.ca_file, cadata=self.ca_text)
             except (OSError, ValueError) as error:
                 raise ConfigError(
-                    f"no certificates of authorities in {self.ca_file or 'the given text'}, "
-                    f"PEM is expected: {_words(error)}"
+                    f"no CA certificates in {self.ca_file or 'the given text'}, expected PEM: {_words(error)}"
                 ) from error
         if self.certificate_file is not None:
-            # A function, because OpenSSL asks at the terminal for a password that it is not given.
+            # A function: without one, OpenSSL would ask for the password at the terminal.
             password = self.key_password or ""
             try:
                 context.load_cert_chain(self.certificate_file, self.key_file, lambda: password)
             except (OSError, ValueError) as error:
                 files = " and ".join(file for file in (self.certificate_file, self.key_file) if file is not None)
                 raise ConfigError(
-                    f"{files}: no certificate with its private key, PEM is expected"
-                    f"{', or the password is wrong' if self.key_password else ''}: {_words(error)}"
+                    f"{files}: expected a certificate with its private key, as PEM"
+                    f"{'; or the password is wrong' if self.key_password else ''}: {_words(error)}"
                 ) from error
         return context
 
@@ -79,10 +77,10 @@ class Sasl:
     """For OAUTHBEARER."""
 
     def __post_init__(self) -> None:
-        from fencepost.client.cluster.sasl import MECHANISMS  # loaded only by those who authenticate
+        from fencepost.client.cluster.sasl import MECHANISMS  # for weight: only clients that authenticate need it
 
         if self.mechanism not in MECHANISMS:
-            raise ConfigError(f"sasl mechanism {self.mechanism!r}: known are {', '.join(MECHANISMS)}")
+            raise ConfigError(f"unknown SASL mechanism {self.mechanism!r}: expected one of {', '.join(MECHANISMS)}")
         if self.mechanism == "OAUTHBEARER":
             if self.token is None:
                 raise ConfigError("OAUTHBEARER needs a function that returns a token")
@@ -90,7 +88,7 @@ class Sasl:
             raise ConfigError(f"{self.mechanism} needs a user name and a password")
 
     def exchange(self) -> SaslExchange:
-        """The steps of one authentication."""
+        """Return the exchange for one authentication."""
         from fencepost.client.cluster.sasl import Bearer, Plain, Scram
 
         if self.token is not None and self.mechanism == "OAUTHBEARER":
@@ -104,7 +102,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Neither of the two is Kafka's PLAINTEXT, both are its SASL_SSL."""
+    """Both TLS and SASL are Kafka's SASL_SSL; neither is its PLAINTEXT."""
 
     tls: Tls | None = None
     sasl: Sasl | None = None

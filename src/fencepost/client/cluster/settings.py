@@ -28,12 +28,12 @@ def default_client_id() -> str:
 class ClientSettings:
     servers: tuple[Address, ...]
     client_id: str = field(default_factory=default_client_id)
-    """By this the server's log and `fencepost owners` name the client; by default program, host and process."""
+    """The client's name in the server's log and in `fencepost owners`; by default program, host and process."""
     request_timeout: float = 30.0
-    """Seconds for one answer, and for all the tries of one call together."""
+    """Seconds for one answer, and for all attempts of one call together."""
     connect_timeout: float = 10.0
     retry_backoff: float = 0.1
-    """Seconds between two tries of what waiting cures (no leader yet, coordinator loading)."""
+    """Seconds between two attempts after an error that waiting cures (no leader yet, coordinator loading)."""
     security: Security = OPEN
     replication: int | None = None
     """Replicas of the topics that fencepost creates for owners, sinks and copies. None: three, or as many as there are
@@ -41,7 +41,7 @@ class ClientSettings:
 
     @property
     def addresses(self) -> str:
-        """The servers as users write them: host:port[,host:port…]."""
+        """The servers as `host:port[,host:port…]`."""
         return ",".join(map(str, self.servers))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sockets that never block, all in one selector, and the seam that tests put a network of their own into (PROD-3).
+"""Non-blocking sockets in one selector, behind an interface that tests replace with a network of their own (PROD-3).
 
 The send thread and the reader see a `Network`: they dial an address, write frames to the link, and are called from
 `poll` when frames arrive. Kafka's stream consists of length-prefixed frames only, also with TLS and SASL, so the link
@@ -28,30 +28,30 @@ from fencepost.wire.frame import MAX_ANSWER, FrameReader
 _BUFFERS_PER_WRITE: Final = 64
 _TLS_RECORD: Final = 1 << 14
 _MOST_PER_TURN: Final = 4 << 20
-"""Bytes read from one socket before the others have their turn."""
+"""Bytes read from one socket before the next one is read."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds, seconds, times; by the names of the options, which not every system has."""
+"""Seconds, seconds, count, by option name; not every system has them."""
 
 
 class Handler(Protocol):
-    """Who uses a link; called inside `poll` only."""
+    """The user of a link; `poll` calls it."""
 
     def connected(self) -> None: ...
     def frame(self, frame: memoryview) -> None:
-        """One whole frame, without its length; the memory is the handler's to keep."""
+        """Take one whole frame, without its length prefix; its memory belongs to the handler."""
 
     def lost(self, error: FencepostError) -> None:
-        """The link is gone, or never came to be; called once, and not after the handler's own `close`."""
+        """Take note that the link ended, or could not be dialled. Called once, and not after the handler's `close`."""
 
 
 class Link(Protocol):
     written: int
-    """Bytes that left for the kernel, ever."""
+    """Total bytes handed to the kernel."""
     queued: int
-    """Bytes handed to `write`, ever."""
+    """Total bytes handed to `write`."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Queued, and sent as the socket takes it; nothing is copied, so the buffers must not change."""
+        """Queue the buffers; they are sent as the socket takes them. They are not copied, so they must not change."""
 
     def close(self) -> None: ...
 
@@ -59,26 +59,26 @@ class Link(Protocol):
 class Network(Protocol):
     def dial(self, address: Address, handler: Handler) -> Link: ...
     def before_work(self) -> None:
-        """From here on a `wake` ends the next `poll`: called before looking at what there is to do."""
+        """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
     def poll(self, timeout: float | None) -> None:
-        """Waits until something happens or the time is over, and tells the handlers."""
+        """Wait until something happens or the time is over, and call the handlers."""
 
     def wake(self) -> None:
-        """Ends a `poll`, from any thread. Costs next to nothing while the other thread is at work."""
+        """End a `poll`, from any thread. Costs next to nothing while the polling thread works."""
 
     def close(self) -> None: ...
 
     def forget_sockets(self) -> None:
-        """In a forked child: gives back its copies of the sockets. While one lives, the parent's connection outlives
-        the parent, and with it everything that it owns."""
+        """Close the copies of the sockets in a forked child. While one is open, the parent's connection outlives the
+        parent, and so does what it owns."""
 
 
 class SocketNetwork:
     def __init__(self, security: Security = OPEN) -> None:
         self._tls = security.tls
         if self._tls is not None:
-            self._tls.context()  # what is wrong with the files is said now, and not on the send thread
+            self._tls.context()  # raises here if a file is unusable, and not on the send thread
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakened = socket.socketpair()
         self._waker.setblocking(False)
@@ -93,10 +93,10 @@ class SocketNetwork:
         try:
             literal = ipaddress.ip_address(address.host)
         except ValueError:
-            # Name lookup blocks and has no other way; a thread for a moment.
+            # Name lookup only exists as a blocking call: it gets a short-lived thread.
             try:
                 threading.Thread(target=self._look_up, args=(link,), daemon=True, name="fencepost-lookup").start()
-            except RuntimeError:  # the interpreter ends, and gives no more threads
+            except RuntimeError:  # the interpreter shuts down and starts no more threads
                 self._look_up(link)
         else:
             family = socket.AF_INET6 if literal.version == 6 else socket.AF_INET
@@ -109,7 +109,7 @@ class SocketNetwork:
             self._resolved.append((link, [(int(family), str(at[0]), int(at[1])) for family, _, _, _, at in found]))
         except OSError as error:
             self._resolved.append((link, error))
-        self._sleeping = True  # whatever it is: look again
+        self._sleeping = True  # in any case: wake the poll
         self.wake()
 
     def before_work(self) -> None:
@@ -120,11 +120,11 @@ class SocketNetwork:
             link, found = self._resolved.popleft()
             link.resolved(found)
             if link.socket is None:
-                timeout = 0  # its handler was just told that it failed: that has happened, nobody waits for more
+                timeout = 0  # its handler was just told that it failed: something has happened already
         for link in list(self._unflushed):
             link.flush()
             if link.socket is None:
-                timeout = 0  # likewise: the other side had ended it, which the write has found out
+                timeout = 0  # likewise: the write found that the server had closed it
         self._unflushed.clear()
         if self._resolved:  # a lookup ended meanwhile
             timeout = 0
@@ -142,7 +142,7 @@ class SocketNetwork:
     def wake(self) -> None:
         if self._sleeping:
             self._sleeping = False
-            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody sleeps
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nothing polls
                 self._waker.send(b"\0")
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class SocketNetwork:
         self._wakened.close()
 
     def forget_sockets(self) -> None:
-        # Only the descriptors: the selector's registrations are shared with the parent, who needs them.
+        # Close only the descriptors: the parent shares the selector's registrations and needs them.
         for key in list((self._selector.get_map() or {}).values()):
             if key.data is not None and key.data.socket is not None:
                 key.data.socket.close()
@@ -224,13 +224,13 @@ class SocketLink:
         if self._handler is None:
             return
         if isinstance(found, OSError):
-            self._fail(f"the host name of {self.address} is not known ({found.strerror}): check the address")
+            self._fail(f"the host of {self.address} is unknown ({found.strerror}): check the address")
             return
         self._candidates.extend(found)
         self._dial_next(None)
 
     def _dial_next(self, why: OSError | None) -> None:
-        """The next of the host's addresses; `why` the one before failed."""
+        """Dial the next of the host's addresses; `why` is the failure of the previous one."""
         self._shut()
         if not self._candidates:
             said = (why.strerror or str(why)) if why is not None else "the host has no address"
@@ -339,7 +339,7 @@ class SocketLink:
                 free = self._frames.free()
                 got = sock.recv_into(free)
                 if not got:
-                    self._fail(f"{self.address} ended the connection")
+                    self._fail(f"{self.address} closed the connection")
                     return
                 taken += got
                 for frame in self._frames.filled(got):
@@ -347,18 +347,18 @@ class SocketLink:
                         return
                     self._handler.frame(frame)
                 if got < len(free) and not isinstance(sock, ssl.SSLSocket):
-                    return  # the socket is empty: spare the call that would say so
+                    return  # the socket is empty: save the call that would return nothing
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except Malformed as error:
-            self._fail(f"{self.address} sent what is no answer: {error}")
+            self._fail(f"{self.address} sent an invalid answer: {error}")
         except OSError as error:
             self._fail(self._ended(error))
 
     def _ended(self, error: OSError) -> FencepostError:
         if isinstance(error, ssl.SSLError):
             return tls_failed(self.address, error)
-        return Unreachable(f"{self.address} ended the connection: {error.strerror or error}")
+        return Unreachable(f"{self.address} closed the connection: {error.strerror or error}")
 
     def _fail(self, why: str | FencepostError) -> None:
         handler, self._handler = self._handler, None
@@ -375,7 +375,7 @@ class SocketLink:
 
 
 def _join_small(out: deque[memoryview]) -> None:
-    """Small buffers at the front become one: TLS makes a record, and a call to the kernel, of each."""
+    """Join small buffers at the front: TLS makes a record, and a system call, of each."""
     count = size = 0
     for part in out:
         size += len(part)
@@ -387,7 +387,7 @@ def _join_small(out: deque[memoryview]) -> None:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """A host that is gone says nothing, and a claim may wait for days: the kernel asks now and then."""
+    """Turn on TCP keep-alive: a claim may wait for days, and a host that is gone sends nothing."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE.items():
         if hasattr(socket, option):

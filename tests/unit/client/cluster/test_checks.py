@@ -76,9 +76,9 @@ def test_servers_may_be_a_list() -> None:
 
 def test_a_topic_is_not_taken_for_a_list_of_letters() -> None:
     admin: Any = Admin(NOBODY)
-    with pytest.raises(TypeError, match="names is a list of names"):
+    with pytest.raises(TypeError, match="names must be a list of names"):
         admin.delete_topics("name")
-    with pytest.raises(TypeError, match="remove is a list of names"):
+    with pytest.raises(TypeError, match="remove must be a list of names"):
         admin.alter_topic("t", {}, remove="retention.ms")
 
 

@@ -85,14 +85,18 @@ def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
         (
             Server(versions={"api_keys": [{"api_key": 18, "min_version": 0, "max_version": 3}]}),
             ErrorCode.ILLEGAL_SASL_STATE,
-            "kafka.example:9093 authenticates nobody",
+            "kafka.example:9093 does not support SASL",
         ),
         (
             Server(handshake={"error_code": 33, "mechanisms": ["GSSAPI"]}),
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            "does not take PLAIN, but GSSAPI",
+            "does not support PLAIN; it supports GSSAPI",
         ),
-        (Server(handshake={"error_code": 34}), ErrorCode.ILLEGAL_SASL_STATE, "refuses to authenticate anybody"),
+        (
+            Server(handshake={"error_code": 34}),
+            ErrorCode.ILLEGAL_SASL_STATE,
+            "does not authenticate clients on this listener",
+        ),
         (
             Server(authenticate={"error_code": 58, "error_message": "Invalid username"}),
             ErrorCode.SASL_AUTHENTICATION_FAILED,
@@ -101,7 +105,7 @@ def test_a_session_with_an_end_is_to_be_renewed_before_it() -> None:
         (
             Server(authenticate={"error_code": 58}),
             ErrorCode.SASL_AUTHENTICATION_FAILED,
-            "did not accept the credentials",
+            "rejected the credentials",
         ),
     ],
 )
@@ -231,9 +235,9 @@ def test_a_renewal_that_is_not_answered_in_time_ends_the_connection() -> None:
 def test_files_that_are_no_certificates_are_named(tmp_path: Any) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
-    with pytest.raises(ConfigError, match=r"no certificates of authorities in .*empty\.pem, PEM is expected"):
+    with pytest.raises(ConfigError, match=r"no CA certificates in .*empty\.pem, expected PEM"):
         Tls(ca_file=str(empty)).context()
-    with pytest.raises(ConfigError, match=r"absent\.pem, PEM is expected: No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.pem, expected PEM: No such file"):
         Tls(ca_file=str(tmp_path / "absent.pem")).context()
-    with pytest.raises(ConfigError, match=r"empty\.pem: no certificate with its private key"):
+    with pytest.raises(ConfigError, match=r"empty\.pem: expected a certificate with its private key"):
         Tls(certificate_file=str(empty)).context()

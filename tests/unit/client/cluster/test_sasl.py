@@ -63,7 +63,7 @@ def test_scram_sha_512_is_proven_to_a_server_that_keeps_only_the_stored_key() ->
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     exchange = scram()
     exchange.next(CHALLENGE)
-    with pytest.raises(AuthenticationFailed, match="its signature is wrong") as caught:
+    with pytest.raises(AuthenticationFailed, match="server signature mismatch") as caught:
         exchange.next(b"v=" + base64.b64encode(bytes(32)))
     assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
@@ -78,15 +78,15 @@ def test_the_servers_reason_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("challenge", "complaint"),
     [
-        (CHALLENGE.replace(b"r=r", b"r=x"), "is not one"),  # another's nonce: an answer recorded elsewhere
-        (b"r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "is not one"),  # nothing of the server's own
+        (CHALLENGE.replace(b"r=r", b"r=x"), "is invalid"),  # another's nonce: an answer recorded elsewhere
+        (b"r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "is invalid"),  # nothing of the server's own
         (CHALLENGE.replace(b"4096", b"4095"), "4095 iterations"),
         (CHALLENGE.replace(b"4096", b"999999999"), "999999999 iterations"),
-        (CHALLENGE.replace(b"4096", b"9" * 30), "is not one"),
-        (CHALLENGE.replace(b"4096", "٤٠٩٦".encode()), "is not one"),
-        (CHALLENGE.replace(b"==", b"=!"), "not base64"),
-        (b"\xff\xfe\x00", "is not one"),
-        (b"", "is not one"),
+        (CHALLENGE.replace(b"4096", b"9" * 30), "is invalid"),
+        (CHALLENGE.replace(b"4096", "٤٠٩٦".encode()), "is invalid"),
+        (CHALLENGE.replace(b"==", b"=!"), "invalid base64"),
+        (b"\xff\xfe\x00", "is invalid"),
+        (b"", "is invalid"),
     ],
 )
 def test_a_challenge_that_is_none_ends_the_exchange(challenge: bytes, complaint: str) -> None:
@@ -121,11 +121,11 @@ def test_a_failing_token_function_fails_the_authentication_and_nothing_else() ->
     def broken() -> str:
         raise OSError("the identity provider is down")
 
-    with pytest.raises(AuthenticationFailed, match="no token was to be had: the identity provider is down"):
+    with pytest.raises(AuthenticationFailed, match="the token function failed: the identity provider is down"):
         Bearer(broken).first()
 
 
 @pytest.mark.parametrize("returned", [None, "", b"bytes", "with\x01control"])
 def test_what_is_no_token_is_not_sent(returned: object) -> None:
-    with pytest.raises(AuthenticationFailed, match="returned something else"):
+    with pytest.raises(AuthenticationFailed, match="must return a non-empty ASCII str"):
         Bearer(lambda: returned).first()  # type: ignore[arg-type,return-value]
