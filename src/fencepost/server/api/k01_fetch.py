@@ -40,7 +40,7 @@ from fencepost.wire.hot import (
 
 _TOPIC_IDS: Final = 13
 _NARROW_BYTES: Final = 2 * 1024
-"""A request up to this size has a few dozen partitions: it is handled in one piece, and may wait without a limit."""
+"""A request up to this size has a few dozen partitions: it is handled in one piece, and may always wait."""
 _NAP_SECONDS: Final = 0.5
 """Maximum wait of a wide request when too many wide requests wait already."""
 _ENCODED_ON_THE_LOOP: Final = 1000

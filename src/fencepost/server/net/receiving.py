@@ -29,7 +29,7 @@ _SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
 _DIRECT: Final = 64 * 1024
 """Free bytes that a frame's own buffer must have for the socket to read into it."""
 _NEVER_WAITS: Final = 16 * 1024
-"""A frame up to this size never waits for memory if no other request of its connection is waiting."""
+"""A connection's frames never wait for memory while all that have not started are together at most this large."""
 _MAPPED: Final = 4 * 1024 * 1024
 """Larger frames are memory-mapped. Smaller ones are not, because reusing their memory is faster."""
 _AT_ONE_READ: Final = 1024 * 1024
