@@ -50,7 +50,7 @@ class ServerConfig:
     )
     insecure: bool = setting(False, "Allow listening beyond loopback, although the server authenticates nobody.")
     auto_create_topics: bool = setting(
-        True, "Create a missing topic when a client writes to it or asks for its metadata."
+        True, "Create a missing topic when a client asks for its metadata, which producers do before they write."
     )
     default_partitions: int = setting(1, "Partitions of a topic that is created without a number of partitions.")
     node_id: int = setting(1, "The server's node id in Metadata.")
