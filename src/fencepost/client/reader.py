@@ -1,7 +1,7 @@
-"""`Reader`: the records of topics or partitions, from given places to given places, one by one or as Arrow batches.
+"""`Reader`: the records of topics or partitions, between two places in the log, one by one or as Arrow batches.
 
-It stores offsets in a group if it is given one, but does not join it: no partition is ever taken away from it, and none
-is given to it. For balanced consumption any Kafka consumer works with the server.
+It can store offsets in a group, but does not join it, so its partitions never change. For balanced consumption any
+Kafka consumer works with the server.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from fencepost.client.own.kafka import KafkaReaderBackend
 
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
-"""Where to start or stop: an end of the log, where the group left off, an offset (the same in each partition), a time,
-or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
+"""A place to start or stop: an end of the log, the group's committed offsets, an offset (the same in each partition), a
+time, or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
 
 _ALL: Final = 2**63 - 1
 
@@ -129,9 +129,9 @@ class Reader(Closing):
         self._closed = False
         self._given: ReadRecord | None = None
         self._taken: Chunk | None = None
-        """Fetched, and not decoded yet: what fails there, or is interrupted, is not passed over."""
+        """Fetched and not decoded yet: after a failure or an interrupt it is decoded again, not skipped."""
         self._loop: tuple[Chunk, Iterator[ReadRecord]] | None = None
-        """What a loop has begun to hand out, and what is left of it."""
+        """The chunk that a loop has begun to hand out, and the rest of its records."""
         if start == "committed" and group is None:
             raise ConfigError("start='committed' needs a group")
         wanted: list[str | TopicPartition]
@@ -145,7 +145,7 @@ class Reader(Closing):
         self._owns_by: OwnBackend | None = None
         self._loss = Loss()
         self._commits_by: KafkaReaderBackend | None = None
-        """Of an owner on Apache Kafka: there its write id is what is fenced, when it commits."""
+        """Of an owner on Apache Kafka, which fences its write id when it commits."""
         self._untouched = True  # nothing was read yet
         network, clock = self._make_network()
         self._clock = clock
@@ -162,8 +162,10 @@ class Reader(Closing):
         stop: Place | None = None,
         **options: Unpack[ReaderKeywords],
     ) -> Self:
-        """From librdkafka's and Java's names; `options` are the arguments above, and go before. With a `group.id` it
-        starts where the group left off. A name that means nothing here is an error which names the nearest."""
+        """Create a reader from librdkafka's and Java's names. `options` are the arguments above and take precedence.
+
+        With a `group.id` it starts at the group's committed offsets. An unknown name is an error that suggests the
+        nearest one."""
         from fencepost.client.cluster.config_names import reader_fields  # for weight: most readers never need it
 
         settings, named = reader_fields(config)
@@ -178,7 +180,7 @@ class Reader(Closing):
         return SocketNetwork(self._settings.security), SystemClock()
 
     def _find_places(self) -> dict[TopicPartition, tuple[Offset, Offset | None]]:
-        """Where each partition starts and stops, as of now."""
+        """Return where each partition starts and stops, as of now."""
         with Admin(self._settings) as admin:
             partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in self._wanted)))
             starts = self._find(admin, partitions, self._start)
@@ -188,7 +190,7 @@ class Reader(Closing):
         return {partition: (starts[partition], stops.get(partition)) for partition in partitions}
 
     def _find(self, admin: Admin, partitions: list[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
-        """The offset that `place` means in each partition."""
+        """Return the offset that `place` means in each partition."""
         found: dict[TopicPartition, Offset] = {}
         for topic in dict.fromkeys(partition.topic for partition in partitions):
             indexes = [partition.partition for partition in partitions if partition.topic == topic]
@@ -226,14 +228,16 @@ class Reader(Closing):
                 if missing:
                     raise ConfigError(f"no offset given for {topic}, partition {', '.join(map(str, missing))}")
                 return {index: int(offset) for index, offset in given.items() if offset is not None}
-        raise ConfigError(f"{place!r} is no place in a log: 'earliest', 'latest', 'committed', an offset, a time")
+        raise ConfigError(
+            f"{place!r} is not a place in a log: expected 'earliest', 'latest', 'committed', an offset or a datetime"
+        )
 
     # --- reading ---
 
     def __iter__(self) -> Iterator[ReadRecord]:
-        """Record by record; ends where every partition has reached its stop, and otherwise follows for ever.
+        """Yield record by record; end when every partition has reached its stop, otherwise follow for ever.
 
-        A loop that was left, or that an exception has ended, can be taken up again where it was left.
+        After a `break` or an exception, a new loop goes on where the last one stopped.
         """
         while True:
             if self._loop is None:
@@ -247,19 +251,19 @@ class Reader(Closing):
 
     def _hand_out(self, chunk: Chunk, records: Iterator[ReadRecord]) -> Iterator[ReadRecord]:
         for record in records:
-            self._given = record  # instead of moving the position for each: `positions` looks here
+            self._given = record  # cheaper than moving the position for each record: `positions` reads it
             yield record
         self._given = None
         self._is_at(chunk)
 
     def _is_at(self, chunk: Chunk) -> None:
-        """Behind the chunk; but not behind the stop, where the log may go on with what was not asked for."""
+        """Move the position behind the chunk, but not behind the stop."""
         self._taken = None
         at = chunk.next if chunk.stop is None else min(chunk.next, chunk.stop)
         self._positions[chunk.partition] = Offset(at)
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
-        """The next few records of one partition; None where the end is reached. TimedOut if nothing comes in time."""
+        """Return the next few records of one partition, or None at the end. Raise TimedOut if none arrive in time."""
         if self._loop is not None:
             rest, self._loop = list(self._hand_out(*self._loop)), None
             if rest:
@@ -279,7 +283,7 @@ class Reader(Closing):
         return list(chain.from_iterable(rows))
 
     def arrow(self) -> Iterator[pa.RecordBatch]:
-        """The same as `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
+        """Yield `pyarrow.RecordBatch`es, each of one partition, with the columns of Spark's Kafka source."""
         while (chunk := self._next(None)) is not None:
             table = self._table(chunk)
             self._is_at(chunk)
@@ -302,7 +306,7 @@ class Reader(Closing):
 
     def _next(self, timeout: float | None) -> Chunk | None:
         if self._closed:
-            raise Closed("the reader is closed, or owns something in the process that this one was forked from")
+            raise Closed("the reader is closed, or belongs to the parent process: create another one after a fork")
         self._untouched = False
         if self._taken is not None:
             return self._taken
@@ -314,10 +318,10 @@ class Reader(Closing):
                 return None
             left = None if deadline is None else deadline - self._clock.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut(f"nothing new within {timeout:g} s")
+                raise TimedOut(f"no new records within {timeout:g} s")
             self._fetcher.run_once(left)
         self._taken = chunk
-        # Ask for more before this is decoded: the line and the server work meanwhile.
+        # Ask for more before this is decoded: server and network work meanwhile.
         self._fetcher.run_once(0.0)
         return chunk
 
@@ -355,7 +359,7 @@ class Reader(Closing):
         return claim
 
     def check_owned(self) -> None:
-        """Raise Fenced if what this reader owned is lost. Looks without waiting, and gives a sign of life."""
+        """Raise Fenced if this reader has lost what it owned. Does not wait, and sends a sign of life."""
         if self._owns_by is not None and not self._closed:
             if self._fetcher.tenure.connection is not None:
                 self._fetcher.run_once(0.0, fetches=False)
@@ -365,12 +369,12 @@ class Reader(Closing):
                 raise self._loss.cause
 
     def interrupt(self) -> None:
-        """From another thread: an `own` that waits is given up, and raises Closed there."""
+        """Make an `own` that waits in another thread raise Closed."""
         if self._owns_by is not None:
             self._owns_by.interrupt()
 
     def _backend(self) -> OwnBackend:
-        """Chosen when it is first needed, by what the server offers."""
+        """Return the backend for the kind of server; chosen on first use."""
         if self._owns_by is None:
             with Routes(self._settings) as routes:
                 is_ours = offers_own(self._fetcher.brokers, routes)
@@ -388,7 +392,7 @@ class Reader(Closing):
 
     @property
     def positions(self) -> Mapping[TopicPartition, Offset]:
-        """Where each partition goes on: behind the last record that was handed out."""
+        """The next offset of each partition, after the last record that was handed out."""
         positions = dict(self._positions)
         if self._given is not None:
             given = self._given
@@ -396,9 +400,9 @@ class Reader(Closing):
         return positions
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Stores where this reader is (or the given offsets) in its group."""
+        """Store the reader's positions, or the given offsets, in its group."""
         if self._group is None:
-            raise ConfigError("a reader without a group has nowhere to store offsets")
+            raise ConfigError("commit needs a group: create the reader with group=…")
         store = self.positions if offsets is None else offsets
         if self._commits_by is not None:
             self._commits_by.commit(self._group, store)
@@ -415,7 +419,7 @@ class Reader(Closing):
             "topics": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
         }
         if self._fetcher.tenure.connection is not None:
-            # Where the topic is guarded, only the connection that owns a partition may say how far it was read.
+            # On a guarded topic only the connection that owns a partition may commit its offsets.
             self._stored(self._fetcher.ask(Key.OFFSET_COMMIT, fields, OFFSET_COMMIT_BY_NAME))
             return
         group = self._group
@@ -434,7 +438,7 @@ class Reader(Closing):
                 raise_for(stored.error_code, what)
 
     def after_fork(self) -> None:
-        """In the child: what is owned, and the connection that owns it, are the parent's."""
+        """Close the reader in a forked child if it owns something: the connection is the parent's."""
         if not self._closed and self._fetcher.tenure.connection is not None:
             self._closed = True
             self._fetcher.forget_sockets()

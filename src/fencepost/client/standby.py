@@ -1,4 +1,4 @@
-"""Active and standby in one loop: wait until it is free, work while it is owned, wait again when somebody took over.
+"""Active and standby in one loop: wait until the resources are free, work while they are owned, wait again when fenced.
 
     for term in fencepost.standby("127.0.0.1:9092", "orders-writers", ["orders-0"], session=5):
         with term as producer:
@@ -6,17 +6,16 @@
             for change in changes():
                 producer.send("orders", change, partition=0)
 
-A `with` block runs once, so it is the loop that comes round: each time another term, with a producer of its own, since
-a fenced one is at its end. `with term` swallows the `Fenced` of that term, and the loop waits for the next. A block
-that comes to its end by itself has done its work: it is settled, what was owned is given back, and the loop ends. Any
-other exception gives back too, and is raised.
+Each turn of the loop is a term with a producer of its own, because a fenced producer cannot be used again. `with term`
+swallows the `Fenced` of that term, and the loop waits for the next. A block that ends normally has done its work: its
+records are settled, the resources are released, and the loop ends. Any other exception releases them, too.
 
-The same with a function, which returns what the body returned:
+The same with a function; `run` returns its result:
 
     fencepost.standby(servers, group, resources).run(lambda term: relay(term.producer))
 
-Every standby waits with a claim in line at the server, so they take over in the order of their arrival. The session is
-what makes room: an owner that is silent for longer, because its host is gone or its process stopped, is severed.
+Every standby waits in line with a claim, so they take over in the order of their arrival. The session limits how long
+they wait for a dead owner: one that is silent for longer, because its host is gone or its process stopped, is fenced.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ T = TypeVar("T")
 
 
 class Term:
-    """One stretch of owning, from the grant until the body ends or somebody takes over."""
+    """One period of ownership, from the grant until the body ends or somebody takes over."""
 
     def __init__(self, producer: Producer, claim: Claim) -> None:
         self.producer = producer
         self.claim = claim
         self.was_fenced = False
-        """Known when its block has ended."""
+        """Set when its block has ended."""
         self._is_over = False
 
     @property
@@ -69,11 +68,11 @@ class Term:
 
     @property
     def lost(self) -> threading.Event:
-        """Set as soon as somebody has taken over, also while nothing is sent."""
+        """The event that is set as soon as somebody has taken over, even while nothing is sent."""
         return self.claim.lost
 
     def check(self) -> None:
-        """Raises Fenced if somebody has taken over, for a body that does long work between two sends."""
+        """Raise Fenced if somebody has taken over. For a body that works for long between two sends."""
         self.producer.check_owned()
 
     def __enter__(self) -> Producer:
@@ -82,7 +81,7 @@ class Term:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """True: the exception was the fence of this very term, and is dealt with."""
+        """Return True, which swallows the exception, if it was the fence of this term."""
         self._is_over = True
         fenced = self._end(error)
         if error is None or _is_fence(error):
@@ -90,7 +89,7 @@ class Term:
         return error is not None and self.was_fenced
 
     def _end(self, error: BaseException | None) -> bool:
-        """Settles and gives back; says whether it was fenced. What else went wrong is raised if nothing else was."""
+        """Settle and release; return whether the term was fenced. Another failure is raised, or noted on `error`."""
         try:
             if error is None or isinstance(error, Exception):
                 self.claim.release()
@@ -115,21 +114,21 @@ class Term:
                 error.add_note(str(undelivered))
 
     def leave(self) -> None:
-        """For a term whose block was never entered."""
+        """End a term whose block was never entered."""
         if not self._is_over:
             self._is_over = True
             self._end(None)
 
 
 def _is_fence(error: BaseException) -> bool:
-    """Also as `flush` says it, of records that nobody looked at."""
+    """Return whether the error is a fence, also as `flush` reports it for unobserved records."""
     if isinstance(error, Undelivered):
         return all(isinstance(cause, Fenced) for cause in error.causes)
     return isinstance(error, Fenced)
 
 
 class Standby:
-    """Made by `standby`; each iteration is a term."""
+    """A loop of terms; `standby` creates it."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class Standby:
         session: float,
         options: ProducerKeywords,
     ) -> None:
-        check_claim(group, resources, wait=True, session=session)  # a mistake is said now, and not in the loop
+        check_claim(group, resources, wait=True, session=session)  # raise for a mistake now, and not in the loop
         self._settings = ClientSettings.of(servers)
         self._group = group
         self._resources = list(resources)
@@ -159,7 +158,7 @@ class Standby:
             log.info("somebody else took over %s; waiting until it is free", ", ".join(self._resources))
 
     def run(self, body: Callable[[Term], T]) -> T:
-        """Calls `body` with every term until one comes to its end by itself, and returns what it returned."""
+        """Call `body` with every term until one ends without being fenced, and return its result."""
         for term in self:
             with term:
                 result = body(term)
@@ -168,7 +167,7 @@ class Standby:
         raise Closed("the standby was stopped")
 
     def stop(self) -> None:
-        """From another thread: the loop ends instead of waiting. A term that is under way comes to its own end."""
+        """End the loop instead of waiting. A term that has begun goes on to its end. For other threads."""
         self._stopped.set()
         producer = self._waiting
         if producer is not None:
@@ -204,9 +203,9 @@ def standby(
     session: float = 10.0,
     **options: Unpack[ProducerKeywords],
 ) -> Standby:
-    """Terms of owning `resources` in `group`, one after the other: `for term in standby(…): with term as producer: …`.
+    """Return a loop of terms that own `resources` in `group`: `for term in standby(…): with term as producer: …`.
 
-    `group`: None means the group `default`. `session`: seconds of silence after which this one is replaced. `options`
+    `group`: None means the group `default`. `session`: seconds of silence after which an owner is replaced. `options`
     are the producer's.
     """
     return Standby(servers, group, resources, session, options)

@@ -410,7 +410,7 @@ def test_a_dry_run_shows_the_changes_and_commits_nothing(groups: FakeCluster) ->
 
 
 def test_an_offset_outside_the_log_is_refused_with_the_range(groups: FakeCluster) -> None:
-    with pytest.raises(ServerError, match="orders-1 goes from 2 to 9, 10 is outside"):
+    with pytest.raises(ServerError, match="orders-1 has offsets 2 to 9, 10 is outside"):
         groups.admin().set_group_offsets("billing", "orders", {1: 10})
     assert not groups.requests(Key.OFFSET_COMMIT)
 

@@ -1,7 +1,7 @@
-"""Consumer groups as administration sees them: who is in, how far they are, and putting them elsewhere.
+"""Consumer groups for administrators: members, lag, and resetting offsets.
 
-Two kinds exist side by side: `classic` groups, whose members carry their assignment as opaque bytes, and `consumer`
-groups (KIP-848), which the coordinator understands. Either answers only to its own Describe API.
+Two kinds exist side by side: `classic` groups, whose assignments are opaque bytes to the coordinator, and `consumer`
+groups (KIP-848), whose assignments it computes. Each kind has its own Describe API.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GroupAdmin:
         self._find_offsets = find_offsets
 
     def listed(self) -> tuple[GroupSummary, ...]:
-        """The groups of all coordinators, by name."""
+        """Return the groups of all coordinators, sorted by name."""
         found: dict[str, GroupSummary] = {}
         for broker in self._routes.view().brokers.values():
             answer = self._routes.retried(lambda broker=broker: self._list_at(broker))  # type: ignore[misc]
@@ -80,7 +80,7 @@ class GroupAdmin:
                 )
         fields = {"groups": [group], "include_authorized_operations": False}
         described = channel.request(Key.DESCRIBE_GROUPS, fields).message.groups[0]
-        # From version 6 on a group that is not there is an error, before that it is one that is dead.
+        # From version 6 on an unknown group is an error; before, it is described as dead.
         if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND or described.group_state == "Dead":
             raise ServerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
         raise_for(described.error_code, f"group {group!r}", getattr(described, "error_message", None))
@@ -102,7 +102,7 @@ class GroupAdmin:
         )
 
     def _committed(self, group: str) -> dict[TopicPartition, tuple[Offset, str]]:
-        """Everything the group has committed."""
+        """Return all committed offsets of the group, with their metadata."""
         fields = {
             "group_id": group,  # up to version 7 one group …
             "topics": None,
@@ -130,7 +130,7 @@ class GroupAdmin:
             except ServerError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-                continue  # deleted since; the group's offsets outlive it
+                continue  # the topic was deleted; the group's offsets outlive it
             ends.update({TopicPartition(topic, at.partition): at.offset for at in found.values()})
         return ends
 
@@ -139,7 +139,7 @@ class GroupAdmin:
     ) -> tuple[OffsetChange, ...]:
         wanted = None if partitions is None else list(partitions)
         found = self._find_offsets(topic, to, partitions=wanted)
-        if any(at.offset < 0 for at in found.values()):  # newer than the partition's newest record: its end
+        if any(at.offset < 0 for at in found.values()):  # newer than every record: take the end
             ends = self._find_offsets(topic, LATEST, partitions=wanted)
             found = {index: at if at.offset >= 0 else ends[index] for index, at in found.items()}
         targets = {index: int(at.offset) for index, at in found.items()}
@@ -167,24 +167,24 @@ class GroupAdmin:
             described = self.describe(group)
         except ServerError as error:
             if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-                return  # a group may be given offsets before its first member comes
+                return  # a group may get offsets before its first member joins
             raise
         if described.state not in _NO_MEMBERS:
             raise ServerError(
                 ErrorCode.NON_EMPTY_GROUP,
                 f"group {group!r} is {described.state} with {len(described.members)} member(s): "
-                "stop its consumers first, they would go on from where they are",
+                "stop its consumers first, they would go on from their current offsets",
             )
 
     def _demand_within(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """An offset outside the log would make the consumers start wherever their reset policy says."""
+        """Reject an offset outside the log: consumers would start wherever their reset policy says."""
         first = self._find_offsets(topic, EARLIEST, partitions=offsets)
         end = self._find_offsets(topic, LATEST, partitions=offsets)
         for index, offset in offsets.items():
             if not first[index].offset <= offset <= end[index].offset:
                 raise ServerError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{topic}-{index} goes from {first[index].offset} to {end[index].offset}, {offset} is outside",
+                    f"{topic}-{index} has offsets {first[index].offset} to {end[index].offset}, {offset} is outside",
                 )
 
     def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -194,8 +194,8 @@ class GroupAdmin:
         ]
         fields = {
             "group_id": group,
-            "generation_id": -1,  # of no member: allowed while the group has none …
-            "generation_id_or_member_epoch": -1,  # … called so from version 9 on
+            "generation_id": -1,  # no member: allowed while the group has none …
+            "generation_id_or_member_epoch": -1,  # … the name from version 9 on
             "member_id": "",
             "topics": [{"name": topic, "partitions": asked}],
         }
@@ -238,7 +238,7 @@ def _classic_member(member: Any) -> GroupMember:
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a classic member's assignment; empty for bytes of another protocol (Connect's, say).
+    """Return the partitions of a classic member's assignment; none for another protocol's bytes (Connect's, say).
 
     version INT16, topics [name STRING, partitions [INT32]], user_data BYTES
     """

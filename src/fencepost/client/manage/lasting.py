@@ -1,7 +1,7 @@
-"""Topics that outlive a broker: those that fencepost creates for owners, sinks and copies.
+"""Topics that survive a broker: those that fencepost creates for owners, sinks and copies.
 
-Apache Kafka's own default is one replica, and with the broker that has it such a topic is gone. How many replicas are
-enough is decided in `core/replication.py`; `ClientSettings.replication` (`fencepost.replication.factor`) overrides it.
+Apache Kafka's default is one replica, and such a topic is lost with its broker. `core/replication.py` decides how many
+replicas are enough; `ClientSettings.replication` (`fencepost.replication.factor`) overrides it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TRIES: Final = 3
 class Weak(NamedTuple):
     topic: str
     why: str
-    """What a broker's failure would do, and what to change."""
+    """The effect of a broker's failure, and what to change."""
 
 
 def create_lasting_topic(
     admin: TopicAdmin, name: str, partitions: int, *, configs: Mapping[str, str] | None = None
 ) -> bool:
-    """Create a topic with enough replicas to survive a broker. Return False if it is there already."""
+    """Create a topic with enough replicas to survive a broker. Return False if it exists."""
     given = dict(configs or {})
     for left in reversed(range(_TRIES)):
         chosen, replication = _chosen(admin, given)
@@ -45,19 +45,19 @@ def create_lasting_topic(
                 continue  # a broker has gone since they were counted
             if error.code not in _FORBIDDEN or chosen == given:
                 raise
-            logger.warning("%s is created with the server's defaults, which refuses ours: %s", name, error)
+            logger.warning("%s is created with the server's defaults: the server rejects ours: %s", name, error)
             admin.create_topic(name, partitions, configs=given)
             return True
     raise AssertionError("the last try returns or raises")
 
 
 def _chosen(admin: TopicAdmin, given: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """Configs and replication factor of a new topic."""
+    """Return the configs and the replication factor of a new topic."""
     brokers, wanted = len(admin.cluster().brokers), admin.settings.replication
     best = fitting(brokers, wanted)
     configs = dict(given)
     if brokers == 1 and wanted is None:
-        if int(configs.get(_MIN_INSYNC, "1")) > 1:  # of a copy's source, in a larger cluster
+        if int(configs.get(_MIN_INSYNC, "1")) > 1:  # copied from the source topic in a larger cluster
             configs[_MIN_INSYNC] = str(best.min_insync)
         return configs, _SERVERS_DEFAULT
     if not 1 <= int(configs.get(_MIN_INSYNC, "0")) < max(2, best.factor):
@@ -66,7 +66,7 @@ def _chosen(admin: TopicAdmin, given: Mapping[str, str]) -> tuple[dict[str, str]
 
 
 def weak_topics(admin: TopicAdmin, names: Iterable[str]) -> Iterator[Weak]:
-    """Those of the named topics that would not survive a broker; none in a cluster of one broker."""
+    """Yield those of the named topics that would not survive a broker; none in a cluster of one broker."""
     brokers = len(admin.cluster().brokers)
     if brokers == 1:
         return
@@ -78,7 +78,7 @@ def weak_topics(admin: TopicAdmin, names: Iterable[str]) -> Iterator[Weak]:
 
 
 def _replication(admin: TopicAdmin, topic: str) -> Replication | None:
-    """As it is; None: the topic is not there, or may not be looked at."""
+    """Return the topic's replication; None if it does not exist or may not be described."""
     try:
         factor = min((len(each.replicas) for each in admin.describe_topic(topic).partitions), default=0)
         configs = {entry.name: entry.value for entry in admin.topic_configs(topic)}

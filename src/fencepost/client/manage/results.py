@@ -1,4 +1,4 @@
-"""What administration answers: plain immutable values, named as the command line prints them."""
+"""Results of `Admin`: plain immutable values, with the field names that the command line prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fencepost.types import Epoch, Generation, Milliseconds, Offset, Pid, Sequen
 class ClusterDescription:
     cluster_id: str
     controller: int
-    """Node id; −1 where there is none at the moment."""
+    """Node id, or −1 if there is none."""
     brokers: tuple[BrokerNode, ...]
 
 
@@ -23,12 +23,12 @@ class Pong:
     address: str
     milliseconds: float
     apis: int
-    """How many APIs the server offers."""
+    """The number of APIs that the server offers."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; −1 leaves the number to the server's default."""
+    """A topic to create; −1 means the server's default."""
 
     name: str
     partitions: int = -1
@@ -49,7 +49,7 @@ class TopicSummary:
 class PartitionDescription:
     partition: int
     leader: int
-    """Node id; −1 where there is none at the moment."""
+    """Node id, or −1 if there is none."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -67,23 +67,23 @@ class TopicDescription:
 class OffsetAt:
     partition: int
     offset: Offset
-    """−1: no record is that new."""
+    """−1 if no record is that new."""
     timestamp: Milliseconds
     """Of the record found by its time; −1 for the earliest and latest offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition knows of one producer."""
+    """A partition's state of one producer."""
 
     partition: int
     pid: Pid
     epoch: Epoch
     last_sequence: Sequence
-    """H(P): the highest sequence accepted; −1 where the epoch has written nothing yet."""
+    """H(P): the highest sequence accepted; −1 if the epoch has written nothing yet."""
     last_timestamp: Milliseconds
     transaction_start: Offset | None
-    """First offset of the open transaction, if there is one."""
+    """First offset of the open transaction; None if none is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ConfigEntry:
     name: str
     value: str | None
     source: str
-    """`topic`, `broker`, `broker default`, `static` or `default`: where the value comes from."""
+    """The origin of the value: `topic`, `broker`, `broker default`, `static` or `default`."""
     read_only: bool = False
     sensitive: bool = False
 
@@ -101,7 +101,7 @@ class GroupSummary:
     name: str
     state: str
     kind: str
-    """`classic` or `consumer`: by which protocol its members join."""
+    """The protocol of its members: `classic` or `consumer`."""
     protocol_type: str
     """`consumer` for consumers; empty for a group that only stores offsets."""
 
@@ -130,14 +130,14 @@ class GroupOffset:
     topic: str
     partition: int
     committed: Offset | None
-    """None: nothing was committed for this partition."""
+    """None if nothing was committed."""
     end: Offset | None
-    """The partition's end; None where the topic is gone."""
+    """The partition's end; None if the topic was deleted."""
     metadata: str = ""
 
     @property
     def lag(self) -> int | None:
-        """Records behind the end; None where one of the two is not known."""
+        """The number of offsets between the committed one and the end; None if either is unknown."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
@@ -145,7 +145,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """One partition of a reset: where the group stood and where it goes."""
+    """One partition of a reset: the group's offset before and after."""
 
     topic: str
     partition: int
@@ -170,14 +170,14 @@ class LastOwner:
 
     token: int
     since_ms: Milliseconds
-    """-1: not known, since the server was started again."""
+    """−1 if unknown, because the server was restarted since."""
     address: str
     client_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingDescription:
-    """A claim in line."""
+    """A claim that waits in line."""
 
     group: str
     resources: tuple[str, ...]

@@ -23,7 +23,7 @@ from fencepost.wire.messages import ms
 OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 _ANY_COORDINATOR: Final = 0
 _MARKER_VERSION: Final = 1
-"""Later versions tell how the transaction was written, which nobody knows of a hanging one."""
+"""Later versions say how the transaction was written, which is unknown for a hanging one."""
 
 
 class TransactionAdmin:
@@ -31,7 +31,7 @@ class TransactionAdmin:
         self._routes = routes
 
     def listed(self, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
-        """Those of all coordinators, by name; only those in the given states, if any are given."""
+        """Return the transactional ids of all coordinators, sorted by name; with `states`, only those in one."""
         wanted = list(states)
         found: dict[str, TransactionSummary] = {}
         for broker in self._routes.view().brokers.values():
@@ -47,7 +47,7 @@ class TransactionAdmin:
         raise_for(answer.error_code, "listing transactions")
         if answer.unknown_state_filters:
             raise ServerError(
-                ErrorCode.INVALID_REQUEST, f"no transaction is ever {', '.join(answer.unknown_state_filters)}"
+                ErrorCode.INVALID_REQUEST, f"unknown transaction state {', '.join(answer.unknown_state_filters)}"
             )
         open_ones = [row.transactional_id for row in answer.transaction_states if row.transaction_state in OPEN]
         started = self._started(broker, open_ones) if open_ones else {}
@@ -62,7 +62,7 @@ class TransactionAdmin:
         ]
 
     def _started(self, broker: BrokerNode, names: list[str]) -> dict[str, Milliseconds]:
-        """When each began; one that has ended meanwhile is left out."""
+        """Return when each open transaction began; those that have ended meanwhile are left out."""
         answer = self._routes.to(broker).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": names}).message
         return {
             row.transactional_id: started
@@ -101,7 +101,7 @@ class TransactionAdmin:
         return described
 
     def abort_hanging(self, topic: str, producer: ProducerState, *, coordinator_epoch: int = _ANY_COORDINATOR) -> None:
-        """Writes the marker that aborts a producer's open transaction in one partition."""
+        """Write the marker that aborts a producer's open transaction in one partition."""
         where = TopicPartition(topic, producer.partition)
         fields = {
             "markers": [
@@ -122,7 +122,7 @@ class TransactionAdmin:
             if row.error_code == ErrorCode.INVALID_TXN_STATE:
                 raise ServerError(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"the transaction of pid {producer.pid} in {where} does not hang: abort it by its name",
+                    f"the transaction of pid {producer.pid} in {where} is not hanging: abort it by its name",
                 )
             raise_for(row.error_code, f"ending the transaction of pid {producer.pid} in {where}")
 
@@ -130,7 +130,7 @@ class TransactionAdmin:
 
 
 def _started_ms(row: Any) -> Milliseconds | None:
-    """When the open transaction began. Kafka also tells when the last one did, which nobody asks for."""
+    """Return when the open transaction began. Kafka also reports the start of the last one, which is ignored."""
     start: datetime | None = row.transaction_start_time
     if start is None or row.transaction_state not in OPEN:
         return None

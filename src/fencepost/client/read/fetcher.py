@@ -1,12 +1,12 @@
-"""Fetches from all leaders at once and keeps a bounded amount ready: the reader's engine, without a thread of its own.
+"""The reader's engine: fetches from all leaders at once and keeps a bounded amount ready. It has no thread of its own.
 
-`run_once` is a turn of one loop, as in the send thread, but it is the reader's caller who turns it, while nothing is
-ready. Per leader one request is under way, for all partitions of which not too much is ready; the next one leaves as
-soon as an answer is in, before it is decoded, so that the server and the line work while the caller does.
+`run_once` is one turn of the loop. The reader's caller drives it while no records are ready. Each leader has one
+request in flight, for all partitions that need more. The next request leaves as soon as an answer arrives, before that
+is decoded, so that server and network work while the caller does.
 
-What comes out are chunks: whole batches of one partition, those of aborted transactions and all markers left out, not
-decoded yet. A chunk says the position behind it; a partition is done when its position reaches the stop, never by
-counting (markers and compaction leave gaps).
+The output are chunks: whole batches of one partition, not decoded, without markers and aborted transactions. A chunk
+says where the partition goes on. A partition is done when that position reaches the stop; counting records would not
+do, because markers and compaction leave gaps.
 """
 
 from __future__ import annotations
@@ -48,49 +48,49 @@ _TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
 class FetchOptions:
     read_committed: bool = True
     partition_bytes: int = 2 << 20
-    """The most of one partition in one answer."""
+    """Most bytes of one partition in one answer."""
     request_bytes: int = 32 << 20
     prefetch_bytes: int = 64 << 20
-    """Fetched and not yet handed to the caller: no more is asked for above it."""
+    """Most bytes that are fetched and not yet handed to the caller."""
     max_wait: float = 0.5
-    """Seconds that a server may hold an answer back while there is nothing new."""
+    """Seconds that a server may delay an answer while there is nothing new."""
     patience: float = 60.0
-    """Seconds that a partition is asked for without an answer before the reader gives up; the loop tries all that time.
-    While it is not asked for, because enough of it is ready or the caller is busy, no time passes."""
+    """Seconds without an answer for a partition before the reader gives up; until then it retries. Time in which the
+    partition is not requested, because enough is ready or the caller is busy, does not count."""
 
 
 class Chunk(NamedTuple):
     partition: TopicPartition
     batches: list[memoryview]
     start: Offset
-    """Records before it are not to be shown: a server sends the whole batch that holds the asked offset."""
+    """Records before it are dropped: a server sends the whole batch that holds the requested offset."""
     stop: Offset | None
     next: Offset
-    """Where the partition goes on behind this chunk."""
+    """The offset after this chunk."""
     size: int
 
 
 class PartitionRead:
-    """One partition that is being read."""
+    """The state of one partition that is being read."""
 
     __slots__ = ("asked_since", "done", "fetching", "name", "not_before", "position", "ready", "stop")
 
     def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
         self.name = name
         self.position = position
-        """Where the next fetch begins."""
+        """The offset of the next fetch."""
         self.stop = stop
         self.ready = 0
         """Bytes in chunks that the caller has not taken yet."""
         self.fetching = False
         self.not_before = now
         self.asked_since: float | None = None
-        """When it was first asked for since its last answer, or would have been if its leader were there."""
+        """When it was first requested since its last answer, or would have been with a leader."""
         self.done = stop is not None and position >= stop
 
 
 def _nobody_to_tell(cause: Fenced) -> None:
-    """Nothing is owned."""
+    """Do nothing: nothing is owned."""
 
 
 class Fetcher:
@@ -118,11 +118,11 @@ class Fetcher:
         self._error: FencepostError | None = None
         self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._turned = clock.monotonic()
-        """When the last turn ended that fetches."""
+        """When the last turn ended that could fetch."""
         self.begin(partitions)
 
     def begin(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
-        """Reads these from here on, and hands out nothing that was fetched before."""
+        """Read these partitions from now on, and drop what was fetched before."""
         now = self._clock.monotonic()
         self._partitions = {name: PartitionRead(name, start, stop, now) for name, (start, stop) in partitions.items()}
         for name in self._partitions:
@@ -131,7 +131,7 @@ class Fetcher:
         self._ready_bytes = 0
 
     def take(self) -> Chunk | None:
-        """The next chunk, if one is ready."""
+        """Return the next chunk, or None if none is ready."""
         if not self._ready:
             if self._error is not None:
                 raise self._error
@@ -143,11 +143,11 @@ class Fetcher:
 
     @property
     def is_done(self) -> bool:
-        """Every partition has reached its stop, and everything was taken."""
+        """True if every partition has reached its stop and all chunks were taken."""
         return not self._ready and all(fetched.done for fetched in self._partitions.values())
 
     def run_once(self, timeout: float | None = None, *, fetches: bool = True) -> None:
-        """One turn; waits until something happens, at most `timeout` seconds."""
+        """Take one turn: wait until something happens, for at most `timeout` seconds."""
         self._network.before_work()
         while self._calls:
             self._calls.popleft()()
@@ -167,7 +167,7 @@ class Fetcher:
         self.brokers.check_deadlines(now)
 
     def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
-        """Turns without fetching until something that was asked is answered, or raises TimedOut."""
+        """Take turns without fetching until `outcome` is known. Raise TimedOut after the request timeout."""
         deadline = self._clock.monotonic() + self._settings.request_timeout + longer
         while not outcome.done():
             left = deadline - self._clock.monotonic()
@@ -177,7 +177,7 @@ class Fetcher:
             self.run_once(left, fetches=False)
 
     def ask(self, key: int, fields: Mapping[str, Any], at_most: int) -> Any:
-        """One question over the connection that owns what is read, and its answer."""
+        """Send one request over the owner's connection and return its answer."""
         outcome: Future[Any] = Future()
 
         def lost(error: FencepostError, left: bool) -> None:
@@ -190,7 +190,7 @@ class Fetcher:
         return outcome.result()
 
     def call_soon(self, what: Callable[[], None]) -> None:
-        """From another thread: done in the next turn, by whoever turns."""
+        """Have the next turn call `what`. For other threads."""
         self._calls.append(what)
         self._network.wake()
 
@@ -200,11 +200,11 @@ class Fetcher:
         self._network.close()
 
     def forget_sockets(self) -> None:
-        """In a forked child: what is open is the parent's."""
+        """Close the copies of the parent's sockets in a forked child."""
         self._network.forget_sockets()
 
     def _lost_what_it_owned(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
-        """What was fetched and not handed out yet is somebody else's to work on (OWN-9)."""
+        """Drop what was fetched and not handed out: it belongs to the next owner (OWN-9)."""
         self._ready.clear()
         self._ready_bytes = 0
         self._error = cause
@@ -231,11 +231,11 @@ class Fetcher:
             self._fail(error)
 
     def _fetch(self, now: float) -> float:
-        """Asks every leader that has nothing of ours to do; when to look again."""
+        """Ask every leader that has no request in flight. Return when to look again."""
         moment = float("inf")
         wanted: dict[int, list[PartitionRead]] = {}
         if now - self._turned >= self._options.patience:
-            # The caller was away for so long that what was asked may be lost for no other reason.
+            # The caller was busy for so long that requests may have timed out for no other reason.
             for fetched in self._partitions.values():
                 fetched.asked_since = None
         if self._ready_bytes >= self._options.prefetch_bytes:
@@ -279,7 +279,7 @@ class Fetcher:
         by_topic: dict[str, list[hot.FetchPartition]] = {}
         for fetched in partitions:
             fetched.fetching = True
-            # With the epoch it is said at once who leads; without, a broker that is a follower by now would answer.
+            # With the epoch a broker that is no longer the leader rejects it; without, a follower would answer.
             epoch = self._metadata.leader_epoch(*fetched.name)
             asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes, epoch)
             by_topic.setdefault(fetched.name.topic, []).append(asked)
@@ -338,7 +338,7 @@ class Fetcher:
 
     def _chunk(self, fetched: PartitionRead, part: hot.FetchedPartition) -> None:
         if self._partitions.get(fetched.name) is not fetched:
-            return  # asked for before it was begun anew
+            return  # requested before `begin` started over
         try:
             found, position = visible_batches(part, fetched.position, fetched.stop)
         except FencepostError as error:
@@ -346,7 +346,7 @@ class Fetcher:
             return
         if position == fetched.position:
             if part.records and any(len(buffer) for buffer in part.records):
-                self._fail(CorruptBatch(f"{fetched.name} at {position}: not even one whole batch in the answer"))
+                self._fail(CorruptBatch(f"{fetched.name} at {position}: the answer holds no complete batch"))
             return
         start, fetched.position = fetched.position, Offset(position)
         batches, size = [batch.data for batch in found], sum(batch.header.size for batch in found)
@@ -361,7 +361,7 @@ class Fetcher:
                 code,
                 f"{fetched.name} has no offset {fetched.position}"
                 + (f"; it begins at {part.log_start_offset}" if part.log_start_offset >= 0 else "")
-                + ": it was deleted, or never written; start elsewhere",
+                + ": it was deleted or never written; choose another start",
             )
         return ServerError(code, f"reading {fetched.name}")
 
@@ -376,6 +376,6 @@ class Fetcher:
         fetched.not_before = self._clock.monotonic() + self._settings.retry_backoff
 
     def _fail(self, error: FencepostError) -> None:
-        """Raised to the caller, once everything that came before it was taken."""
+        """Remember the error for the caller, who gets it after all chunks before it."""
         if self._error is None:
             self._error = error

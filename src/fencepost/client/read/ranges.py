@@ -1,10 +1,7 @@
-"""The record batches of a range of offsets, as they stand in the log: what the source decodes and copy hands on.
+"""The record batches of a range of offsets, as they are in the log, for the Spark source and for copies.
 
-A range is done when the fetch *position* reaches its end, never by counting: markers, aborted batches and compaction
-leave gaps. Only headers are looked at. With `committed` the batches of aborted transactions are left out, by the list
-that comes with every answer; control batches always are.
-
-The next fetch is under way while the caller works on what came.
+A range is done when the fetch *position* reaches its end. Counting records would not do: markers, aborted batches and
+compaction leave gaps. The next fetch is in flight while the caller works on the last answer.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ _CURED_BY_WAITING: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE, Er
 
 
 class DataLost(FencepostError):
-    """Records that were to be read are no longer there: retention was faster, or the topic is another one."""
+    """Records of the range no longer exist: retention deleted them, or the topic was recreated."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
     is_behind = False
-    """The log ends before the range does, and nothing more of it will come."""
+    """The log ends before the range does, and no more of it will come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,9 @@ def fetch(
     max_bytes: int = MAX_BYTES,
     patience: float = 60.0,
 ) -> Iterator[list[FetchedBatch]]:
-    """The whole batches that hold records of the range, an answer's worth at a time. The first and the last may hold
-    records outside of it: dropping those is the caller's."""
+    """Yield the whole batches with records of the range, those of one answer at a time.
+
+    The first and the last batch may hold records outside the range, which the caller drops."""
     position = wanted.start
     channel: BatchChannel | None = None
     deadline = time.monotonic() + patience
@@ -101,7 +99,7 @@ def fetch(
                 elif time.monotonic() > deadline:
                     raise
                 else:
-                    time.sleep(_PAUSE)  # it is there: the log has changed between the two questions
+                    time.sleep(_PAUSE)  # the offset exists: the log has changed between the two requests
                 continue
             except (Unreachable, TimedOut, ServerError) as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
@@ -127,8 +125,9 @@ def fetch_records(routes: Routes, wanted: Range, *, patience: float = 60.0) -> I
 
 
 def _first_left(routes: Routes, wanted: Range, position: int) -> int:
-    """Where to go on when `position` is out of the log's range; the answer that said so does not say where, on Apache
-    Kafka. Behind the log's end nothing of the range is left: the topic is another one."""
+    """Return where to go on when `position` is out of the log's range; Apache Kafka's answer does not say that.
+
+    Behind the log's end nothing of the range is left: the topic was recreated."""
     admin = PartitionAdmin(routes)
     first, end = (
         admin.offsets(wanted.topic, which, partitions=[wanted.partition])[wanted.partition].offset
@@ -138,13 +137,13 @@ def _first_left(routes: Routes, wanted: Range, position: int) -> int:
 
 
 def _nothing_came(routes: Routes, wanted: Range, position: int, patience: float) -> FencepostError:
-    """Why a range that was there when it was planned is not read to its end."""
+    """Return the error for a range that existed when it was planned and cannot be read to its end."""
     found = PartitionAdmin(routes).offsets(wanted.topic, LATEST, partitions=[wanted.partition])
     end = found[wanted.partition].offset
     if end >= wanted.stop:
         return TimedOut(f"{wanted}: nothing more came from offset {position} within {patience:g} s")
     lost = DataLost(
-        f"{wanted}: the log ends at {end}. Was the topic made anew? failOnDataLoss=false goes on with what is left"
+        f"{wanted}: the log ends at {end}. Was the topic recreated? failOnDataLoss=false goes on with what is left"
     )
     lost.is_behind = True
     return lost
@@ -154,7 +153,7 @@ def _raise_for(answer: FetchedPartition, wanted: Range, position: int) -> None:
     code = ErrorCode.of(answer.error_code)
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
         raise DataLost(
-            f"{wanted}: offset {position} is not there any more. Was it deleted by retention, or the topic made anew? "
+            f"{wanted}: offset {position} no longer exists. Did retention delete it, or was the topic recreated? "
             "failOnDataLoss=false goes on with what is left"
         )
     if code is not ErrorCode.NONE:

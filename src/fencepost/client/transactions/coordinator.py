@@ -1,12 +1,12 @@
-"""The steps of a transaction, each a function of its own: init, add partitions, add offsets, end, describe.
+"""The requests of a transaction, one method each: init, add partitions, add offsets, end, describe.
 
-Client libraries bind a transaction to one process; the wire does not. Whoever has the identity (pid, epoch) may write
-into it, and one process may begin what another commits. These functions are what the Spark sink is made of, and any
-program that spreads one transaction over many processes.
+Client libraries bind a transaction to one process; the protocol does not. Every process with the identity (pid, epoch)
+may write into it, and one process may commit what another began. The Spark sink uses this, as may any program that
+spreads one transaction over many processes.
 
-They wait out what waiting cures (a coordinator that moves or loads, CONCURRENT_TRANSACTIONS while a decision is being
-carried out) and repeat what may be repeated. `end` may be repeated as often as one likes: Kafka answers the same again.
-Never decide what became of a transaction by an error code: fence it with `init` and look at what readers see.
+The methods retry errors that waiting cures (a coordinator that moves or loads, CONCURRENT_TRANSACTIONS while a
+decision is carried out). `end` may be repeated any number of times: Kafka gives the same answer. Never infer the
+outcome of a transaction from an error code: fence it with `init` and read what is committed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _CURED_BY_WAITING: Final = frozenset(
     }
 )
 _END_CURED_BY_WAITING: Final = _CURED_BY_WAITING | {ErrorCode.UNKNOWN_SERVER_ERROR}
-"""Kafka answers an EndTxn with that while somebody fences the name; asked again, it says who has it."""
+"""Kafka answers EndTxn with UNKNOWN_SERVER_ERROR while somebody fences the name; a retry gets the true code."""
 _FIRST_PAUSE: Final = 0.002
 _END_VERSION: Final = 4
-"""Later versions bump the epoch at every end (KIP-890): here the next one is asked for where it matters, after a
-step that had to be repeated and may still be on its way."""
+"""Later versions bump the epoch at every end (KIP-890). Here the producer bumps it only where needed: after a repeated
+step whose first copy may still be in flight."""
 _ADD_VERSION: Final = 3
 """Later versions are for brokers among themselves."""
 _OFFSETS_VERSION: Final = 3
-"""Later versions count on an epoch that is new for every transaction."""
+"""Later versions assume a new epoch for every transaction."""
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """Who commits offsets; a group refuses members that it has replaced (KIP-447)."""
+    """The member that commits offsets; a group rejects members that it has replaced (KIP-447)."""
 
     generation: int = -1
     id: str = ""
@@ -69,11 +69,11 @@ class TransactionState(NamedTuple):
 
 
 class Steps(Protocol):
-    """What the producer needs of a coordinator."""
+    """The coordinator's interface that the producer needs."""
 
     @property
     def doubts(self) -> int:
-        """How many requests may have taken effect though nobody said so."""
+        """The number of requests that may have taken effect without an answer."""
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
@@ -88,11 +88,11 @@ class Steps(Protocol):
 
 
 def abort_open(steps: Steps, who: Identity) -> None:
-    """Nothing is open under `who` any more, and nobody else is disturbed: to be done before it asks for the next epoch.
+    """Abort what is open under `who`, and nothing else. Call it before asking for the next epoch.
 
-    `init` aborts, too. But a coordinator below Kafka's transaction.version 2 does that under an epoch that it tells
-    nobody, answers CONCURRENT_TRANSACTIONS, and takes the repeated question for that of a producer that was replaced.
-    And it aborts whatever is open, a successor's transaction as well (KIP-360 compares the pid alone).
+    `init` aborts, too. But below Kafka's transaction.version 2 a coordinator does so under an epoch that it does not
+    report, answers CONCURRENT_TRANSACTIONS, and treats the retry as one of a fenced producer. It also aborts a
+    successor's open transaction (KIP-360 compares only the pid).
     """
     try:
         steps.end(who, commit=False)
@@ -108,30 +108,30 @@ class Transactional:
     routes: Routes
     name: str
     patience: float = 60.0
-    """Seconds for which waiting is tried."""
+    """Seconds for which errors are retried."""
     absent_patience: float | None = None
-    """Of these, how many for a topic or partition that the coordinator does not know; None: all."""
+    """The same for a topic or partition that the coordinator does not know; None: as `patience`."""
     doubts: int = 0
-    """How many requests may have taken effect though nobody said so: no answer came, or one that told nothing. If none
-    was added meanwhile, the last answer is the whole truth."""
+    """The number of requests that may have taken effect without an answer that says so. While it does not grow, the
+    last answer is the whole truth."""
     is_over: bool = False
-    """Its producer is closed: an errand that is still out asks nothing more, and opens no connection again."""
+    """The producer is closed: pending errands send nothing more and open no connection."""
     _channel: Channel | None = None
     _aborts: int = 0
-    """How many were asked for."""
+    """The number of aborts that were requested."""
 
     def go_by(self, routes: Routes) -> None:
-        """From now on the coordinator is asked this way."""
+        """Use these routes to the coordinator from now on."""
         self.routes, self._channel = routes, None
 
     def ask_first(self, coordinator: Channel) -> None:
-        """It is known by now who the coordinator is."""
+        """Use this channel to the coordinator, which the caller has found already."""
         self._channel = coordinator
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity:
-        """A fresh epoch: aborts what is open under the name, waits out what is decided, fences everybody before.
+        """Get a new epoch: abort what is open under the name, wait for decisions in progress, fence earlier producers.
 
-        With `who`, only if nobody else has taken the name since (KIP-360): otherwise PRODUCER_FENCED.
+        With `who`, only if nobody else has taken the name since (KIP-360); otherwise raise PRODUCER_FENCED.
         """
         expected = who or Identity(NO_PID, NO_EPOCH)
 
@@ -146,8 +146,8 @@ class Transactional:
             if answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise ServerError(
                     ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                    f"the server allows no transaction of {timeout_ms} ms; "
-                    "ask for less, or raise its transaction.max.timeout.ms",
+                    f"the server rejects a transaction timeout of {timeout_ms} ms: "
+                    "use a shorter one, or raise transaction.max.timeout.ms on the server",
                 )
             raise_for(answer.error_code, f"InitProducerId of {self.name!r}")
             return Identity(Pid(answer.producer_id), Epoch(answer.producer_epoch))
@@ -155,14 +155,14 @@ class Transactional:
         return self._until_answered(ask)
 
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are part of the transaction from now on; it begins with the first of them."""
+        """Add partitions to the transaction; the first one begins it."""
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
         aborts = self._aborts
 
         def ask(channel: Channel) -> None:
-            if self._aborts != aborts:  # by another errand, while this one waited: repeated now, it begins another one
+            if self._aborts != aborts:  # by another errand meanwhile: a retry would begin a new transaction
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"a transaction of {self.name!r} was aborted meanwhile")
             fields = {
                 "v3_and_below_transactional_id": self.name,
@@ -191,7 +191,7 @@ class Transactional:
         offsets: Mapping[TopicPartition, Offset],
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
-        """Offsets of a group that count if, and only if, the transaction commits."""
+        """Add a group's offsets, which count if, and only if, the transaction commits."""
 
         def announce(channel: Channel) -> None:
             fields = {
@@ -229,7 +229,7 @@ class Transactional:
         self._until_answered(commit)
 
     def end(self, who: Identity, *, commit: bool) -> None:
-        """Commits or aborts; repeated until it is answered. Raises what the coordinator refuses it with."""
+        """Commit or abort; retry until there is an answer. Raise the coordinator's error."""
         self._aborts += not commit
 
         def ask(channel: Channel) -> None:
@@ -245,7 +245,7 @@ class Transactional:
         self._until_answered(ask, _END_CURED_BY_WAITING)
 
     def describe(self) -> TransactionState | None:
-        """What the coordinator knows of the name, without disturbing anything; None if it does not know it."""
+        """Return the coordinator's state of the name, without changing it; None if the name is unknown."""
 
         def ask(channel: Channel) -> TransactionState | None:
             answer = channel.request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [self.name]}).message
@@ -266,7 +266,7 @@ class Transactional:
             if self.is_over:
                 raise Closed(f"the producer of {self.name!r} is closed")
             try:
-                channel = self._channel  # which another errand of the same producer may give up meanwhile
+                channel = self._channel  # another errand of the same producer may reset it meanwhile
                 if channel is None:
                     channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
                 return ask(channel)

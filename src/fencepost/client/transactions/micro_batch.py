@@ -1,7 +1,7 @@
-"""Carries out what `core/micro_batch.py` decides: the steps of a micro-batch, from fence to commit, against a cluster.
+"""The runner of micro-batches: it carries out the steps that `core/micro_batch.py` decides, from fence to commit.
 
-No Spark in here. What a micro-batch contains, and who publishes it, its subclasses know: rows of a DataFrame
-(`sink.py`) or ranges of a source topic (`copy.py`).
+It does not know Spark. Subclasses of `MicroBatch` know the content and publish it: rows of a DataFrame (`sink.py`) or
+ranges of a source topic (`copy.py`).
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ _FINAL: Final = frozenset(
         ErrorCode.INVALID_CONFIG,
     }
 )
-"""What another attempt would only be answered with again."""
+"""Errors that another attempt would only get again."""
 
 
 def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
-    """`offered`: API key → versions, as the server says."""
+    """Raise if the server is an Apache Kafka before 3.6. `offered`: API key → versions."""
     if Key.OWN not in offered and offered.get(Key.ADD_PARTITIONS_TO_TXN, (0, 0))[1] < _VERIFIES_FROM:
         raise ServerError(
             ErrorCode.UNSUPPORTED_VERSION,
             "this Apache Kafka is older than 3.6: it does not verify that a write belongs to its transaction, so "
-            "exactly once cannot be promised",
+            "exactly-once is not possible; use 3.6 or newer",
         )
 
 
@@ -109,11 +109,11 @@ class Runner:
     ) -> None:
         self.settings = settings
         self.patience = patience
-        """Seconds that a step waits for a server that is away."""
+        """Seconds that a step waits while no server answers."""
         self.name = check_name(name)
         self.transaction_timeout = transaction_timeout
         self.on_step = on_step or (lambda _step: None)
-        """Told every step before it is taken, by its name."""
+        """Called with the name of every step before it is taken."""
         self.routes = Routes(settings)
         self.admin = TopicAdmin(settings)
         self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
@@ -121,15 +121,15 @@ class Runner:
         who = SinkInstance(uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts)
         self._ready = False
-        # A query that did not stop in time may still be in its last batch when it is started again.
+        # A query that did not stop in time may still be in its last batch when it is restarted.
         self._one_at_a_time = threading.Lock()
-        # Nobody closes a sink by hand, and Spark does not say when its query is over: the connections end with the
-        # last one who holds it. Not at exit, where a thread may still be in the middle of a question.
+        # Users do not close sinks, and Spark does not report the end of a query: the connections close with the last
+        # reference. Not at exit, where a thread may still wait for an answer.
         self._end = weakref.finalize(self, _close, self.routes, self.admin)
         self._end.atexit = False
 
     def carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin = UNKNOWN) -> Outcome:
-        """Takes the protocol's steps for one batch until it is in the log, or raises why it is not."""
+        """Carry out the steps of one batch until it is in the log. Raise if that fails."""
         with self._one_at_a_time:
             return self._carry_out(work, query, batch, origin)
 
@@ -158,7 +158,7 @@ class Runner:
         self._ready = True
 
     def patiently(self, ask: Callable[[], T], what: str) -> T:
-        """Ask what changes nothing, and wait for a server that is away."""
+        """Repeat a call that changes nothing while no server answers."""
         return patiently(ask, f"sink {self.name}: {what}", patience=self.patience)
 
 
@@ -168,13 +168,13 @@ def _close(routes: Routes, admin: TopicAdmin) -> None:
 
 
 class MicroBatch:
-    """Carries out the steps of one micro-batch; what its content is, subclasses know."""
+    """Carries out the steps of one micro-batch; subclasses know its content."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self._links: LeaderChannels | None = None
         self._open: Identity | None = None
-        """Whose transaction may be open."""
+        """The identity whose transaction may be open."""
         self._fenced = False
         self._manifest: Any = None
         self.took: dict[str, float] = {}
@@ -188,11 +188,11 @@ class MicroBatch:
         raise NotImplementedError
 
     def records(self, manifest: Any) -> Mapping[TopicPartition, int]:
-        """Target partition → how many records it must have at the end."""
+        """Return the number of records that each target partition must have at the end."""
         raise NotImplementedError
 
     def is_unwanted(self) -> bool:
-        """Whether whoever asked for the batch waits for it no longer, so that no further attempt is made."""
+        """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
         return False
 
     # -- the steps --------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class MicroBatch:
                 return None
 
     def _attempt(self, act: Callable[[], None], targets: Iterable[TopicPartition] = ()) -> None:
-        """Whatever goes wrong is a failed step; what no further attempt can cure ends the batch."""
+        """Turn any failure into a failed step, unless no further attempt can cure it."""
         try:
             act()
         except FencepostError as error:
@@ -246,7 +246,7 @@ class MicroBatch:
                 self.runner.patiently(lambda: refuse_absent(self.runner.admin, targets), "looking at the target topics")
             thaw = isinstance(error, Poisoned) or error.code is ErrorCode.INVALID_TIMESTAMP
             raise StepFailed(self._explained(error), thaw=thaw) from error
-        except Exception as error:  # whatever a Spark job may raise: executors lost, a worker killed, a stage given up
+        except Exception as error:  # from a Spark job: executors lost, a worker killed, a stage aborted
             if self.is_unwanted():
                 raise
             raise StepFailed(error, thaw=True) from error
@@ -311,13 +311,13 @@ class MicroBatch:
         transactional = self.runner.transactional
         transactional.end(identity, commit=True)
         self.runner.on_step("ended")
-        # The answer comes before the markers are in the logs; asked again, it comes after them. What is committed is
-        # then readable when foreachBatch returns.
+        # The first answer comes before the markers are in the logs, the second one after them. So the batch is
+        # readable when foreachBatch returns.
         transactional.end(identity, commit=True)
         self._open = None
 
     def abort(self) -> None:
-        """What is open holds readers up: ends it, as far as that is possible at the moment."""
+        """Abort the open transaction, which holds up readers, if a server can be reached."""
         if self._open is None:
             return
         quickly = Transactional(self.runner.routes, self.runner.transactional.name, patience=1.0)
@@ -330,8 +330,7 @@ class MicroBatch:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """An attempt that was given up may have left answers unread, and the next one must not take them for its
-        own."""
+        """Close the connections: an abandoned attempt may have left answers unread, which the next must not take."""
         if self._links is not None:
             self._links.close()
             self._links = None

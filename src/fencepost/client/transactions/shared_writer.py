@@ -1,12 +1,13 @@
-"""Record batches into one partition of a transaction, each exactly once, by however many attempts of a task.
+"""Record batches into one partition of a transaction, each exactly once, however many attempts a task needs.
 
-The content is frozen: the n-th batch of a partition is the same bytes whoever sends it, so its sequence is the number
-of records before it. A second attempt, a speculative or a zombie task therefore asks the partition what it has of this
-(pid, epoch), DescribeProducers, and goes on behind it: it can repeat, but never add. A newer epoch refuses them all.
+The content is frozen: the n-th batch of a partition has the same bytes in every attempt, so its sequence is the number
+of records before it. A second attempt, a speculative or a zombie task asks the partition for its last sequence of this
+(pid, epoch) with DescribeProducers and goes on behind it: it can repeat batches, but not add any. A newer epoch fences
+them all.
 
-The first batch goes alone. While a broker verifies a partition's place in the transaction it answers
-NOT_ENOUGH_REPLICAS to others of the same transactional id (KIP-890), and with no state for a pid it would take any
-sequence. Behind it five may be under way: a broker knows a producer's last five batches again.
+The first batch goes alone. While a broker verifies that a partition belongs to the transaction, it answers other
+batches with NOT_ENOUGH_REPLICAS (KIP-890); and without state for a pid it would accept any sequence. Behind it five may
+be in flight: a broker recognises a producer's last five batches.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from fencepost.types import LATEST, TopicPartition
 
 IN_FLIGHT: Final = 5
 ABSENT_PATIENCE: Final = 5.0
-"""Seconds for a topic or partition that a broker does not know. It may learn of a new one a moment later than others;
-one that was deleted does not come back."""
+"""Seconds to wait for a topic or partition that a broker does not know: it may learn of a new one late, but a deleted
+one does not come back."""
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.2
 
@@ -46,13 +47,13 @@ _CURED_BY_REPEATING: Final = LEADER_MOVED | frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # another attempt has come further, or an answer was lost: ask
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # another attempt is ahead, or an answer was lost: ask
     }
 )
 
 
 class SharedTransaction(NamedTuple):
-    """What a task needs to write into it."""
+    """The name and identity that a task needs to write into a transaction."""
 
     name: str
     """The transactional id."""
@@ -93,7 +94,7 @@ class LeaderChannels(Closing):
 def last_sequences(
     admin: PartitionAdmin, topic: str, partitions: Iterable[int] | None, identity: Identity
 ) -> dict[int, int]:
-    """Partition → the last sequence that it has of this identity; those that have none are left out."""
+    """Return the last sequence of this identity per partition; partitions without one are left out."""
     try:
         states = admin.producers(topic, partitions=partitions)
     except ServerError as error:
@@ -113,8 +114,7 @@ def last_sequences(
 def replicated_sequences(
     admin: PartitionAdmin, topic: str, partitions: Iterable[int], identity: Identity, *, patience: float = 60.0
 ) -> dict[int, int]:
-    """As `last_sequences`, and a leader that dies takes nothing of it along: waits until what the leaders have lies
-    before the high watermark."""
+    """Return `last_sequences` once they are replicated: wait until the leaders' logs end at the high watermark."""
     wanted = list(partitions)
     pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, patience)
     found: dict[int, int] | None = None
@@ -122,7 +122,7 @@ def replicated_sequences(
     while True:
         before, found = found, last_sequences(admin, topic, wanted, identity)
         if found != before:
-            # Nothing asked so far, or another leader has come: its log may hold less.
+            # The first look, or a new leader, whose log may hold less.
             ends = _ends(admin, topic, wanted, unreplicated=True)
             continue
         readable = _ends(admin, topic, wanted)
@@ -131,8 +131,8 @@ def replicated_sequences(
             return found
         if not pauses.wait():
             where = f"{topic}, partition {', '.join(map(str, behind))}"
-            raise TimedOut(f"{where}: what the leader has was not replicated within {patience:g} s")
-        # Others may write on and on, which is no reason to wait; but the end may come nearer with another leader.
+            raise TimedOut(f"{where}: the leader's records were not replicated within {patience:g} s")
+        # Later writes of others are not waited for; but with a new leader the end may move back.
         now = _ends(admin, topic, behind, unreplicated=True)
         ends = {index: min(end, now.get(index, end)) for index, end in ends.items()}
 
@@ -143,7 +143,7 @@ def _ends(admin: PartitionAdmin, topic: str, partitions: list[int], *, unreplica
 
 
 class PartitionWriter:
-    """`write` batch after batch, then `finish`."""
+    """Writes one partition: `write` batch after batch, then `finish`."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class PartitionWriter:
         fresh: bool = False,
         patience: float = 60.0,
     ) -> None:
-        """`fresh`: nobody else can have written under this identity yet, so the partition need not be asked."""
+        """`fresh`: nothing was written under this identity yet, so the partition is not asked for its last sequence."""
         self._channels = channels
         self._transaction = transaction
         self._where = where
@@ -165,10 +165,10 @@ class PartitionWriter:
         self._channel: BatchChannel | None = None
         self._unanswered: deque[SentBatch] = deque()
         self.repeated = 0
-        """Batches that were there already."""
+        """The number of batches that the partition had already."""
 
     def write(self, batch: bytearray | memoryview) -> int:
-        """Stamps and sends it, unless it is there already; how many records it has."""
+        """Stamp and send a batch, unless the partition has it already. Return the number of its records."""
         header = read_header(batch)
         first, last = self._next, self._next + header.last_offset_delta
         self._next = last + 1
@@ -187,7 +187,7 @@ class PartitionWriter:
         return header.count
 
     def finish(self) -> int:
-        """Waits for all answers; the last sequence that is there."""
+        """Wait for all answers. Return the last sequence in the partition."""
         self._settle(0)
         return self._confirmed
 
@@ -211,14 +211,12 @@ class PartitionWriter:
         self._confirmed = self._unanswered.popleft().last
 
     def _recover(self, error: FencepostError) -> None:
-        """Finds out what is there and brings the rest there in order, one by one; raises what that cannot cure."""
+        """Ask for the last sequence and send the missing batches in order. Raise what that does not cure."""
         pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience)
         failure: FencepostError | None = error
         while failure is not None:
             if self._channel is not None:
-                self._channels.drop(
-                    self._channel
-                )  # with whatever answers are still under way on it: others use it, too
+                self._channels.drop(self._channel)  # answers may still be in flight on it, and other writers share it
                 self._channel = None
             known = isinstance(failure, Unreachable | TimedOut) or failure.code in _CURED_BY_REPEATING
             absent = failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""The target cluster, and what its topics allow: asked once per micro-batch on the driver, told to every task."""
+"""The target cluster and the limits of its topics. The driver asks once per micro-batch and tells every task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fencepost.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588
-"""Kafka's default of max.message.bytes, for those who may not read a topic's configs."""
+"""Kafka's default of max.message.bytes, for clients that may not read a topic's configs."""
 
 _ANY: Final = 2**63 - 1
 """No limit to a record's time."""
@@ -33,7 +33,7 @@ _GUARD: Final = "fencepost.writer.group"
 
 
 def reached(servers: str | ClientSettings, settings: Mapping[str, str] | None = None) -> ClientSettings:
-    """How to reach the cluster. `settings` may be those of Spark's connector, which has `kafka.` before each name."""
+    """Return the settings of the cluster. `settings` may have the prefix `kafka.`, as in Spark's connector."""
     if isinstance(servers, ClientSettings):
         return servers
     given = {name.removeprefix("kafka."): value for name, value in (settings or {}).items()}
@@ -41,7 +41,7 @@ def reached(servers: str | ClientSettings, settings: Mapping[str, str] | None = 
 
 
 def heeded(settings: Mapping[str, str]) -> dict[str, str]:
-    """Without those that tune Kafka's producer, which the sink has no use for; a warning names each."""
+    """Return the settings without those that only tune Kafka's producer; warn about each of them."""
     kept = {}
     for name, value in settings.items():
         if name in CLIENT_NAMES or not (name in PRODUCER_NAMES or _TUNES_JAVA.fullmatch(name)):
@@ -49,12 +49,12 @@ def heeded(settings: Mapping[str, str]) -> dict[str, str]:
             continue
         ours = _OURS.get(name.partition(".")[0])
         hint = f"; the sink's own option is {ours}" if ours else ""
-        logger.warning("setting %s is for Kafka's producer and is passed over%s", name, hint)
+        logger.warning("setting %s is for Kafka's producer and is ignored%s", name, hint)
     return kept
 
 
 class TimeLimits(NamedTuple):
-    """How many milliseconds a record's time may lie behind and ahead of the server's clock."""
+    """The milliseconds that a record's time may be behind and ahead of the server's clock."""
 
     before: int = _ANY
     after: int = _ANY
@@ -63,7 +63,7 @@ class TimeLimits(NamedTuple):
     def of(cls, configs: Mapping[str, str | None]) -> TimeLimits | None:
         if configs.get("message.timestamp.type") == "LogAppendTime":
             return None
-        both = configs.get("message.timestamp.difference.max.ms")  # of Kafka 3, where the other two are not set
+        both = configs.get("message.timestamp.difference.max.ms")  # Kafka 3, which does not set the other two
         before, after = (int(configs.get(f"message.timestamp.{side}.max.ms") or _ANY) for side in ("before", "after"))
         return cls(*(int(both) if limit == _ANY and both is not None else limit for limit in (before, after)))
 
@@ -73,15 +73,15 @@ class Target:
     topic: str
     partitions: int
     max_bytes: int
-    """The largest record batch that it takes."""
+    """The largest record batch that it accepts."""
     compacted: bool
-    """It takes no record without a key."""
+    """It rejects records without a key."""
     times: TimeLimits | None = None
     """None: the server writes its own time into records (LogAppendTime)."""
 
 
 def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Target:
-    """The topic as it is; with `create`, made with so many partitions if it is not there."""
+    """Describe a target topic. With `create`, create it with so many partitions if it does not exist."""
     try:
         partitions = len(admin.describe_topic(topic).partitions)
     except ServerError as error:
@@ -113,7 +113,7 @@ def describe_all(admin: TopicAdmin, topics: Iterable[str], *, create: int | None
 
 
 def refuse_absent(admin: TopicAdmin, targets: Iterable[TopicPartition]) -> None:
-    """Raises if one of these partitions is not there any more: the topic was deleted, or recreated with fewer."""
+    """Raise if one of these partitions no longer exists: the topic was deleted, or recreated with fewer."""
     highest: dict[str, int] = {}
     for topic, partition in targets:
         highest[topic] = max(partition, highest.get(topic, 0))
@@ -138,6 +138,6 @@ def _configs(admin: TopicAdmin, topic: str) -> dict[str, str | None]:
     try:
         return {entry.name: entry.value for entry in admin.topic_configs(topic)}
     except ServerError as error:
-        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # to write one need not be allowed to describe
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # writing does not require DescribeConfigs
             return {}
         raise
