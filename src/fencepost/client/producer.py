@@ -191,8 +191,7 @@ class Producer:
         unknown, rows wait, in order with the records of `send`. Rows with neither key nor partition go to one partition
         per chunk.
         """
-        if self._thread is None:
-            self._begin()
+        self._begin()
         from fencepost.client.produce.table import send_table
 
         return send_table(self._queues, self._options, topic, table, self._clock.now_ms())
@@ -218,8 +217,7 @@ class Producer:
         """The ids to save together with the input position. Raises while records are unsettled: flush first."""
         if self._steps is None:
             raise ConfigError("ids need a name, because a bare pid cannot be fenced: Producer(…, name='…')")
-        if self._thread is None:
-            self._begin()
+        self._begin()
         self._sender.wait_for_identity(self._options.delivery_timeout)
         if self._cluster_id is None:
             self._cluster_id = self._routes.view().cluster_id
@@ -246,8 +244,7 @@ class Producer:
         """
         if self._steps is None:
             raise ConfigError("init_transactions needs a name: Producer(…, name='…')")
-        if self._thread is None:
-            self._begin()
+        self._begin()
         self._sender.wait_for_identity(self._options.delivery_timeout)
 
     def transaction(self) -> ProducerTransaction:
@@ -261,8 +258,7 @@ class Producer:
             raise ConfigError("a transaction needs a name: Producer(…, name='…')")
         if self._transaction is not None and self._transaction.is_open:
             raise FencepostError("a transaction is open already: transactions do not nest")
-        if self._thread is None:
-            self._begin()
+        self._begin()
         self._transaction = ProducerTransaction(self._sender, self._steps, self._options.delivery_timeout)
         return self._transaction
 
@@ -302,8 +298,7 @@ class Producer:
         request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
         if self._transaction is not None and self._transaction.is_open:
             raise FencepostError("a transaction is open: own first, then begin the transaction")
-        if self._thread is None:
-            self._begin()
+        self._begin()
         from fencepost.client.own.owned_partitions import PlacingBackend  # loaded only by owners
 
         backend = self._backend()
@@ -430,7 +425,7 @@ class Producer:
     # --- start and fork ---
 
     def _begin(self) -> None:
-        """Start the send thread, at the first record: until then the process may still be forked."""
+        """Start the send thread if it does not run: at the first use, since the process may be forked until then."""
         with self._start:
             if self._thread is None:
                 if self._closed:

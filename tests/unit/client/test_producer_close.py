@@ -1,4 +1,4 @@
-"""The end of a producer that is interrupted: what is left is settled all the same."""
+"""A producer that is interrupted while it closes: what is left is still settled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 class OutOfReach(Producer):
-    """Nothing ever comes of what it asks for."""
+    """A producer whose requests are never answered."""
 
     def _make_network(self) -> tuple[Network, Clock]:
         on = cluster()

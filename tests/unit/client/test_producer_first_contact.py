@@ -1,4 +1,4 @@
-"""A wrong host or port is said at the first failed connection, not when the records' time is over."""
+"""A wrong host or port is reported at the first failed connection, not when records expire."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_server_that_is_there_is_not_warned_of(caplog: pytest.LogCaptureFixtur
 
 @pytest.fixture
 def refused() -> Iterator[threading.Event]:
-    """Set when a connection has failed, which a warning says."""
+    """Return an event that is set when a warning reports a failed connection."""
     failed = threading.Event()
 
     class Hears(logging.Handler):
@@ -95,7 +95,7 @@ def test_whatever_runs_out_of_time_names_the_cause_in_its_first_line(refused: th
 
 
 def test_a_record_with_a_batch_names_the_cause_too(refused: threading.Event) -> None:
-    """The topic is known; its server has gone since."""
+    """The topic is known, and the server has stopped since."""
     with fencepost.Server() as server:
         address = server.address
         producer = fencepost.Producer(address, linger=0.0)

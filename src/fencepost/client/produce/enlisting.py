@@ -10,7 +10,7 @@ from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
-from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState, ProducerIdentity
 from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
@@ -86,19 +86,33 @@ class Enlisting:
         if who is None or not (partitions := transaction.to_add()):
             return
 
+        def failed(error: FencepostError) -> None:
+            self._settling.doom(transaction, error)
+
+        self._add(steps, who, transaction, partitions, lambda: self._state.transaction is transaction, failed)
+
+    def _add(
+        self,
+        steps: Steps,
+        who: Identity,
+        transaction: Enlisted,
+        partitions: list[TopicPartition],
+        is_open: Callable[[], bool],
+        failed: Callable[[FencepostError], None],
+    ) -> None:
         def add() -> list[TopicPartition]:
             steps.add_partitions(who, partitions)
             return partitions
 
         def answered(outcome: list[TopicPartition] | FencepostError) -> None:
-            if self._state.transaction is not transaction:
+            if not is_open():
                 return  # aborted meanwhile: our own next epoch has fenced it, which says nothing about other producers
             if isinstance(outcome, list):
                 transaction.added(outcome)
             elif outcome.code in NAME_TAKEN:
                 self._settling.fence(outcome.code)
             else:
-                self._settling.doom(transaction, outcome)
+                failed(outcome)
 
         self._state.errands.send_out(add, answered)
 
@@ -134,26 +148,15 @@ class Enlisting:
             self._state.due(lane.go_on(now, all_answered=lane not in busy), now)
 
     def _enlist_in_lane(self, lane: WriteLane, transaction: Enlisted) -> None:
-        who = lane.identity
         if not (partitions := transaction.to_add()):
             return
 
-        def add() -> list[TopicPartition]:
-            lane.steps.add_partitions(who, partitions)
-            return partitions
+        def failed(error: FencepostError) -> None:
+            if error.retriable or isinstance(error, Unreachable | TimedOut):
+                lane.fail(error)
+                return
+            refused = set(transaction.refused(partitions))
+            for queue in [queue for queue in lane.queues if queue.name in refused]:
+                self._settling.fail_queue(queue, error)
 
-        def answered(outcome: list[TopicPartition] | FencepostError) -> None:
-            if lane.open is not transaction:
-                return  # aborted meanwhile: our own next epoch has fenced it
-            if isinstance(outcome, list):
-                transaction.added(outcome)
-            elif outcome.code in NAME_TAKEN:
-                self._settling.fence(outcome.code)
-            elif outcome.retriable or isinstance(outcome, Unreachable | TimedOut):
-                lane.fail(outcome)
-            else:
-                refused = set(transaction.refused(partitions))
-                for queue in [queue for queue in lane.queues if queue.name in refused]:
-                    self._settling.fail_queue(queue, outcome)
-
-        self._state.errands.send_out(add, answered)
+        self._add(lane.steps, lane.identity, transaction, partitions, lambda: lane.open is transaction, failed)

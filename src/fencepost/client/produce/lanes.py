@@ -125,7 +125,7 @@ class WriteLane:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its last transaction may still be committed or aborted."""
+        """True while its last transaction may still be committed or aborted."""
         return not self._is_over and (self._ending is not None or self._may_be_open)
 
     def admits(self, partition: TopicPartition, *, is_new: bool, now: float) -> bool:

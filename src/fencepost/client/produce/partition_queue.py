@@ -49,7 +49,7 @@ class ProducerBatch(Settlement):
         self.roams = False
         """It came from the undesignated queue."""
         self.parts: list[ProducerBatch] | None = None
-        """What it was split into, because it was too large or partly in the log. Its tickets ask them."""
+        """The batches it was split into, if it was too large or partly in the log. They answer its tickets."""
         self.whole: ProducerBatch | None = None
         """The batch that this one is a part of."""
 
@@ -284,7 +284,9 @@ class EarlyFailure(Settlement):
 class Filling:
     """The lock of the queues, and the lists of unsettled batches and active queues that it guards."""
 
-    def __init__(self, options: ProducerOptions, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], needs_partitions: bool
+    ) -> None:
         self.options = options
         self.clock = clock
         self.wake = wake
@@ -298,7 +300,7 @@ class Filling:
         self.unsettled: dict[Settlement, None] = {}
         self.active: dict[PartitionQueue, None] = {}
         """Queues that hold something, or did when the send thread last looked."""
-        self.needs_partitions = False
+        self.needs_partitions = needs_partitions
         """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
 
     def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:

@@ -63,16 +63,23 @@ class Queues:
     """All queues of one producer, and the memory they share."""
 
     def __init__(
-        self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], trouble: Callable[[], str] = str
+        self,
+        options: ProducerOptions,
+        clock: Clock,
+        wake: Callable[[], None],
+        trouble: Callable[[], str] = str,
+        *,
+        needs_partitions: bool = False,
     ) -> None:
         """`trouble` returns the last connection error, for messages; empty if there is none."""
         self._options = options
         self._trouble = trouble
         self._clock = clock
         self._wake = wake
-        self._filling = filling = Filling(options, clock, wake)
+        self._filling = filling = Filling(options, clock, wake, needs_partitions)
         self.waiting_room = WaitingRoom(filling, trouble)
         """Used by the send thread; callers add to it under the lock."""
+        self.needs_partitions = needs_partitions
         self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
@@ -94,15 +101,6 @@ class Queues:
         """Return an intake that calls `slowly` for what the native code leaves to Python. The queues do not keep it, so
         that its producer can be garbage-collected while the send thread still runs."""
         return Intake(self._topics, Ticket, slowly, self._options.batch_size, self._gate)
-
-    @property
-    def needs_partitions(self) -> bool:
-        """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
-        return self._filling.needs_partitions
-
-    def name_partitions(self) -> None:
-        """From now on reject records that have neither a key nor a partition."""
-        self._filling.needs_partitions = True
 
     # --- the caller's threads ---
 
@@ -411,7 +409,7 @@ class Queues:
 
     @property
     def in_a_hurry(self) -> bool:
-        """Whether a caller waits for queued records: batches are then sent before they are full."""
+        """True while a caller waits for queued records: batches are then sent before they are full."""
         return bool(self.flushing or self._callers_blocked)
 
     def everything(self) -> Iterator[PartitionQueue]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
@@ -114,8 +113,7 @@ class ProduceRequests:
             version = connection.version(Key.PRODUCE, newest)
         except FencepostError as error:
             for queue, sent in aboard:
-                assert queue.flight is not None
-                queue.flight.never_left(sent)
+                _flight(queue).never_left(sent)
                 self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
             return
         body = hot.encode_produce_request(version, message)
@@ -131,43 +129,36 @@ class ProduceRequests:
         now = self._now()
         connection.window.answered(size, now)
         for queue, sent in aboard:
-            if sent in _unsettled(queue):
-                assert queue.flight is not None
-                queue.flight.acknowledged(sent, None, now)
+            if sent in (flight := _flight(queue)):
+                flight.acknowledged(sent, None, now)
                 self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
 
     def _answered(self, connection: BrokerConnection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
         now = self._now()
         if response.throttle_ms:
             connection.throttled_until = now + response.throttle_ms / 1000
-        waiting = {(queue.topic.name, queue.index): (queue, sent) for queue, sent in aboard}
+        waiting = {(each.queue.topic.name, each.queue.index): each for each in aboard}
         for topic in response.topics:
             for part in topic.partitions:
                 entry = waiting.pop((topic.name or "", part.index), None)
                 if entry is None:
                     continue
                 queue, sent = entry
-                if sent not in _unsettled(queue):
+                if sent not in (flight := _flight(queue)):
                     continue  # given up meanwhile
                 code = ErrorCode.of(part.error_code)
                 if code is ErrorCode.NONE:
-                    self._acknowledged(queue, sent, part)
+                    flight.acknowledged(sent, Offset(part.base_offset) if part.base_offset >= 0 else None, now)
+                    self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
                 else:
                     self._refused(queue, sent, code, part.error_message, now)
         if waiting:  # the answer left out some partitions
-            self._lost([Aboard(queue, sent) for queue, sent in waiting.values()], left=True)
-
-    def _acknowledged(self, queue: PartitionQueue, sent: Sent[ProducerBatch], part: hot.ProducedPartition) -> None:
-        assert queue.flight is not None
-        offset = Offset(part.base_offset) if part.base_offset >= 0 else None
-        queue.flight.acknowledged(sent, offset, self._now())
-        self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
+            self._lost(list(waiting.values()), left=True)
 
     def _refused(
         self, queue: PartitionQueue, sent: Sent[ProducerBatch], code: ErrorCode, message: str | None, now: float
     ) -> None:
-        flight = queue.flight
-        assert flight is not None
+        flight = _flight(queue)
         if code in _ASK_FOR_METADATA:
             self._metadata.distrust()
         if code is ErrorCode.INVALID_TXN_STATE and self._state.steps is not None and not self._state.is_transactional:
@@ -200,13 +191,12 @@ class ProduceRequests:
         now = self._now()
         self._metadata.distrust()
         for queue, sent in aboard:
-            if sent not in _unsettled(queue):
+            if sent not in (flight := _flight(queue)):
                 continue
-            assert queue.flight is not None
             if left:
-                queue.flight.lost(sent, now, self._backoff(sent), overdue=overdue)
+                flight.lost(sent, now, self._backoff(sent), overdue=overdue)
             else:
-                queue.flight.never_left(sent)
+                flight.never_left(sent)
 
     def _backoff(self, sent: Sent[ProducerBatch]) -> float:
         return backoff(self._options.retry_backoff, _LONGEST_BACKOFF, sent.attempts)
@@ -241,6 +231,6 @@ class ProduceRequests:
             failed(error)
 
 
-def _unsettled(queue: PartitionQueue) -> Iterator[Sent[ProducerBatch]]:
+def _flight(queue: PartitionQueue) -> Flight[ProducerBatch]:
     assert queue.flight is not None
-    return iter(queue.flight)
+    return queue.flight

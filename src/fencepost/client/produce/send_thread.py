@@ -54,7 +54,7 @@ class SendThread:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether this thread can wait for the send thread to do something: it runs, and is another one."""
+        """True if the calling thread can wait for the send thread: it runs, and is another thread."""
         return self._thread.is_alive() and self._thread is not threading.current_thread()
 
     def join(self, timeout: float | None = None) -> None:

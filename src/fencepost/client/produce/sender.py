@@ -75,10 +75,8 @@ class Sender:
         self._options = options
         self._network = network
         self._clock = clock
-        self.queues = Queues(options, clock, network.wake, self.trouble)
+        self.queues = Queues(options, clock, network.wake, self.trouble, needs_partitions=ids is not None)
         """The callers' side: any thread may use it."""
-        if ids is not None:
-            self.queues.name_partitions()
         self._metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
         self._tenure = Tenure(self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost)
@@ -285,7 +283,7 @@ class Sender:
 
     @property
     def writes_in_lanes(self) -> bool:
-        """Whether it is an owner on Apache Kafka, which sends everything in transactions."""
+        """True for an owner on Apache Kafka, which sends everything in transactions."""
         return self._state.lanes is not None
 
     # --- on the send thread; other threads `call` these ---
@@ -372,7 +370,7 @@ class Sender:
 
     @property
     def has_commit_in_doubt(self) -> bool:
-        """Whether a lane's last transaction may still be committed or aborted."""
+        """True while a lane's last transaction may still be committed or aborted."""
         return self._state.lanes is not None and self._state.lanes.are_in_doubt
 
     def _ownership_lost(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:

@@ -40,7 +40,7 @@ class SendState:
         self.errands = errands
         self.now = clock.monotonic
         self.next_due = float("inf")
-        """The first moment at which a part has something to do; collected anew in every turn."""
+        """The first moment at which a part has something to do; reset in every turn."""
 
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()
@@ -92,12 +92,12 @@ class SendState:
 
     @property
     def is_in_lanes(self) -> bool:
-        """Whether a batch that is sent now goes in its partition's lane."""
+        """True if a batch that is sent now goes in its partition's lane."""
         return self.lanes is not None and self.transaction is None
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a batch that is encoded now is part of a transaction, the caller's or a lane's."""
+        """True if a batch that is encoded now is part of a transaction, the caller's or a lane's."""
         return self.transaction is not None or self.lanes is not None
 
     def lane(self, queue: PartitionQueue) -> WriteLane | None:

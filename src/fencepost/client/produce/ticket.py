@@ -283,26 +283,20 @@ class Failures:
 
     def take(self) -> tuple[int, tuple[FencepostError, ...]]:
         """Return the number of unseen failed records and their first causes, and forget them."""
-        with self._lock:
-            causes = self._fold_all()
-            return self._older_taken().total(), tuple(causes)
+        by_topic, causes = self._take()
+        return by_topic.total(), tuple(causes)
 
     def take_by_topic(self) -> Counter[str]:
         """Return the number of unseen failed records per topic, and forget them."""
+        return self._take()[0]
+
+    def _take(self) -> tuple[Counter[str], list[FencepostError]]:
         with self._lock:
-            self._fold_all()
-            return self._older_taken()
-
-    def _fold_all(self) -> list[FencepostError]:
-        for settlement in self._kept:
-            self._fold(settlement)
-        self._kept.clear()
-        causes, self._causes = self._causes, []
-        return causes
-
-    def _older_taken(self) -> Counter[str]:
-        older, self._older = self._older, Counter()
-        return older
+            for settlement in self._kept:
+                self._fold(settlement)
+            taken = self._older, self._causes
+            self._kept, self._older, self._causes = deque(), Counter(), []
+        return taken
 
     def _fold(self, settlement: Settlement) -> None:
         unseen = settlement.unseen

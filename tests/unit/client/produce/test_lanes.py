@@ -1,4 +1,4 @@
-"""Transactions that nobody asked for, in lanes: when they open and end, and what that means for tickets (OWN-9)."""
+"""An owner's implicit transactions, in lanes: when they open and end, and when tickets are settled (OWN-9)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeBatch:
 
 
 class FakeSteps:
-    """A coordinator that answers as it is told."""
+    """A coordinator that answers as the test says."""
 
     name = "w"
 
@@ -54,7 +54,7 @@ class FakeSteps:
 
 
 class FakeErrands:
-    """Errands that are run when the test says so."""
+    """Errands that run when the test says so."""
 
     def __init__(self) -> None:
         self.out: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -72,7 +72,7 @@ class FakeErrands:
 
 
 class Seen:
-    """What the send thread is told."""
+    """A record of the outcomes that a lane reports."""
 
     def __init__(self) -> None:
         self.delivered: list[int] = []
@@ -112,7 +112,7 @@ class Case:
         return self.implicit.admits(place, is_new=is_new, now=now)
 
     def add(self) -> None:
-        """The coordinator has what was wanted."""
+        """Have the coordinator add the wanted partitions."""
         assert self.implicit.open is not None
         self.implicit.open.added(self.implicit.open.to_add())
 
@@ -192,7 +192,7 @@ def test_an_owner_that_is_told_of_its_fence_knows_that_nothing_was_committed(cas
 
 @pytest.mark.parametrize("error", [FENCED, TimedOut("no answer"), Unreachable("gone")])
 def test_a_commit_that_may_have_been_answered_before_is_looked_up(case: Case, error: FencepostError) -> None:
-    """What is known not to be there is sent again, unless it is the fence that says so."""
+    """Records that are certainly not committed are sent again, unless the owner is fenced."""
     for in_the_log in (True, False):
         case = Case()
         case.in_the_log = lambda place, offset, there=in_the_log: there and (place, offset) == (P0, 7)  # type: ignore[misc]
@@ -230,7 +230,7 @@ def test_what_a_commit_came_to_that_failed_by_a_bug_is_unknown(case: Case) -> No
 
 
 def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -> None:
-    """The first request may be late, and would end the next transaction of the same epoch."""
+    """The first request may be delayed, and would end the next transaction of the same epoch."""
 
     def second_try() -> None:
         case.steps.doubts += 1
@@ -249,7 +249,7 @@ def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -
 
 
 def test_a_record_that_fails_for_good_aborts_and_the_rest_is_resent_next_epoch(case: Case) -> None:
-    """PROD-6: the lane goes on, and so does the owner."""
+    """PROD-6: the lane continues, and so does the owner."""
     case.acknowledged(5)
     case.implicit.fail(SendFailed("too large", persisted="no"))
     assert not case.admits(is_new=False)
@@ -283,7 +283,7 @@ def test_the_next_epoch_is_requested_again_after_no_answer_without_a_second_abor
 
 
 def test_a_transaction_about_to_time_out_is_aborted_before_the_coordinator_fences(case: Case) -> None:
-    """One partition that does not answer is not to be the end of the owner."""
+    """One partition that does not answer must not end the owner."""
     case.acknowledged(5)
     case.go_on(all_answered=False, now=29.0)
     assert not case.errands.out
@@ -313,7 +313,7 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
 
 @pytest.mark.parametrize("in_the_log", [True, False])
 def test_a_record_that_expires_during_its_commit_is_unknown_whatever_the_outcome(case: Case, in_the_log: bool) -> None:
-    """PROD-8: the others are settled by the commit, or sent again; what has expired is settled once."""
+    """PROD-8: the commit settles the others, or they are sent again; an expired batch is settled once."""
     case.acknowledged(5, deadline=10.0)
     case.implicit.hold(Acknowledged(cast("ProducerBatch", FakeBatch(20.0)), 6, -1))
     assert case.implicit.expires_at == 10.0

@@ -42,7 +42,7 @@ def fill_partition(producer: SteppedProducer, topic: str, **where: Any) -> int:
 
 
 def test_a_partition_that_is_full_leaves_room_for_the_others_of_its_topic() -> None:
-    """PROD-6, inside a topic's share. What is refused says which partition is full."""
+    """PROD-6, inside a topic's share. The error names the full partition."""
     producer = SteppedProducer(cluster(t=3), buffer_memory=100_000, when_full="raise")
     producer.send("t", b"first", partition=0)
     producer.settle()
@@ -65,7 +65,7 @@ def test_a_partition_without_neighbours_may_hold_its_topics_whole_share() -> Non
 
 
 def test_a_partition_that_holds_nothing_takes_a_record_that_fits_its_topic() -> None:
-    """However much its neighbours hold: records need not be smaller because a topic has several partitions."""
+    """However much other partitions hold: the largest record does not depend on the number of partitions."""
     producer = SteppedProducer(cluster(t=2), buffer_memory=100_000, when_full="raise", max_request_size=1 << 20)
     producer.send("t", b"first", partition=0)
     producer.settle()
@@ -160,7 +160,7 @@ def test_send_blocks_until_there_is_room() -> None:
 def test_a_caller_gives_way_once_for_every_batch_it_fills_and_not_under_the_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PROD-3: or else a caller in a tight loop would keep the send thread from the interpreter."""
+    """PROD-3: a caller in a tight loop would otherwise keep the GIL from the send thread."""
     producer = SteppedProducer(cluster(t=1), batch_size=4_000)
     producer.send("t", b"x")
     producer.settle()  # the partitions are known from here on
@@ -340,7 +340,7 @@ def test_table_rows_accepted_before_the_memory_was_full_have_their_ticket() -> N
 
 
 class WholeNumber:
-    """As numpy's are: no int, but as good as one."""
+    """An integer that is no int, as numpy has them."""
 
     def __index__(self) -> int:
         return 0
@@ -463,7 +463,7 @@ def send_rows(producer: SteppedProducer, topic: str, values: list[bytes], **colu
 
 
 def test_a_table_for_a_new_topic_waits_in_order_with_records_and_blocks_nobody() -> None:
-    """PROD-1, PROD-5: nobody has taken a turn on the send thread yet, and all three calls have returned."""
+    """PROD-1, PROD-5: all three calls return before the send thread takes a turn."""
     on = cluster(t=2)
     producer = SteppedProducer(on)
     before = producer.send("t", b"before", key=b"k", partition=1)

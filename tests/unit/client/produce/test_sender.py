@@ -27,12 +27,12 @@ def values(on: ScriptedCluster, topic: str = "t", partition: int = 0) -> list[st
 
 
 def three(producer: SteppedProducer) -> list[Ticket]:
-    """M1, M2, M3, each a batch of its own, all three under way."""
+    """Send M1, M2 and M3, each in its own batch, all three in flight."""
     return [producer.send_alone("t", name, partition=0) for name in ("M1", "M2", "M3")]
 
 
 def expired(ticket: Ticket) -> str:
-    """What is known of a record whose time is over."""
+    """Return what an expired record says about being persisted."""
     error = ticket.exception()
     assert isinstance(error, Expired)
     return error.persisted
@@ -120,7 +120,7 @@ def test_a_request_without_an_answer_is_sent_again_after_the_request_timeout() -
 
 
 def test_several_requests_are_under_way_to_one_broker_at_once() -> None:
-    """PROD-3: nobody waits for the answer to the first before the second leaves."""
+    """PROD-3: the second is sent before the first is answered."""
     on = cluster(t=1)
     producer = proven(on)
     on.next(Api.PRODUCE, DelayedAnswer(1.0), DelayedAnswer(1.0), DelayedAnswer(1.0))
@@ -249,7 +249,7 @@ def test_a_record_that_never_left_expires_as_not_persisted() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.SWALLOW, Fate.IGNORE])
 def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: Fate) -> None:
-    """PROD-8: `delivery_timeout` is a promise. The one behind it, sent or not, fails when its own is."""
+    """PROD-8: `delivery_timeout` is a promise. The next batch, sent or not, fails at its own deadline."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=30.0)
     on.deal(fate, Api.PRODUCE)
@@ -308,7 +308,7 @@ def test_a_batch_without_a_key_expires_on_time_behind_a_younger_one() -> None:
 
 
 def test_a_record_in_doubt_is_looked_for_in_the_log_before_it_expires() -> None:
-    """PROD-8: it was written, every answer was lost, and its ticket says so all the same."""
+    """PROD-8: it was written, every answer was lost, and the ticket still says that it is persisted."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
     on.deal(Fate.CUT, Api.PRODUCE)
@@ -343,7 +343,7 @@ def test_doubt_that_nobody_can_end_is_said_to_be_unknown() -> None:
 
 
 def test_what_only_the_leader_has_is_in_doubt_until_it_is_replicated() -> None:
-    """Behind the high watermark nobody can read it, and yet it may come to stay: not found there is no `no`."""
+    """Above the high watermark it cannot be read, and yet it may stay: not found does not mean `no`."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
     on.deal(Fate.CUT, Api.PRODUCE)
@@ -354,7 +354,7 @@ def test_what_only_the_leader_has_is_in_doubt_until_it_is_replicated() -> None:
 
 
 def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> None:
-    """It is not in the log now. The bytes lie in the server's socket, and it may wake up and get to them."""
+    """It is not in the log now, but its bytes are in the server's socket, and may still be read."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=2.0, request_timeout=1.0)
     on.deal(Fate.IGNORE, Api.PRODUCE)
@@ -369,7 +369,7 @@ def test_what_a_server_that_stands_still_has_not_read_yet_may_still_arrive() -> 
 
 
 def test_what_may_still_arrive_is_not_sent_again_under_the_next_epoch() -> None:
-    """IDEM-6: the server may get to it before it hears of that epoch, and have it twice."""
+    """IDEM-6: the server may append it before it learns of the new epoch, and so store it twice."""
     on = cluster(t=1)
     producer = proven(on, delivery_timeout=5.0, request_timeout=1.0)
     on.deal(Fate.IGNORE, Api.PRODUCE)
@@ -403,7 +403,7 @@ def test_doubt_ends_once_what_the_leader_has_is_replicated() -> None:
 
 
 def test_a_server_that_lost_track_is_not_fatal() -> None:
-    """OUT_OF_ORDER for the oldest batch: bump this partition's epoch, go on. Other clients end here for good."""
+    """OUT_OF_ORDER for the oldest batch: bump this partition's epoch and continue. Other clients fail for good."""
     on = cluster(t=2)
     producer = proven(on)
     producer.send("t", b"other", partition=1)

@@ -1,4 +1,4 @@
-"""What is left when the send thread ends by a bug: nobody waits for ever, and no ticket says more than is known."""
+"""A send thread that ends by a bug: nobody waits for ever, and no ticket says more than is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong credentials, or TLS without trust: what waits for that broker fails at once, with the reason."""
+"""Wrong credentials, or an untrusted certificate: records for that broker fail at once, with the reason."""
 
 from __future__ import annotations
 

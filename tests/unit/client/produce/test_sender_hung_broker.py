@@ -1,4 +1,4 @@
-"""One broker hangs, its connection holds: metadata, the pid and the reader go by the others (PROD-6, PROD-7)."""
+"""One broker hangs and keeps its connection: metadata, pid and reader use the others (PROD-6, PROD-7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = 4 * HEDGE_AFTER
 
 
 def hang(on: ScriptedCluster, *nodes: int) -> None:
-    """From now on these nodes take every request and answer none."""
+    """Have these nodes take every request and answer none."""
     on.choose = lambda request: Fate.IGNORE if request.node in nodes else Fate.ANSWER
 
 
@@ -28,7 +28,7 @@ def led_by(on: ScriptedCluster, node: int, *topics: str) -> None:
 
 
 def asked(on: ScriptedCluster, api: Api) -> list[int]:
-    """The nodes that were asked, in order."""
+    """Return the nodes that were asked, in order."""
     return [request.node for request in on.requests(api)]
 
 

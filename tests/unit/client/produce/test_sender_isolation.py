@@ -1,4 +1,4 @@
-"""A topic that is flooded does not delay the others' records (PROD-6): the send thread, stepped."""
+"""A flooded topic does not delay the records of others (PROD-6): the send thread, stepped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = b"x" * (BATCH - 200)
 
 
 def flooded(**options: int) -> tuple[ScriptedCluster, SteppedProducer]:
-    """Both topics are known and their first records acknowledged; answers take a second from here on."""
+    """Return a producer with both topics known and their first records acknowledged; later answers take a second."""
     on = cluster(flood=4, light=1)
     producer = SteppedProducer(on, batch_size=BATCH, **options)  # type: ignore[arg-type]
     for partition in range(4):

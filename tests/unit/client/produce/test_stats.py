@@ -1,4 +1,4 @@
-"""The queues and brokers of a producer can be seen: how much waits where, since when, who answers (PROD-5, PROD-6)."""
+"""The stats of a producer: how much each queue holds, since when, and how brokers answer (PROD-5, PROD-6)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PID = Pid(77)
 
 
 class Coordinator:
-    """Hands out epochs; the other steps wait until they are let through."""
+    """A coordinator that gives epochs at once; the other steps wait until the test lets them through."""
 
     def __init__(self) -> None:
         self.doubts = 0
@@ -86,7 +86,7 @@ class NamedProducer(SteppedProducer):
         self.until(self.sender._state.identity_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Steps while threads do their errands, too."""
+        """Step until the condition holds, while errands run on their threads."""
         deadline = 2_000
         while not condition():
             self.sender.run_once(0.01)
@@ -126,7 +126,7 @@ def test_a_record_outside_of_a_transaction_is_stamped_but_not_transactional() ->
 
 
 def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> None:
-    """IDEM-5: it is given only to whoever still has the name."""
+    """IDEM-5: only the present holder of the name gets it."""
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
@@ -144,8 +144,8 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
 
 
 def test_an_abort_is_sent_once_and_before_the_next_epoch_is_requested() -> None:
-    """IDEM-5: an older Kafka fences who asks for it in the middle of a transaction, and any who aborts under an epoch
-    that was replaced."""
+    """IDEM-5: an older Kafka fences a producer that requests it during a transaction. Any Kafka fences one that aborts
+    under an old epoch."""
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
@@ -177,7 +177,7 @@ def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: Err
 
 
 def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobody() -> None:
-    """IDEM-5. The coordinator was busy with the transaction before while this one was begun and aborted."""
+    """IDEM-5. The coordinator was busy with the previous transaction while this one was begun and aborted."""
     on = cluster(t=1)
     producer = NamedProducer(on)
     coordinator = producer.coordinator
@@ -202,7 +202,7 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
 
 @pytest.mark.parametrize("doubts", [0, 1])
 def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: int) -> None:
-    """One that is still on its way must not commit half of the next transaction."""
+    """A delayed commit must not commit half of the next transaction."""
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
@@ -221,7 +221,7 @@ def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: 
 
 
 def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epoch() -> None:
-    """IDEM-5: under the one before, it would be fenced by its own producer."""
+    """IDEM-5: under the old epoch, it would be fenced by its own producer."""
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
@@ -271,7 +271,7 @@ def test_transactions_do_not_nest_whoever_begins_them() -> None:
 
 
 def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
-    """IDEM-4: it takes each partition over with a new epoch of its name, which would end the open one."""
+    """IDEM-4: it fences each partition with a new epoch of its name, which would abort an open transaction."""
     on, coordinator = cluster(t=1), Coordinator()
     settings, ids = ClientSettings(tuple(on.addresses.values())), ProducerIds("scripted", "n", PID, Epoch(0), {})
     sender = Sender(settings, ProducerOptions(name="n"), on.network(), on.clock, steps=coordinator, ids=ids)
@@ -371,7 +371,7 @@ def _refuse(*_: object) -> int:
 def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     options: dict[str, Any], partition: int | None
 ) -> None:
-    """PIPE-2. Whoever waits until all is settled finds the transaction doomed, also while the send thread polls."""
+    """PIPE-2. Once all is settled a caller finds the transaction failed, even while the send thread polls."""
     producer = NamedProducer(cluster(t=1), **options)
     sender, poll = producer.sender, producer.network.poll
     seen: list[object] = []
