@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(server: TestedServer, to
     with pytest.raises(ConfigError, match="idempotent"):
         Producer(server.address, name="n", idempotent=False)
     with Producer(server.address, name=topic) as producer:
-        with pytest.raises(FencepostError, match="in a transaction"):
+        with pytest.raises(FencepostError, match="there is no open transaction"):
             producer.send_offsets("g", {})
         with producer.transaction(), pytest.raises(FencepostError, match="do not nest"):
             producer.transaction()
