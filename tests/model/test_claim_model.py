@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from fencepost.core.own.claim_request import Refused
 from fencepost.core.own.kafka_line import Records, is_next
-from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord, write_ids
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingClaimRecord, write_ids
 from fencepost.core.own.kafka_steps import (
     ClaimOutcome,
     ClaimStep,
@@ -64,10 +64,10 @@ class World(NamedTuple):
     epochs: frozenset[tuple[str, Epoch]] = frozenset()
     claims: str = ""
     """Who fenced the claim id last."""
-    open: tuple[tuple[tuple[str, OwnerRecord], ...], tuple[tuple[str, WaitingRecord | None], ...]] | None = None
+    open: tuple[tuple[tuple[str, OwnerRecord], ...], tuple[tuple[str, WaitingClaimRecord | None], ...]] | None = None
     """What that one has written and not committed; None: nothing is open."""
     table: tuple[tuple[str, OwnerRecord], ...] = ()
-    line: tuple[tuple[str, WaitingRecord], ...] = ()
+    line: tuple[tuple[str, WaitingClaimRecord], ...] = ()
     doubts: int = 1
     """How many more commits may lose their answer."""
 

@@ -141,7 +141,7 @@ class FetchSessions(Generic[S]):
         return True
 
     def resized(self, session: S) -> bool:
-        """Count the partitions anew. If the session has none or too many, end it and return False."""
+        """Recount the partitions. If the session has none or too many, end it and return False."""
         kept = self._kept[session.id]
         rows = len(session.rows)
         if not rows or self.rows + rows - kept.rows > max(self._most_rows, self.rows):

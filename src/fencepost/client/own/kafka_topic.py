@@ -27,7 +27,7 @@ from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.clock import SystemClock
 from fencepost.core.own.kafka_line import Records
-from fencepost.core.own.kafka_records import OwnerRecord, WaitingRecord
+from fencepost.core.own.kafka_records import OwnerRecord, WaitingClaimRecord
 from fencepost.core.own.kafka_steps import (
     ClaimStep,
     ClaimSteps,
@@ -196,7 +196,7 @@ def _with(before: Records, records: Iterable[Record]) -> Records:
             write_id = key.removeprefix(_LINE_KEY).decode()
             line.pop(write_id, None)
             if value is not None:
-                line[write_id] = WaitingRecord.decode(value)
+                line[write_id] = WaitingClaimRecord.decode(value)
         elif value is not None:
             owners[key.decode()] = OwnerRecord.decode(value)
     return Records(owners, line)
@@ -258,7 +258,7 @@ def check_group(group: str) -> str:
     return group
 
 
-def _rows(records: Mapping[str, OwnerRecord], line: Mapping[str, WaitingRecord | None]) -> Iterator[Row]:
+def _rows(records: Mapping[str, OwnerRecord], line: Mapping[str, WaitingClaimRecord | None]) -> Iterator[Row]:
     now_ms = time.time_ns() // 1_000_000
     for name, record in records.items():
         yield name.encode(), record.encode(), record.since_ms, None

@@ -61,7 +61,7 @@ class ConsumerGroupMetadata(NamedTuple):
 NO_MEMBER: Final = ConsumerGroupMetadata()
 
 
-class TransactionState(NamedTuple):
+class DescribedTransactionState(NamedTuple):
     state: str
     """Kafka's word: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
     identity: Identity
@@ -244,17 +244,19 @@ class Transactional:
 
         self._until_answered(ask, _END_CURED_BY_WAITING)
 
-    def describe(self) -> TransactionState | None:
+    def describe(self) -> DescribedTransactionState | None:
         """Return the coordinator's state of the name, without changing it; None if the name is unknown."""
 
-        def ask(channel: Channel) -> TransactionState | None:
+        def ask(channel: Channel) -> DescribedTransactionState | None:
             answer = channel.request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [self.name]}).message
             found = answer.transaction_states[0]
             if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 return None
             raise_for(found.error_code, f"describing transactional id {self.name!r}")
             who = Identity(Pid(found.producer_id), Epoch(found.producer_epoch))
-            return TransactionState(found.transaction_state, who, int(found.transaction_timeout.total_seconds() * 1000))
+            return DescribedTransactionState(
+                found.transaction_state, who, int(found.transaction_timeout.total_seconds() * 1000)
+            )
 
         return self._until_answered(ask)
 

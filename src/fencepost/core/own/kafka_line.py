@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fencepost.core.own.kafka_records import Claimant, ClaimPlan, Table, WaitingRecord, judge
+from fencepost.core.own.kafka_records import Claimant, ClaimPlan, Table, WaitingClaimRecord, judge
 from fencepost.core.own.ownership import NO_TOKEN, ClaimedResource
 
-Line: TypeAlias = Mapping[str, WaitingRecord]
+Line: TypeAlias = Mapping[str, WaitingClaimRecord]
 """The waiting claims, by write id."""
 
 
@@ -69,7 +69,7 @@ def judge_line_up(records: Records, me: Claimant, names: Sequence[str], gone: Co
     if me.write_id in records.line:
         return ClaimPlan([], (), {}, ())
     arrival = 1 + max((waiting.arrival for waiting in records.line.values()), default=0)
-    entry = WaitingRecord(arrival, tuple(names), me.who, me.now_ms)
+    entry = WaitingClaimRecord(arrival, tuple(names), me.who, me.now_ms)
     line = {**dict.fromkeys(each for each in records.line if each in gone), me.write_id: entry}
     return ClaimPlan([], (), {}, (), line)
 
@@ -92,7 +92,7 @@ def judge_in_line(
     return plan._replace(line={me.write_id: None} if me.write_id in records.line else {})
 
 
-def _ahead(line: Line, me: str) -> list[tuple[str, WaitingRecord]]:
+def _ahead(line: Line, me: str) -> list[tuple[str, WaitingClaimRecord]]:
     """Return the claims ahead of `me`, in order; the whole line if `me` is not in it."""
     in_order = sorted(line.items(), key=lambda each: each[1].arrival)
     mine = line.get(me)

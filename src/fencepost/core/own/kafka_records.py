@@ -78,7 +78,7 @@ class OwnerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRecord:
+class WaitingClaimRecord:
     """A claim in the line of waiting claims."""
 
     arrival: int
@@ -92,7 +92,7 @@ class WaitingRecord:
         return json.dumps({"version": _LINE_VERSION, **asdict(self)}).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> WaitingRecord:
+    def decode(cls, value: bytes) -> WaitingClaimRecord:
         try:
             fields = json.loads(value)
             version = fields.pop("version")
@@ -128,7 +128,7 @@ def write_ids(owner: str, lanes: Sequence[int]) -> tuple[str, ...]:
     return (owner, *(f"{owner}.{number}" for number in lanes))
 
 
-NO_LINE: Final[Mapping[str, WaitingRecord | None]] = MappingProxyType({})
+NO_LINE: Final[Mapping[str, WaitingClaimRecord | None]] = MappingProxyType({})
 
 
 class ClaimPlan(NamedTuple):
@@ -142,7 +142,7 @@ class ClaimPlan(NamedTuple):
     """Written in one transaction; empty if nothing changes."""
     fence_then: tuple[str, ...]
     """The `older` of the records that are valid now. The claimant is answered only after they are fenced."""
-    line: Mapping[str, WaitingRecord | None] = NO_LINE
+    line: Mapping[str, WaitingClaimRecord | None] = NO_LINE
     """Changes to the line of waiting claims (`core/own/kafka_line.py`), written with `records`; None removes one."""
 
 

@@ -37,7 +37,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.core.own.kafka_line import Records, judge_in_line, judge_leave, judge_line_up
-from fencepost.core.own.kafka_records import Claimant, ClaimPlan, OwnerRecord, WaitingRecord, judge, judge_release
+from fencepost.core.own.kafka_records import Claimant, ClaimPlan, OwnerRecord, WaitingClaimRecord, judge, judge_release
 from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, Fenced
@@ -74,7 +74,7 @@ class WriteRecords(NamedTuple):
 
     claims: Identity
     records: Mapping[str, OwnerRecord]
-    line: Mapping[str, WaitingRecord | None]
+    line: Mapping[str, WaitingClaimRecord | None]
 
 
 class CommitRecords(NamedTuple):

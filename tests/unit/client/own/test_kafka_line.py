@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.client.own.kafka_line import wait_in_line
 from fencepost.core.own.kafka_line import Records, is_next
-from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingRecord
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingClaimRecord
 from fencepost.core.own.kafka_steps import DescribeWriter, FenceClaims, FenceWriters, ReadRecords, WriteRecords
 from fencepost.core.own.ownership import ClaimedResource
 from fencepost.core.producers.pid import Identity
@@ -48,7 +48,7 @@ class Group:
             case ReadRecords():
                 return self.records
             case WriteRecords(_, owners, line):
-                lined_up: dict[str, WaitingRecord | None] = {**self.records.line, **line}
+                lined_up: dict[str, WaitingClaimRecord | None] = {**self.records.line, **line}
                 kept = {write_id: each for write_id, each in lined_up.items() if each is not None}
                 self.records = Records({**self.records.owners, **owners}, kept)
         return None

@@ -13,7 +13,7 @@ from fencepost.core.own.kafka_records import (
     OwnerRecord,
     Table,
     UnknownRecord,
-    WaitingRecord,
+    WaitingClaimRecord,
     judge,
     judge_release,
 )
@@ -152,8 +152,8 @@ def test_records_of_the_first_version_are_read() -> None:
 
 
 def test_a_claim_in_line_comes_back_as_it_was_written() -> None:
-    record = WaitingRecord(3, ("a", "b"), "host:1", 1_000)
-    assert WaitingRecord.decode(record.encode()) == record
+    record = WaitingClaimRecord(3, ("a", "b"), "host:1", 1_000)
+    assert WaitingClaimRecord.decode(record.encode()) == record
     for value in (b"", b"{}", b"[]", b'{"version": 2}'):
         with pytest.raises(UnknownRecord):
-            WaitingRecord.decode(value)
+            WaitingClaimRecord.decode(value)
