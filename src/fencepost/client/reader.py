@@ -338,12 +338,12 @@ class Reader(Closing):
         session: float = 0.0,
         on_lost: OnLost | None = None,
     ) -> Claim:
-        """Claims `resources` (those it reads, as `TOPIC-PARTITION`, if none are given) in `group`; see `Producer.own`.
+        """Claim `resources` in `group`; by default the partitions it reads, as `TOPIC-PARTITION`. See `Producer.own`.
 
-        When somebody takes over, or the connection ends, reading and `commit` raise Fenced. A reader that was not read
-        from yet looks anew where to start, since whoever owned it before may have gone on until now. There is no
-        thread here: signs of life for the `session` are sent while records are asked for, so a loop that takes longer
-        than that for what it was given loses what it owns.
+        When somebody takes over, or the connection ends, reading and `commit` raise Fenced. If nothing was read yet,
+        the start is determined again, because the previous owner may have gone on until now. A reader has no thread:
+        it sends heartbeats for the `session` only while it is asked for records, so a caller that works for longer
+        than that between two reads loses the resources.
         """
         if self._closed:
             raise Closed("the reader is closed")

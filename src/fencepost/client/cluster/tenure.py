@@ -1,17 +1,17 @@
-"""What one connection owns on fencepost's server: claims, releases, signs of life, and the end of it (OWN-8, OWN-9).
+"""The ownership of one connection to fencepost's server: claims, releases, heartbeats, and its end (OWN-8, OWN-9).
 
-A claim belongs to the connection that it came over, so from the moment one is sent there is one connection for
-everything (`Brokers.keep_to`), and when it ends while something is owned, that is final: nothing is dialled again, and
-whoever carries the data hears of it as `Fenced`. A claim that is refused, and a release of the last thing owned, make
-the connection an ordinary one again.
+A claim belongs to the connection that it came over. So from the first claim on, the client uses one connection for
+everything (`Brokers.keep_to`). If that ends while something is owned, the loss is final: the client does not reconnect,
+and the producer or reader is `Fenced`. After a rejected claim, or once everything is released, the connection is an
+ordinary one again.
 
-The server works off a connection's requests one after the other, so while a claim waits there, nothing else is sent.
-That is also why an owner with a session does not wait for more: its signs of life would stand in line behind the claim.
+The server handles a connection's requests in order, so while a claim waits there, nothing else is sent. For the same
+reason an owner with a session cannot wait for more: its heartbeats would queue behind the claim.
 
-In front of a claim goes the question for the topics it names, so that the owner's first record finds its partition
-known: a claim that waits is often granted when every millisecond counts.
+Before a claim goes a Metadata request for the topics that it names, so that the partitions are known when the owner
+sends its first record: a claim that waits is often granted when every millisecond counts.
 
-No thread of its own: `turn` is called by whoever drives the connection, the send thread or the reader's caller.
+It has no thread of its own: the send thread, or the reader's caller, drives `turn`.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _BEAT_WITHOUT_SESSION: Final = 30.0
 """Seconds. A server closes connections that are idle for minutes, and an owner's must not be one of them."""
 
 _MOST_AHEAD: Final = 100
-"""Topics that are asked for in front of a claim. Whoever claims more has no first record that is in such a hurry."""
+"""Most topics that are requested before a claim. An owner of more is not in such a hurry."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingClaim:
-    """A claim or a release, and who waits for its outcome."""
+    """A claim or a release, with the future of its outcome."""
 
     group: str
     fields: Mapping[str, Any]
     wait: float = 0.0
     session: float = 0.0
     names: Sequence[str] = ()
-    """What is claimed."""
+    """The claimed resources."""
     gives_back: Sequence[str] = ()
     fresh: Sequence[str] = ()
-    """What was granted of it, and was not owned before."""
+    """The granted resources that were not owned before."""
     outcome: Future[list[OwnedResource]] = field(default_factory=Future)
     given_up: bool = False
-    """Nobody waits any more: what is granted all the same is given back at once."""
+    """The caller no longer waits: what is granted all the same is released at once."""
 
     def fail(self, error: FencepostError) -> None:
         if not self.outcome.done():
@@ -77,7 +77,7 @@ class Tenure:
         self._request_timeout = request_timeout
         self._on_fenced = on_fenced
         self.connection: BrokerConnection | None = None
-        """The only one, from the first claim until nothing is owned any more."""
+        """The only connection, from the first claim until everything is released."""
         self.held: dict[tuple[str, str], OwnedResource] = {}
         """By group and name."""
         self.fenced: Fenced | None = None
@@ -86,7 +86,7 @@ class Tenure:
         self._session = 0.0
         self._next_beat = float("inf")
 
-    # --- what the holder asks for ---
+    # --- called by the producer or reader ---
 
     def claim(self, request: ClaimRequest) -> PendingClaim:
         if request.wait is not None and self._session:
@@ -110,8 +110,8 @@ class Tenure:
         return pending
 
     def give_up(self, pending: PendingClaim) -> None:
-        """Nobody waits for it any more. One that stands in line on the server is ended with the connection, if
-        nothing else hangs on that; one that was granted just now is given back."""
+        """Cancel a claim. One that waits in line on the server ends with the connection, if nothing else is owned over
+        that; one that was granted just now is released."""
         pending.given_up = True
         if pending.outcome.done():
             self._give_back(pending)
@@ -128,23 +128,23 @@ class Tenure:
                 self.give_up(pending)
 
     def close(self) -> None:
-        """Nobody turns this any more: nobody shall wait for it."""
+        """Fail all pending claims: nothing drives this any more."""
         for pending in [*self._to_send, *self._under_way]:
             pending.fail(Closed("closed before the claim was answered"))
         self._to_send.clear()
 
     def ready(self) -> BrokerConnection:
-        """The owner's connection, for others that have to use it."""
+        """Return the owner's connection for requests that must go over it. Raise if it is not usable."""
         if self.fenced is not None:
             raise self.fenced
         if self.connection is None or not self.connection.is_ready or self._brokers.held_back:
             raise Unreachable("the owner's connection is not ready")
         return self.connection
 
-    # --- what whoever drives the connection calls ---
+    # --- called by the thread that drives the connection ---
 
     def turn(self, now: float) -> float:
-        """Sends what is to be sent; says when the next sign of life is due."""
+        """Send pending claims and heartbeats. Return when the next heartbeat is due."""
         while self._to_send and not self._brokers.held_back:
             connection = self._reach()
             if connection is None:
@@ -155,7 +155,7 @@ class Tenure:
         return self._next_beat
 
     def lost(self, connection: BrokerConnection, error: FencepostError) -> None:
-        """A connection has ended; what was under way on it has been told."""
+        """React to the end of a connection, after its requests in flight have failed."""
         if connection is not self.connection:
             return
         self._brokers.held_back = False
@@ -168,7 +168,7 @@ class Tenure:
         self.fenced = Fenced(
             f"{names}: somebody else has taken over, or will, since the connection that owned it has ended ({error})"
             + silent,
-            persisted="no",  # of what is sent from now on; each ticket says what is known of its record
+            persisted="no",  # of records sent from now on; each earlier ticket has its own answer
             code=ErrorCode.PRODUCER_FENCED,
         )
         held, self.held = self.held, {}
@@ -179,12 +179,12 @@ class Tenure:
     # --- the requests ---
 
     def _reach(self) -> BrokerConnection | None:
-        """The connection that carries the data."""
+        """Return the connection that carries the data, if it is ready."""
         if self.connection is not None:
             return self.connection if self.connection.is_ready else None
         nodes = list(self._metadata.brokers)
         if not nodes:
-            self._metadata.distrust()  # so that it is asked for
+            self._metadata.distrust()  # so that metadata is requested
             return None
         connection = self._brokers.of_node(nodes[0])
         if connection is None or (len(nodes) == 1 and connection.is_fencepost):
@@ -220,7 +220,7 @@ class Tenure:
         connection.ask(Key.OWN, pending.fields, answered, lost, timeout=self._request_timeout + pending.wait)
 
     def _look_ahead(self, connection: BrokerConnection, pending: PendingClaim) -> None:
-        """Creates no topic: a resource's name may look like a partition's and be anything."""
+        """Request metadata of the claimed partitions. Creates no topic: a resource may only look like a partition."""
         topics = {partition.topic for name in pending.names if (partition := partition_named(name)) is not None}
         unknown = sorted(topic for topic in topics if not self._metadata.partition_count(topic))
         if not 0 < len(unknown) <= _MOST_AHEAD:
@@ -245,7 +245,7 @@ class Tenure:
             pending.outcome.set_result(rows)
 
     def _give_back(self, pending: PendingClaim) -> None:
-        """What was granted to nobody; not what it owned before, and asked for once more."""
+        """Release what a cancelled claim was granted, but not what was owned before it."""
         names, pending.fresh = [name for name in pending.fresh if (pending.group, name) in self.held], ()
         if names:
             self._to_send.append(
@@ -253,7 +253,7 @@ class Tenure:
             )
 
     def _beat(self, now: float) -> None:
-        """A claim of nothing: bytes on the connection are the sign of life, and an overdue answer is the server's."""
+        """Send an empty claim as a heartbeat. An overdue answer shows that the server is gone."""
         self._next_beat = now + self._pause
         if self.connection is not None and self.connection.is_ready and self.held:
             group = next(iter(self.held))[0]
@@ -268,7 +268,7 @@ class Tenure:
             self._let_go()
 
     def _let_go(self) -> None:
-        """An ordinary connection again, that may end and be dialled anew."""
+        """Make the connection an ordinary one again, which may end and be dialled again."""
         self.connection = None
         self._brokers.keep_to(None)
         self._session = 0.0
@@ -276,4 +276,4 @@ class Tenure:
 
 
 def _nothing_to_learn(*answer: Any) -> None:
-    """The loss of the connection says it all."""
+    """Ignore the answer, or its loss: `lost` reports the end of the connection."""

@@ -16,59 +16,24 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import Channel
-from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.hold_base import Hold
 from fencepost.core.own.claim_request import Resources, check_claim, granted_by, own_fields
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.errors import Fenced, FencepostError
-from fencepost.types import Generation
+from fencepost.errors import FencepostError
 from fencepost.wire.apis import Key
+
+__all__ = ["Hold", "ServerHold", "hold"]
 
 _BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 0.5
-
-
-class Hold(Closing):
-    """Resources owned until `close` or a takeover."""
-
-    def __init__(self, group: str, rows: Sequence[OwnedResource], session: float = 0.0) -> None:
-        self.group = group
-        self.rows = {row.name: row for row in rows}
-        self.lost = threading.Event()
-        """Set after a takeover, and when the connection ended: the server may be gone."""
-        self.session = session
-        self.on_beat: Callable[[], object] = _nothing
-        """Called on another thread after every answered heartbeat."""
-
-    @property
-    def generation(self) -> Generation:
-        return next(iter(self.rows.values())).generation
-
-    @property
-    def token(self) -> int:
-        return next(iter(self.rows.values())).token
-
-    @property
-    def generations(self) -> Mapping[str, Generation]:
-        return {name: row.generation for name, row in self.rows.items()}
-
-    @property
-    def tokens(self) -> Mapping[str, int]:
-        return {name: row.token for name, row in self.rows.items()}
-
-    def check(self) -> None:
-        """Raise Fenced if the ownership is lost."""
-        if self.lost.is_set():
-            silent = f", or this one was silent for more than its session of {self.session:g} s" if self.session else ""
-            names = ", ".join(self.rows)
-            raise Fenced(f"another owner has taken over {names} in group {self.group!r}{silent}", persisted="no")
 
 
 class ServerHold(Hold):
@@ -117,10 +82,6 @@ class ServerHold(Hold):
             self.on_beat()
 
 
-def _nothing() -> None:
-    """Ignore the heartbeat."""
-
-
 def hold(
     servers: Servers | ClientSettings,
     group: str | None,
@@ -151,7 +112,7 @@ def hold(
     )
     try:
         if not channel.offers(Key.OWN):
-            from fencepost.client.own.kafka_hold import hold_on_kafka  # loads readers and transactions
+            from fencepost.client.own.kafka_hold import hold_on_kafka  # for weight: loads readers and transactions
 
             channel.close()
             return hold_on_kafka(settings, request)
