@@ -146,20 +146,19 @@ class Driver:
     adopt: bool = False
     sinks: int = 1
     """How many of the same name are called in every batch, each with rows of its own."""
+    processes: bool = False
+    """Each batch is committed by a process of its own, as `format("fencepost")` does it."""
     frozen: int | None = None
     ended: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self) -> Iterator[str]:
         """Yields before every effect, the effect's name; is sent what becomes of it: ok, lost request, lost answer."""
-        protocols = [
-            SinkProtocol(
-                "k", SinkInstance(f"token-{self.number}-{sink}", "host", self.number), attempts=2, adopt=self.adopt
-            )
-            for sink in range(self.sinks)
-        ]
+        protocols = [self._protocol(sink) for sink in range(self.sinks)]
         while self.checkpoint.done < BATCHES:
             batch = self.checkpoint.done
+            if self.processes:
+                protocols = [self._protocol(0)]
             origin = Origin(f"run-{self.number}", f"offsets-{self.checkpoint.plan(batch)}", "b")
             try:
                 for protocol in protocols:
@@ -180,6 +179,10 @@ class Driver:
             yield "spark commits"
             self.checkpoint.commit(batch, self.world.log, self.sinks)
         self.ended = "finished"
+
+    def _protocol(self, sink: int) -> SinkProtocol:
+        who = SinkInstance(f"token-{self.number}-{sink}", "host", self.number)
+        return SinkProtocol("k", who, attempts=2, adopt=self.adopt, look_first=self.processes)
 
     def _micro_batch(self, protocol: SinkProtocol, batch: int, origin: Origin) -> Iterator[str]:
         steps = protocol.micro_batch("q", batch, now_ms=self.number, origin=origin)
@@ -240,7 +243,15 @@ class Driver:
 FALLIBLE = {"task", "announce", "record", "end"}
 
 
-def play(choose: Choose, *, disturbances: int, drivers: int = 3, restored: bool = False, sinks: int = 1) -> None:
+def play(
+    choose: Choose,
+    *,
+    disturbances: int,
+    drivers: int = 3,
+    restored: bool = False,
+    sinks: int = 1,
+    processes: bool = False,
+) -> None:
     """One run: driver after driver, disturbed as chosen, and at the end an undisturbed one that must finish. With
     `restored` the checkpoint may be restored from a backup on the way, and the last driver adopts what it finds."""
     world, checkpoint = World(repeats=restored), Checkpoint()
@@ -250,7 +261,7 @@ def play(choose: Choose, *, disturbances: int, drivers: int = 3, restored: bool 
 
     def start() -> None:
         nonlocal started
-        driver = Driver(started, world, checkpoint, contents, sinks=sinks)
+        driver = Driver(started, world, checkpoint, contents, sinks=sinks, processes=processes)
         started += 1
         running: Any = driver.run()
         effect = next(running, None)
@@ -312,7 +323,7 @@ def play(choose: Choose, *, disturbances: int, drivers: int = 3, restored: bool 
         else:
             at = int(choice.removeprefix("switch "))
     if checkpoint.done < BATCHES:
-        last = Driver(99, world, checkpoint, contents, adopt=restored, sinks=sinks)
+        last = Driver(99, world, checkpoint, contents, adopt=restored, sinks=sinks, processes=processes)
         for _ in last.run():
             pass
         assert last.ended == ("finished" if sinks == 1 else "called twice"), last.ended
@@ -356,6 +367,12 @@ def test_every_sequence_of_disturbances_leaves_each_batch_in_the_log_once(distur
     assert runs >= 20**disturbances  # the exploration really branches
 
 
+@pytest.mark.parametrize("disturbances", [0, 1, 2])
+def test_batches_committed_by_processes_of_their_own_are_in_the_log_once(disturbances: int) -> None:
+    """PIPE-2, PIPE-4: each of them knows no more than the run that it belongs to."""
+    explore(lambda choose: play(choose, disturbances=disturbances, processes=True))
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_many_disturbances_at_random_leave_each_batch_in_the_log_once(data: st.DataObject) -> None:
@@ -365,7 +382,7 @@ def test_many_disturbances_at_random_leave_each_batch_in_the_log_once(data: st.D
         # "ok" more often than not: a run must get somewhere.
         return options[0] if data.draw(st.integers(0, 3)) else data.draw(st.sampled_from(options))
 
-    play(choose, disturbances=8, drivers=5)
+    play(choose, disturbances=8, drivers=5, processes=data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("disturbances", [1, 2, pytest.param(3, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])

@@ -2,9 +2,10 @@
 
     python -m tests.workers.spark_driver JSON
 
-The JSON: servers, source, target, name, checkpoint, per_batch; `query`, what is made of the source (see QUERIES); and
-`accident`: (step, batch, what), where `what` is kill (SIGKILL to the whole process group: driver, JVM and workers),
-stop (SIGSTOP to it), or a path: it is created, and the driver goes on when the same path with `.go` behind it exists.
+The JSON: servers, source, target, name, checkpoint, per_batch; `query`, what is made of the source (see QUERIES);
+`format`, whether `writeStream.format("fencepost")` writes the rows instead of the sink of foreachBatch; and `accident`:
+(step, batch, what), where `what` is kill (SIGKILL to the whole process group: driver, JVM and workers), stop (SIGSTOP
+to it), or a path: it is created, and the driver goes on when the same path with `.go` behind it exists.
 Exits with 0 when everything is written, with 3 and the reason when it was replaced by another driver.
 """
 
@@ -24,6 +25,7 @@ from tests.support.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
 
 
 def stream(spark: SparkSession, arguments: dict[str, Any], topic: str) -> DataFrame:
@@ -81,6 +83,9 @@ def main(arguments: dict[str, Any]) -> None:
         else:
             wait_at(Path(what))
 
+    if arguments.get("format"):
+        by_format(arguments)
+        return
     spark = session("local[2]")
     sink = fencepost.spark.Sink(
         arguments["servers"],
@@ -90,7 +95,25 @@ def main(arguments: dict[str, Any]) -> None:
         driver_bytes=arguments.get("driver_bytes", 1 << 20),
     )
     df = QUERIES[arguments.get("query", "rows")](spark, arguments)
-    query = df.writeStream.outputMode("append").foreachBatch(sink)
+    run(df.writeStream.outputMode("append").foreachBatch(sink), arguments)
+
+
+def by_format(arguments: dict[str, Any]) -> None:
+    """Send the rows through `writeStream.format("fencepost")`; another process commits, and has the accident."""
+    from tests.workers import writer_steps
+
+    folder = str(Path(arguments["checkpoint"]).parent)
+    os.environ[writer_steps.VARIABLE] = json.dumps(
+        [*(arguments.get("accident") or ("", -1, "")), os.getpgid(0), folder]
+    )
+    spark = session("local[2]")
+    df = QUERIES[arguments.get("query", "rows")](spark, arguments)
+    query = df.writeStream.outputMode("append").format("fencepost").option("topic", arguments["target"])
+    query = query.option("kafka.bootstrap.servers", arguments["servers"]).option("name", arguments["name"])
+    run(query.option("onStep", "tests.workers.writer_steps:on_step"), arguments)
+
+
+def run(query: DataStreamWriter, arguments: dict[str, Any]) -> None:
     running = query.option("checkpointLocation", arguments["checkpoint"]).trigger(availableNow=True).start()
     try:
         running.awaitTermination()

@@ -23,8 +23,9 @@ JVM) makes no decisions.
     │                              ▼
     └── anything fails ◀── Freeze ─▶ Publish ─▶ Commit ─▶ done
 
-*Peek comes before every fence except a sink's first. A driver that was replaced while it was paused must not fence its
-successor. Peek tells it without side effects: the epoch is no longer its own, and the progress names a newer
+        elif self.who.token in replaced or self._announced or 0 <= self._highest_seen < last.incarnation:
+            # A sink that has announced itself and finds another's record was replaced, whatever the incarnation:
+            # numbers restart when a sink is reset.
 incarnation.
 """
 
@@ -42,12 +43,16 @@ from fencepost.types import Milliseconds
 NOTHING_YET: Final = -1
 """The batch of a progress record that was written before any micro-batch."""
 
-_VERSION: Final = 2
-_READABLE: Final = (1, 2)
-"""Versions of progress records. Version 1 had no origin."""
+_VERSION: Final = 3
+_READABLE: Final = (1, 2, 3)
+"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`."""
 
 _RUNS_KEPT: Final = 16
 """Runs kept in the record of a batch. Each run after the first skipped the batch and crashed before the next."""
+
+_REPLACED_KEPT: Final = 16
+"""Tokens of replaced instances that a progress record names. An older one belongs to a driver that slept through
+sixteen restarts of its query; it is still stopped by its epoch, one fence later."""
 
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
 """A successor that took the epoch announces itself soon; after so many looks, the coordinator bumped it itself."""
@@ -58,7 +63,7 @@ _LOOKS_BEFORE_TAKING_BACK: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SinkInstance:
-    """One sink object in one driver process."""
+    """One sink object in one driver process, or all processes that commit for one run of a query."""
 
     token: str
     """Unique, so that a sink recognises its own records."""
@@ -98,6 +103,8 @@ class Progress:
     two fields below are empty in records of version 1, for jobs and for copies."""
     offsets: str = ""
     targets: str = ""
+    replaced: str = ""
+    """Tokens of the instances that this one and its predecessors replaced, the newest last, with blanks between."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
@@ -248,10 +255,17 @@ class Outcome(NamedTuple):
 class SinkProtocol:
     """A sink's decisions in one driver. Call `micro_batch` for one batch at a time."""
 
-    def __init__(self, name: str, who: SinkInstance, *, adopt: bool = False, attempts: int = 3) -> None:
+    def __init__(
+        self, name: str, who: SinkInstance, *, adopt: bool = False, attempts: int = 3, look_first: bool = False
+    ) -> None:
+        """`look_first`: several processes act as `who`, one after the other. Each looks before its first fence whether
+        `who` was replaced, so that it does not fence the successor."""
         self.name = name
         self.who = who
         self.attempts = attempts
+        self._look_first = look_first
+        self._replaced: list[str] = []
+        """Tokens for the next record's `replaced`."""
         self._adopt = adopt
         self._announced = False
         self._announcements = 0
@@ -320,6 +334,8 @@ class SinkProtocol:
     def _fence_and_look(self) -> Generator[SinkStep, Any, tuple[Identity, Progress | None]]:
         if self._identity is not None:
             yield from self._stop_if_replaced()
+        elif self._look_first:
+            self._heed((yield Look()))
         identity: Identity = yield Fence()
         self._identity = identity
         last: Progress | None = yield Look()
@@ -346,12 +362,16 @@ class SinkProtocol:
                 )
             self._highest_seen = max(self._highest_seen, 0)
             return
+        replaced = last.replaced.split()
         if last.token == self.who.token:
             self._announced = True
-        elif self._announced or 0 <= self._highest_seen < last.incarnation:
+        elif self.who.token in replaced or self._announced or 0 <= self._highest_seen < last.incarnation:
             # A sink that has announced itself and finds another's record was replaced, whatever the incarnation:
             # numbers restart when a sink is reset.
             raise Replaced(self.name, last)
+        else:
+            replaced.append(last.token)
+        self._replaced = replaced[-_REPLACED_KEPT:]
         self._highest_seen = max(self._highest_seen, last.incarnation)
 
     def _announce(self, identity: Identity, record: Progress) -> Generator[SinkStep, Any, None]:
@@ -446,4 +466,7 @@ class SinkProtocol:
 
     def _record(self, query: str, batch: int, now_ms: Milliseconds, position: str, origin: Origin) -> Progress:
         who = self.who
-        return Progress(query, batch, self._highest_seen, who.token, who.host, who.process, now_ms, position, *origin)
+        replaced = " ".join(self._replaced)
+        return Progress(
+            query, batch, self._highest_seen, who.token, who.host, who.process, now_ms, position, *origin, replaced
+        )

@@ -10,6 +10,7 @@ steps out against a cluster. Only the modules here know Spark:
     source.py, source_options.py     the data source, and its options
     offsets.py, arrow.py             the offsets of a micro-batch; record batches as Spark's columns
     sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
+    writer.py, writer_options.py     the sink as a format, and its options
     origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
     freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
     readiness.py, permissions.py     checks before a job; the permissions that a sink needs

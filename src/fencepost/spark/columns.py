@@ -14,17 +14,33 @@ Names are case-insensitive, as in Spark; other columns are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 CONNECT: Final = (
-    "Spark Connect is not supported yet: it runs foreachBatch in another process, which does not know the query. Use a "
-    "classic session (SparkSession.builder.master(…))"
+    "Spark Connect runs foreachBatch in another process, which does not know the query. Use "
+    'writeStream.format("fencepost") and write.format("fencepost"), which work there, or a classic session '
+    "(SparkSession.builder.master(…)"
 )
+
+
+_KINDS: Final = {
+    # A missing key gets no column of nulls: that would cost as much as real keys.
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "partition": ("int",),
+    "topic": ("string",),
+    "timestamp": ("timestamp",),
+}
+_BYTES: Final = ("key", "value")
 
 
 def refuse_connect(given: Any) -> None:
@@ -42,33 +58,46 @@ def partitions_of(df: DataFrame) -> int | None:
     return int(plan.rdd().getNumPartitions())
 
 
+def used(schema: StructType, *, topic: str | None, keep_timestamps: bool) -> dict[str, str]:
+    """Return the columns that the sink uses: its name for each → the DataFrame's name. Raise ConfigError for a column
+    that is missing or of another type."""
+    fields = {field.name.lower(): field for field in schema.fields}
+    if "value" not in fields:
+        raise ConfigError(f"the DataFrame has no column `value`; its columns are {', '.join(schema.names)}")
+    if keep_timestamps and "timestamp" not in fields:
+        raise ConfigError("keep_timestamps needs a column `timestamp`, and the DataFrame has none")
+    ignored = {"topic"} if topic is not None else set()
+    if not keep_timestamps:
+        ignored.add("timestamp")
+    chosen = {}
+    for name, kinds in _KINDS.items():
+        if name in fields and name not in ignored:
+            _expect(fields[name], *kinds)
+            chosen[name] = fields[name].name
+    return chosen
+
+
 def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> DataFrame:
     """Select the columns that the sink uses, in the types that the kernel accepts."""
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-    fields = {field.name.lower(): field for field in df.schema.fields}
-    if "value" not in fields:
-        raise ConfigError(f"the DataFrame has no column `value`; its columns are {', '.join(df.columns)}")
-    chosen = []
-    for name in ("key", "value"):
-        if name in fields:  # no column of nulls for a missing key: it would cost as much as real keys
-            _expect(fields[name], "binary", "string")
-            chosen.append(F.col(fields[name].name).cast("binary").alias(name))
-    if "headers" in fields:
-        _expect(fields["headers"], "array<struct<key:string,value:binary>>")
-        chosen.append(F.col(fields["headers"].name).alias("headers"))
-    if "partition" in fields:
-        _expect(fields["partition"], "int")
-        chosen.append(F.col(fields["partition"].name).alias("partition"))
-    if topic is None and "topic" in fields:
-        _expect(fields["topic"], "string")
-        chosen.append(F.col(fields["topic"].name).alias("topic"))
-    if keep_timestamps:
-        if "timestamp" not in fields:
-            raise ConfigError("keep_timestamps needs a column `timestamp`, and the DataFrame has none")
-        _expect(fields["timestamp"], "timestamp")
-        chosen.append(F.col(fields["timestamp"].name).alias("timestamp"))
-    return df.select(*chosen)
+    chosen = used(df.schema, topic=topic, keep_timestamps=keep_timestamps)
+    return df.select(
+        *(
+            F.col(column).cast("binary").alias(name) if name in _BYTES else F.col(column).alias(name)
+            for name, column in chosen.items()
+        )
+    )
+
+
+def normalised_rows(rows: pa.RecordBatch, chosen: Mapping[str, str]) -> pa.RecordBatch:
+    """Select the columns `chosen` by `used` from an Arrow batch, in the types that the kernel accepts."""
+    import pyarrow as pa
+
+    found = {name: rows.column(column) for name, column in chosen.items()}
+    return pa.RecordBatch.from_arrays(
+        [column.cast(pa.binary()) if name in _BYTES else column for name, column in found.items()], names=list(found)
+    )
 
 
 def _expect(field: Any, *kinds: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -134,6 +134,13 @@ class Manifest:
 
     def records_of(self, where: TopicPartition) -> int:
         return sum(entry.records for entry in self.batches[where])
+
+    def only(self, targets: Iterable[TopicPartition]) -> Manifest:
+        """Return the part for some of the target partitions."""
+        assert self.payloads is not None
+        wanted = list(targets)
+        batches, payloads = self.batches, self.payloads
+        return Manifest({where: batches[where] for where in wanted}, {where: payloads[where] for where in wanted})
 
     @property
     def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:

@@ -87,6 +87,30 @@ def hash_of(begin: str, end: str) -> str:
     return digest.hexdigest()
 
 
+def checkpoint_hash(checkpoint: str, batch: int) -> str:
+    """Return the hash of a batch's source offsets, read from the files of the checkpoint; empty if they cannot be read.
+
+    A writer by the data source API cannot ask the running query. Spark has written the entry of a batch before it runs
+    the batch, so the file is there if this process can reach its file system.
+    """
+    from pyarrow import fs
+
+    try:
+        place, folder = (
+            fs.FileSystem.from_uri(checkpoint) if "://" in checkpoint else (fs.LocalFileSystem(), checkpoint)
+        )
+        folder = folder.removeprefix("file:")
+
+        def entry(number: int) -> str:
+            with place.open_input_stream(f"{folder}/offsets/{number}") as file:
+                return str(file.read().decode())
+
+        return hash_of(entry(batch - 1) if batch > 0 else "", entry(batch))
+    except Exception as error:  # noqa: BLE001 - a file system that pyarrow does not know: no reason to stop a query
+        logger.info("the source offsets of batch %s cannot be read from %s: %s", batch, checkpoint, error)
+        return ""
+
+
 def _canonical(source: str) -> str:
     try:
         return json.dumps(json.loads(source), sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.routing import Routes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+_THREADS: Final = 4
 RESULT: Final = (
     "topic string, partition int, last_sequence bigint, repeated int, poisoned boolean, code int, error string"
 )
@@ -33,6 +35,24 @@ def by_driver(links: LeaderChannels, transaction: SharedTransaction, manifest: M
             compare(where, entry, entry, payload)
             writer.write(bytearray(payload))
         writer.finish()
+
+
+def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifest) -> None:
+    """Publish as `by_driver` does, a few target partitions at a time."""
+    assert manifest.payloads is not None
+    targets = list(manifest.batches)
+    threads = min(_THREADS, len(targets))
+
+    def publish(some: list[TopicPartition]) -> None:
+        links = LeaderChannels(routes)
+        try:
+            by_driver(links, transaction, manifest.only(some))
+        finally:
+            links.close()
+
+    with ThreadPoolExecutor(max(1, threads), "fencepost-publish") as pool:
+        for done in [pool.submit(publish, targets[first::threads]) for first in range(threads)]:
+            done.result()
 
 
 def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest) -> None:

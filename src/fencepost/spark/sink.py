@@ -89,6 +89,27 @@ class BatchReport:
         )
 
 
+def report_of(sink: str, query: str, outcome: Outcome, took: Mapping[str, float]) -> BatchReport:
+    """Return the report of a micro-batch whose manifest is a `Manifest`."""
+    manifest: Manifest | None = None if outcome.skipped else outcome.manifest
+    by = "nobody"
+    if manifest is not None and manifest.batches:
+        by = "tasks" if manifest.payloads is None else "driver"
+    return BatchReport(
+        sink=sink,
+        query=query,
+        batch=outcome.batch,
+        skipped=outcome.skipped,
+        rows=manifest.records if manifest else 0,
+        bytes=manifest.size if manifest else 0,
+        partitions=len(manifest.batches) if manifest else 0,
+        attempts=outcome.attempts,
+        epoch=outcome.identity.epoch,
+        published_by=by,
+        milliseconds=dict(took),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The options of a sink. Times are seconds, sizes bytes."""
@@ -203,7 +224,7 @@ class Sink:
         if origin.run:
             work.query = query
         outcome = self.runner.carry_out(work, query, batch, origin)
-        report = work.report(query, outcome)
+        report = report_of(self.name, query, outcome, work.took)
         self.reports.append(report)
         logger.info("%s", report)
         if origin is not UNKNOWN and not outcome.compared:
@@ -373,25 +394,6 @@ class _DataFrameBatch(MicroBatch):
 
     def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
         return {where: manifest.records_of(where) for where in manifest.batches}
-
-    def report(self, query: str, outcome: Outcome) -> BatchReport:
-        manifest: Manifest | None = None if outcome.skipped else outcome.manifest
-        by = "nobody"
-        if manifest is not None and manifest.batches:
-            by = "tasks" if manifest.payloads is None else "driver"
-        return BatchReport(
-            sink=self.sink.name,
-            query=query,
-            batch=outcome.batch,
-            skipped=outcome.skipped,
-            rows=manifest.records if manifest else 0,
-            bytes=manifest.size if manifest else 0,
-            partitions=len(manifest.batches) if manifest else 0,
-            attempts=outcome.attempts,
-            epoch=outcome.identity.epoch,
-            published_by=by,
-            milliseconds=dict(self.took),
-        )
 
     def forget(self) -> None:
         super().forget()

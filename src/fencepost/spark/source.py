@@ -39,6 +39,7 @@ from fencepost.types import EARLIEST, LATEST
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 try:
@@ -97,6 +98,16 @@ class FencepostSource(DataSource):  # type: ignore[misc]
                 "a micro-batch reads everything that is available"
             )
         return UnlimitedStreamReader(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - as above
+        from fencepost.spark.writer import stream_writer
+
+        return stream_writer(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from fencepost.spark.writer import batch_writer
+
+        return batch_writer(dict(self.options), schema, overwrite=overwrite)
 
     def _parsed(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         """Parse the options. The columns are all of the source's, or those of the user's `schema(…)`."""

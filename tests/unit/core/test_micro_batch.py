@@ -79,7 +79,7 @@ def test_the_first_call_announces_the_next_incarnation_and_keeps_what_was_writte
     steps = protocol().micro_batch("q", 5, now_ms=8)
     announcement = expect(steps, (Fence, identity(1)), (Look, OTHER), (Announce, None))
     assert announcement == Announce(
-        identity(1), replace(OTHER, incarnation=4, token="me", host="here", process=1, time_ms=8)
+        identity(1), replace(OTHER, incarnation=4, token="me", host="here", process=1, time_ms=8, replaced="other")
     )
 
 
@@ -240,7 +240,8 @@ def first_call(found: Progress, origin: Origin, **options: Any) -> Any:
 def test_a_batch_that_is_in_from_an_earlier_run_is_skipped_and_that_is_recorded() -> None:
     steps = protocol().micro_batch("q", 5, now_ms=8, origin=HERE)
     said = expect(steps, (Fence, identity(1)), (Look, WRITTEN), (Announce, None)).progress
-    assert said == replace(WRITTEN, incarnation=4, token="me", host="here", process=1, time_ms=8, runs="r1 r2")
+    mine = replace(WRITTEN, incarnation=4, token="me", host="here", process=1, time_ms=8)
+    assert said == replace(mine, runs="r1 r2", replaced="other")
     outcome = expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said))
     assert (outcome.skipped, outcome.compared) == (True, True)
 
@@ -321,6 +322,30 @@ def test_a_batch_behind_the_last_may_go_elsewhere() -> None:
     assert (said.batch, said.runs, said.offsets, said.targets) == (4, "r1", "o1", "b")
 
 
+def test_several_processes_as_one_instance_look_before_they_fence() -> None:
+    """A process of one batch does not know whether its run was replaced; to fence would abort the successor."""
+    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    assert isinstance(next(steps), Look)
+    with pytest.raises(Replaced, match="process 2 on there"):
+        steps.send(replace(OTHER, replaced="before me after"))
+    mine = replace(OTHER, token="me", replaced="before")
+    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    commit = expect(
+        steps, (Look, mine), (Fence, identity(1)), (Look, mine), (Freeze, "manifest"), (Publish, None), (Commit, None)
+    )
+    assert isinstance(commit, Outcome)
+    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    said = expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
+    assert isinstance(said, Announce) and said.progress.replaced == "other"
+
+
+def test_a_record_carries_who_was_replaced_and_forgets_the_oldest() -> None:
+    found = replace(OTHER, replaced=" ".join(f"token-{number}" for number in range(16)))
+    steps = protocol().micro_batch("q", 5, now_ms=8)
+    said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None))
+    assert said.progress.replaced.split() == [*(f"token-{number}" for number in range(1, 16)), "other"]
+
+
 def test_the_runs_of_a_record_are_bounded() -> None:
     found = replace(WRITTEN, runs=" ".join(f"run-{number}" for number in range(50)))
     runs = first_call(found, HERE).runs.split()
@@ -336,6 +361,6 @@ def test_a_record_of_the_first_version_is_read_and_has_no_origin() -> None:
 
 def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() -> None:
     assert Progress.decode(WRITTEN.encode()) == WRITTEN
-    for strange in (b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 3}', b'{"version": 1, "odd": 1}'):
+    for strange in (b"", b"[]", b"{}", b'{"version": 3}', b'{"version": 4}', b'{"version": 1, "odd": 1}'):
         with pytest.raises(UnknownProgress):
             Progress.decode(strange)

@@ -105,8 +105,11 @@ class Runner:
         attempts: int = 3,
         transaction_timeout: float = 300.0,
         patience: float = PATIENCE,
+        run: str = "",
         on_step: Callable[[str], object] | None = None,
     ) -> None:
+        """`run`: a run of a query whose micro-batches are each committed by a process of its own. All of them act as
+        one instance of the sink, which bears the run's id."""
         self.settings = settings
         self.patience = patience
         """Seconds that a step waits while no server answers."""
@@ -118,8 +121,8 @@ class Runner:
         self.admin = TopicAdmin(settings)
         self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, name)
-        who = SinkInstance(uuid.uuid4().hex, socket.gethostname(), os.getpid())
-        self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts)
+        who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
+        self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts, look_first=bool(run))
         self._ready = False
         # A query that did not stop in time may still be in its last batch when it is restarted.
         self._one_at_a_time = threading.Lock()

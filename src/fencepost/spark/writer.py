@@ -1,0 +1,315 @@
+"""`df.writeStream.format("fencepost")` and `df.write.format("fencepost")`: the sink as a Python data source (PIPE-2).
+
+It reaches where foreachBatch does not: Spark Connect, and Declarative Pipelines, whose sinks are a format's name.
+
+A task only *freezes*: it turns its rows into record batches and returns them in its commit message. It changes
+nothing anywhere, so retries, speculation and tasks of a driver that was replaced are harmless. Spark hands the messages
+of the winning attempts to `commit`, which runs in a process of its own on the driver, once per micro-batch. There the
+steps of `core/micro_batch.py` are taken: look, fence, look, publish, commit. `abort` has nothing to undo.
+
+The progress topic and the transactional id are those of `Sink`, so a query can move between `foreachBatch` and
+`format` under the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+
+from fencepost.client.cluster.patience import patiently
+from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.transactions.micro_batch import MicroBatch, Runner
+from fencepost.client.transactions.shared_writer import SharedTransaction
+from fencepost.client.transactions.targets import Target, describe
+from fencepost.core.micro_batch import UNKNOWN, Origin
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
+from fencepost.kernel import CODECS
+from fencepost.spark import columns
+from fencepost.spark.freeze import Encoding, Frozen, Manifest, ManifestEntry, encoded_batches
+from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash
+from fencepost.spark.publish import by_threads
+from fencepost.spark.sink import BatchReport, report_of
+from fencepost.spark.writer_options import WriterOptions, imported, parse
+from fencepost.types import TopicPartition
+
+try:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0 hands over rows, one by one
+    ARROW = False
+    DataSourceArrowWriter, DataSourceStreamArrowWriter = DataSourceWriter, DataSourceStreamWriter
+else:
+    ARROW = True
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Spark's local property: the micro-batch that a task belongs to."""
+_RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ROWS: Final = 1_000
+"""Rows of an Arrow batch, where Spark hands over rows."""
+_JOB_BATCH: Final = 0
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
+    """Return the writer of a stream; Spark's output modes all append here, as with its own Kafka sink."""
+    return StreamWriter(parse(options, streaming=True), schema)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Return the writer of a batch DataFrame."""
+    if overwrite:
+        raise ConfigError('mode("overwrite"): a log cannot be overwritten; use mode("append")')
+    return BatchWriter(parse(options, streaming=False), schema)
+
+
+@dataclass(frozen=True)
+class FrozenRows(WriterCommitMessage):  # type: ignore[misc]
+    """The commit message of a task: its rows as record batches, and the micro-batch that they belong to."""
+
+    query: str
+    run: str
+    batch: int
+    map_partition: int
+    batches: tuple[Frozen, ...]
+
+
+class _Writer:
+    """The part that both writers share. Spark builds a writer before each micro-batch, pickles it for the tasks, and
+    builds another one for the commit."""
+
+    def __init__(self, options: WriterOptions, schema: StructType) -> None:
+        self.options = options
+        sink = options.sink
+        self._columns = columns.used(schema, topic=sink.topic, keep_timestamps=sink.keep_timestamps)
+        self._schema = schema
+        if sink.topic is None and not sink.topics and "topic" not in self._columns:
+            raise ConfigError("no target: give the writer the option `topic`, or the DataFrame a column `topic`")
+        self._targets: dict[str, Target] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Describe the targets when the writer is pickled: that is on the driver, before the tasks start."""
+        if self._targets is None:
+            sink = self.options.sink
+            names = {*([sink.topic] if sink.topic else sink.topics), *([sink.dead_letter] if sink.dead_letter else ())}
+            with TopicAdmin(self.options.settings) as admin:
+                self._targets = {
+                    name: patiently(
+                        lambda name=name: describe(admin, name, create=sink.create),  # type: ignore[misc]
+                        f"sink {self.options.name}: looking at the target topics",
+                        patience=sink.patience,
+                    )
+                    for name in sorted(names)
+                }
+        return self.__dict__
+
+    def write(self, iterator: Iterator[Any]) -> FrozenRows:
+        """Freeze the rows of one task."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        query, run = (context.getLocalProperty(name) or "" for name in (QUERY_ID, RUN_ID))
+        batch = int(context.getLocalProperty(BATCH_ID) or _JOB_BATCH)
+        where = context.partitionId()
+        encoding = replace(self._encoding(), start=crc32((query or self.options.name).encode()) + batch)
+        frozen = tuple(self._bounded(encoded_batches(encoding, where, self._known(encoding, iterator)), where))
+        return FrozenRows(query, run, batch, where, frozen)
+
+    def _bounded(self, frozen: Iterator[Frozen], map_partition: int) -> Iterator[Frozen]:
+        """Pass on what may travel in a commit message.
+
+        A task does not know how many tasks there are, but there are at least as many as its own number says. So an
+        evenly spread micro-batch of up to `inline_bytes` passes, and a thousand tasks together have at most eight times
+        as much.
+        """
+        limit = self.options.inline_bytes // (map_partition + 1)
+        size = 0
+        for batch in frozen:
+            size += batch.size
+            if size > limit:
+                raise FencepostError(
+                    f"task {map_partition} has more than {limit} bytes for this micro-batch, which travel through the "
+                    f"driver (inlineBytes={self.options.inline_bytes}). Make micro-batches smaller "
+                    "(maxOffsetsPerTrigger), raise inlineBytes together with spark.driver.maxResultSize, or use "
+                    "foreachBatch(fencepost.spark.Sink(…)), which has no such limit"
+                )
+            yield batch
+
+    def _encoding(self) -> Encoding:
+        sink = self.options.sink
+        return Encoding(
+            targets=dict(self._targets or {}),
+            topic=sink.topic,
+            codec=CODECS[sink.compression],
+            level=sink.compression_level,
+            batch_bytes=sink.batch_bytes,
+            small_bytes=0,
+            dead_letter=sink.dead_letter,
+            choose=self.options.choose,
+        )
+
+    def _known(self, encoding: Encoding, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as Arrow batches; first look up the topics that they name, if the user did not list them."""
+        sink = self.options.sink
+        asks = sink.topic is None and not sink.topics
+        asked: set[str] = set()
+        for rows in self._as_arrow(iterator):
+            given = columns.normalised_rows(rows, self._columns)
+            if asks:
+                for name in set(given.column("topic").unique().to_pylist()) - asked - {None}:
+                    asked.add(name)
+                    self._look_up(name, encoding)
+            yield given
+
+    def _look_up(self, name: str, encoding: Encoding) -> None:
+        assert isinstance(encoding.targets, dict)
+        sink = self.options.sink
+        try:
+            with TopicAdmin(self.options.settings) as admin:
+                encoding.targets[name] = describe(admin, name, create=sink.create)
+        except (ConfigError, ServerError) as error:
+            # A topic that does not exist is the row's fault: the encoder makes it a dead letter, or fails the batch.
+            if not isinstance(error, ConfigError) and error.code is not ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise
+
+    def _as_arrow(self, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        if ARROW:
+            yield from iterator
+            return
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self._schema)
+        rows: list[dict[str, Any]] = []
+        for row in iterator:
+            rows.append(row.asDict(recursive=True))
+            if len(rows) == _ROWS:
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                rows = []
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> BatchReport:
+        options, sink = self.options, self.options.sink
+        told = options.told()
+        on_step = imported("onStep", options.on_step) if options.on_step is not None else None
+        runner = Runner(
+            options.settings,
+            options.name,
+            adopt=sink.adopt,
+            attempts=sink.attempts,
+            transaction_timeout=sink.transaction_timeout,
+            patience=sink.patience,
+            run=origin.run,
+            on_step=None if on_step is None else lambda step: on_step(step, batch),
+        )
+        try:
+            work = _FrozenBatch(runner, messages)
+            outcome = runner.carry_out(work, query, batch, origin)
+        finally:
+            runner.close()
+        report = report_of(options.name, query, outcome, work.took)
+        logger.info("%s", report)
+        try:
+            told(report)
+        except Exception:  # the batch is in the log: a failing callback must not end the query
+            logger.exception("sink %s: onReport failed for batch %s; the batch is written", options.name, batch)
+        return report
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """The writer of a stream."""
+
+    def commit(self, messages: Sequence[FrozenRows | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Write the micro-batch, unless it is in the log already."""
+        query, run = _belonging(messages, batchId)
+        offsets = checkpoint_hash(self.options.checkpoint, batchId) if self.options.checkpoint else ""
+        report = self._publish(messages, query, batchId, Origin(run, offsets, self.options.targets))
+        if report.skipped and not offsets:
+            logger.warning(
+                "sink %s: batch %s was skipped by its number alone, because its source offsets are not known here. If "
+                "the checkpoint was restored from a backup, rows may be missing: give the checkpoint's place by "
+                'option("checkpointLocation", …), or use foreachBatch(fencepost.spark.Sink(…))',
+                self.options.name,
+                batchId,
+            )
+
+    def abort(self, messages: Sequence[FrozenRows | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: a task changes nothing, and a commit that failed has ended its transaction."""
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """The writer of a batch DataFrame."""
+
+    def commit(self, messages: Sequence[FrozenRows | None]) -> None:
+        """Write all rows, unless a job of this name was written before."""
+        _complete(messages)
+        job = self.options.name.removeprefix("job.")
+        query = f"job {job} to {self.options.sink.topic or 'topics of the rows'}"
+        self._publish(messages, query, _JOB_BATCH, UNKNOWN)
+
+    def abort(self, messages: Sequence[FrozenRows | None]) -> None:
+        """Do nothing: a task changes nothing."""
+
+
+def _complete(messages: Sequence[FrozenRows | None]) -> list[FrozenRows]:
+    """Return the messages. Raise if one is missing: its rows would be lost."""
+    there = [message for message in messages if message is not None]
+    if not there or len(there) < len(messages):
+        raise FencepostError(
+            f"Spark committed {len(messages)} tasks, and {len(messages) - len(there)} of them returned nothing: the "
+            "micro-batch is not written"
+        )
+    return there
+
+
+def _belonging(messages: Sequence[FrozenRows | None], batch: int) -> tuple[str, str]:
+    """Return the query and the run that the messages belong to."""
+    there = _complete(messages)
+    found = {(message.query, message.run) for message in there}
+    if len(found) > 1 or any(message.batch != batch for message in there):
+        raise FencepostError(f"the tasks of micro-batch {batch} belong to several queries or batches: {sorted(found)}")
+    ((query, run),) = found
+    if not query or not _RUN.fullmatch(run):
+        raise ConfigError(
+            "this Spark does not tell its tasks which query they run for, so micro-batches cannot be told apart: use"
+            " foreachBatch(fencepost.spark.Sink(…))"
+        )
+    return query, run
+
+
+class _FrozenBatch(MicroBatch):
+    """The content came with the tasks' commit messages."""
+
+    def __init__(self, runner: Runner, messages: Sequence[FrozenRows | None]) -> None:
+        super().__init__(runner)
+        self._messages = _complete(messages)
+
+    def freeze(self, position: str) -> Manifest:
+        by_target: dict[TopicPartition, list[tuple[ManifestEntry, bytearray]]] = {}
+        for message in sorted(self._messages, key=lambda message: message.map_partition):
+            for frozen in message.batches:
+                entry = ManifestEntry(
+                    message.map_partition, frozen.number, frozen.records, frozen.size, frozen.checksum
+                )
+                by_target.setdefault(frozen.where, []).append((entry, frozen.payload))
+        return Manifest(
+            {where: tuple(entry for entry, _ in found) for where, found in by_target.items()},
+            {where: tuple(payload for _, payload in found) for where, found in by_target.items()},
+        )
+
+    def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
+        by_threads(self.runner.routes, transaction, manifest)
+
+    def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
+        return {where: manifest.records_of(where) for where in manifest.batches}
