@@ -53,7 +53,7 @@ _NOT_RUN: Final = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
 _GIVEN_BY_NAME: Final = re.compile(r"<!-- given: (\w+) -->")
 _GIVEN: Final = re.compile(r"<!-- given:\n(.*?)-->", re.DOTALL)
 _THEN: Final = re.compile(r"\s*<!-- then:\n(.*?)-->", re.DOTALL)
-_NEEDS_SPARK: Final = re.compile(r"\bspark\b|\bfencepost copy\b")
+_NEEDS_SPARK: Final = re.compile(r"\bspark\b|\bfencepost copy\b|\.writeStream\b")
 
 
 class Block(NamedTuple):
