@@ -23,10 +23,10 @@ JVM) makes no decisions.
     │                              ▼
     └── anything fails ◀── Freeze ─▶ Publish ─▶ Commit ─▶ done
 
-        elif self.who.token in replaced or self._announced or 0 <= self._highest_seen < last.incarnation:
-            # A sink that has announced itself and finds another's record was replaced, whatever the incarnation:
-            # numbers restart when a sink is reset.
-incarnation.
+*Peek comes before every fence except a sink's first; if a process per batch acts for the sink, a Look comes before that
+one. A driver that was replaced while it was paused must not fence its successor. Peek tells it without side effects:
+the epoch is no longer its own, and the progress names a newer incarnation. The record that Look finds names the
+replaced instances.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RUNS_KEPT: Final = 16
 
 _REPLACED_KEPT: Final = 16
 """Tokens of replaced instances that a progress record names. An older one belongs to a driver that slept through
-sixteen restarts of its query; it is still stopped by its epoch, one fence later."""
+sixteen restarts of its query. It counts as new: it fences the last one, and stops if its batch is behind the log."""
 
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
 """A successor that took the epoch announces itself soon; after so many looks, the coordinator bumped it itself."""

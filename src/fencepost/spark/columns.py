@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 CONNECT: Final = (
     "Spark Connect runs foreachBatch in another process, which does not know the query. Use "
     'writeStream.format("fencepost") and write.format("fencepost"), which work there, or a classic session '
-    "(SparkSession.builder.master(…)"
+    "(SparkSession.builder.master(…))"
 )
-
 
 _KINDS: Final = {
     # A missing key gets no column of nulls: that would cost as much as real keys.

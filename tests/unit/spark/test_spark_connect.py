@@ -26,7 +26,7 @@ def of_connect(name: str) -> Any:
 
 def test_a_dataframe_of_spark_connect_is_refused() -> None:
     sink = Sink(NOBODY, topic="t", name="n")
-    with pytest.raises(ConfigError, match=r"Spark Connect runs .*format.*classic session"):
+    with pytest.raises(ConfigError, match=r"Spark Connect runs .*format.*classic session \(.*\(…\)\)$"):
         sink(of_connect("DataFrame"), 0)
     with pytest.raises(ConfigError, match="Spark Connect"):
         write(of_connect("DataFrame"), NOBODY, topic="t", job="j")
