@@ -187,12 +187,24 @@ class _Writer:
             yield from iterator
             return
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(self._schema)
+        # Not by PySpark's own function for this, whose arguments differ between its versions.
+        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        kinds = {
+            "binary": pa.binary(),
+            "string": pa.string(),
+            "int": pa.int32(),
+            "timestamp": pa.timestamp("us", "UTC"),
+        }
+        found = ((name, self._schema[name].dataType.simpleString()) for name in self._columns.values())
+        schema = pa.schema([(name, kinds.get(kind, pa.list_(header))) for name, kind in found])
+        time = self._columns.get("timestamp")
         rows: list[dict[str, Any]] = []
         for row in iterator:
-            rows.append(row.asDict(recursive=True))
+            cells = row.asDict(recursive=True)
+            if time is not None and cells[time] is not None:
+                cells[time] = cells[time].astimezone()  # local, without a zone: Arrow would take it for UTC
+            rows.append(cells)
             if len(rows) == _ROWS:
                 yield pa.RecordBatch.from_pylist(rows, schema=schema)
                 rows = []

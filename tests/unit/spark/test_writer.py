@@ -1,0 +1,67 @@
+"""The writer of `format("fencepost")` without Spark: rows in, record batches out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import ArrayType, StructType
+
+from fencepost.spark import writer
+from fencepost.spark.writer import StreamWriter, stream_writer
+
+pytestmark = pytest.mark.unit
+
+NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", "name": "n"}
+
+
+def writer_of(columns: dict[str, str], **options: str) -> StreamWriter:
+    schema = StructType()
+    for name, kind in columns.items():
+        schema = schema.add(name, kind)
+    return stream_writer({**NOBODY, **options}, schema)
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_the_rows_of_spark_40_keep_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.0 hands over Python rows, whose times are local and name no time zone."""
+    monkeypatch.setattr(writer, "ARROW", False)
+    given = [datetime(2026, month, 1, 12, 30, tzinfo=UTC) for month in range(1, 13)]
+    local = [at.astimezone().replace(tzinfo=None) for at in given]
+    rows = [Row(Value="x", odd=object(), timestamp=at) for at in [*local, None]]
+    schema = {"Value": "string", "odd": "integer", "timestamp": "timestamp"}
+    (found,) = writer_of(schema, topic="t", keepTimestamps="true")._as_arrow(iter(rows))
+    times = found.column("timestamp").cast(pa.int64()).to_pylist()
+    assert times == [*(int(at.timestamp()) * 1_000_000 for at in given), None]
+    assert found.schema.names == ["Value", "timestamp"]
+
+
+def test_the_rows_of_spark_40_have_the_columns_of_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "ARROW", False)
+    header = StructType().add("key", "string").add("value", "binary")
+    schema = StructType().add("key", "binary").add("value", "string").add("partition", "integer").add("topic", "string")
+    found = stream_writer({**NOBODY, "topics": "t"}, schema.add("headers", ArrayType(header)))
+    given = Row(key=bytearray(b"k"), value="v", partition=1, topic="t", headers=[Row(key="h", value=bytearray(b"1"))])
+    empty = Row(key=None, value=None, partition=None, topic=None, headers=None)
+    (rows,) = found._known(found._encoding(), iter([given, empty]))
+    assert rows.to_pylist()[0] == {
+        "key": b"k",
+        "value": b"v",
+        "headers": [{"key": "h", "value": b"1"}],
+        "partition": 1,
+        "topic": "t",
+    }
+    assert set(rows.to_pylist()[1].values()) == {None}
