@@ -99,18 +99,23 @@ class _Writer:
     def __getstate__(self) -> dict[str, Any]:
         """Describe the targets when the writer is pickled: that is on the driver, before the tasks start."""
         if self._targets is None:
-            sink = self.options.sink
+            sink, targets = self.options.sink, {}
             names = {*([sink.topic] if sink.topic else sink.topics), *([sink.dead_letter] if sink.dead_letter else ())}
-            with TopicAdmin(self.options.settings) as admin:
-                self._targets = {
-                    name: patiently(
-                        lambda name=name: describe(admin, name, create=sink.create),  # type: ignore[misc]
-                        f"sink {self.options.name}: looking at the target topics",
-                        patience=sink.patience,
-                    )
-                    for name in sorted(names)
-                }
+            for name in sorted(names):
+                must_exist = sink.dead_letter is None or name in (sink.topic, sink.dead_letter)
+                target = self._described(name) if must_exist else self._if_there(name)
+                if target is not None:
+                    targets[name] = target
+            self._targets = targets
         return self.__dict__
+
+    def _described(self, name: str) -> Target:
+        with TopicAdmin(self.options.settings) as admin:
+            return patiently(
+                lambda: describe(admin, name, create=self.options.sink.create),
+                f"sink {self.options.name}: looking at the target topics",
+                patience=self.options.sink.patience,
+            )
 
     def write(self, iterator: Iterator[Any]) -> FrozenRows:
         """Freeze the rows of one task."""
@@ -163,24 +168,26 @@ class _Writer:
         sink = self.options.sink
         asks = sink.topic is None and not sink.topics
         asked: set[str] = set()
+        targets = encoding.targets
+        assert isinstance(targets, dict)
         for rows in self._as_arrow(iterator):
             given = columns.normalised_rows(rows, self._columns)
             if asks:
                 for name in set(given.column("topic").unique().to_pylist()) - asked - {None}:
                     asked.add(name)
-                    self._look_up(name, encoding)
+                    if (target := self._if_there(name)) is not None:
+                        targets[name] = target
             yield given
 
-    def _look_up(self, name: str, encoding: Encoding) -> None:
-        assert isinstance(encoding.targets, dict)
-        sink = self.options.sink
+    def _if_there(self, name: str) -> Target | None:
+        """Describe a topic that rows name. None if it does not exist: the encoder makes such rows dead letters, or
+        fails the batch."""
         try:
-            with TopicAdmin(self.options.settings) as admin:
-                encoding.targets[name] = describe(admin, name, create=sink.create)
+            return self._described(name)
         except (ConfigError, ServerError) as error:
-            # A topic that does not exist is the row's fault: the encoder makes it a dead letter, or fails the batch.
             if not isinstance(error, ConfigError) and error.code is not ErrorCode.INVALID_TOPIC_EXCEPTION:
                 raise
+            return None
 
     def _as_arrow(self, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         if ARROW:

@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, StructType
 
+from fencepost.client.transactions.targets import Target
+from fencepost.errors import ConfigError, Unreachable
 from fencepost.spark import writer
 from fencepost.spark.writer import StreamWriter, stream_writer
 
@@ -24,6 +26,23 @@ def writer_of(columns: dict[str, str], **options: str) -> StreamWriter:
     for name, kind in columns.items():
         schema = schema.add(name, kind)
     return stream_writer({**NOBODY, **options}, schema)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A cluster with the topics `there` and `dead`, silent at the first question. Returns the names it was asked."""
+    asked: list[str] = []
+
+    def describe(_admin: object, topic: str, *, create: int | None = None) -> Target:
+        asked.append(topic)
+        if len(asked) == 1:
+            raise Unreachable("it restarts")
+        if topic not in ("there", "dead"):
+            raise ConfigError(f"the target topic {topic!r} does not exist")
+        return Target(topic, 2, 1_000_000, compacted=False)
+
+    monkeypatch.setattr(writer, "describe", describe)
+    return asked
 
 
 @pytest.fixture
@@ -65,3 +84,22 @@ def test_the_rows_of_spark_40_have_the_columns_of_the_sink(monkeypatch: pytest.M
         "topic": "t",
     }
     assert set(rows.to_pylist()[1].values()) == {None}
+
+
+def test_a_task_waits_for_the_server_when_it_looks_up_the_topics_of_its_rows(cluster: list[str]) -> None:
+    found = writer_of({"value": "string", "topic": "string"})
+    encoding = found._encoding()
+    rows = pa.RecordBatch.from_pydict({"value": ["a", "b", "c"], "topic": ["there", "none", "there"]})
+    assert len(list(found._known(encoding, iter([rows, rows])))) == 2
+    assert list(encoding.targets) == ["there"]
+    assert sorted(cluster[1:]) == ["none", "there"]  # each once
+
+
+def test_a_listed_topic_may_be_missing_if_there_are_dead_letters(cluster: list[str]) -> None:
+    """As in the sink of foreachBatch: its rows go to the dead letters."""
+    columns = {"value": "string", "topic": "string"}
+    state = writer_of(columns, topics="there,none", deadLetter="dead").__getstate__()
+    assert set(state["_targets"]) == {"there", "dead"}
+    for options in ({"topics": "there,none"}, {"topic": "none", "deadLetter": "dead"}, {"topic": "none"}):
+        with pytest.raises(ConfigError, match="'none' does not exist"):
+            writer_of(columns, **options).__getstate__()
