@@ -27,14 +27,14 @@ from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.client.transactions.targets import Target, describe
-from fencepost.core.micro_batch import UNKNOWN, Origin
+from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns
 from fencepost.spark.freeze import Encoding, Frozen, Manifest, ManifestEntry, encoded_batches
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash
 from fencepost.spark.publish import by_threads
-from fencepost.spark.sink import BatchReport, report_of
+from fencepost.spark.sink import report_of
 from fencepost.spark.writer_options import WriterOptions, imported, parse
 from fencepost.types import TopicPartition
 
@@ -218,7 +218,7 @@ class _Writer:
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
-    def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> BatchReport:
+    def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> Outcome:
         options, sink = self.options, self.options.sink
         told = options.told()
         on_step = imported("onStep", options.on_step) if options.on_step is not None else None
@@ -243,7 +243,7 @@ class _Writer:
             told(report)
         except Exception:  # the batch is in the log: a failing callback must not end the query
             logger.exception("sink %s: onReport failed for batch %s; the batch is written", options.name, batch)
-        return report
+        return outcome
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -253,12 +253,13 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Write the micro-batch, unless it is in the log already."""
         query, run = _belonging(messages, batchId)
         offsets = checkpoint_hash(self.options.checkpoint, batchId) if self.options.checkpoint else ""
-        report = self._publish(messages, query, batchId, Origin(run, offsets, self.options.targets))
-        if report.skipped and not offsets:
+        outcome = self._publish(messages, query, batchId, Origin(run, offsets, self.options.targets))
+        if not outcome.compared:
             logger.warning(
-                "sink %s: batch %s was skipped by its number alone, because its source offsets are not known here. If "
-                "the checkpoint was restored from a backup, rows may be missing: give the checkpoint's place by "
-                'option("checkpointLocation", …), or use foreachBatch(fencepost.spark.Sink(…))',
+                "sink %s: batch %s was skipped by its number alone, because its source offsets are not known here, or "
+                "were not when it was written. If the checkpoint was restored from a backup, rows may be missing: give "
+                'the checkpoint\'s place by option("checkpointLocation", …), or use '
+                "foreachBatch(fencepost.spark.Sink(…))",
                 self.options.name,
                 batchId,
             )
@@ -275,7 +276,13 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         _complete(messages)
         job = self.options.name.removeprefix("job.")
         query = f"job {job} to {self.options.sink.topic or 'topics of the rows'}"
-        self._publish(messages, query, _JOB_BATCH, UNKNOWN)
+        if self._publish(messages, query, _JOB_BATCH, UNKNOWN).skipped:
+            logger.warning(
+                "job %s was written before, so these rows are not. Give other rows a job name of their own, inside "
+                "foreachBatch one for each batch id; `fencepost sink reset %s` frees the name",
+                job,
+                self.options.name,
+            )
 
     def abort(self, messages: Sequence[FrozenRows | None]) -> None:
         """Do nothing: a task changes nothing."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, StructType
 
+from fencepost.client.transactions.micro_batch import Runner
 from fencepost.client.transactions.targets import Target
+from fencepost.core.micro_batch import Origin, Outcome
+from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, Unreachable
 from fencepost.spark import writer
-from fencepost.spark.writer import StreamWriter, stream_writer
+from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
 
 pytestmark = pytest.mark.unit
 
@@ -103,3 +107,36 @@ def test_a_listed_topic_may_be_missing_if_there_are_dead_letters(cluster: list[s
     for options in ({"topics": "there,none"}, {"topic": "none", "deadLetter": "dead"}, {"topic": "none"}):
         with pytest.raises(ConfigError, match="'none' does not exist"):
             writer_of(columns, **options).__getstate__()
+
+
+@pytest.mark.parametrize(
+    ("here", "in_the_record", "warns"), [("o", "o", False), ("o", "", True), ("", "o", True), ("", "", True)]
+)
+def test_a_batch_that_is_skipped_by_its_number_alone_is_warned_of(
+    here: str, in_the_record: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PIPE-4: also if it is the record that has no offsets."""
+    monkeypatch.setattr(writer, "checkpoint_hash", lambda _checkpoint, _batch: here)
+    monkeypatch.setattr(Runner, "carry_out", skipping(in_the_record))
+    message = FrozenRows("q", "0" * 8 + "-0000" * 3 + "-" + "0" * 12, 7, 0, ())
+    writer_of({"value": "string"}, topic="t", checkpointLocation="/c").commit([message], 7)
+    assert ("skipped by its number alone" in caplog.text) == warns
+
+
+def test_a_job_that_was_written_before_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no report to look at, and inside foreachBatch all batches after the first would be skipped."""
+    monkeypatch.setattr(Runner, "carry_out", skipping(""))
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "job": "j"}
+    found = batch_writer(options, StructType().add("value", "string"), overwrite=False)
+    found.commit([FrozenRows("", "", 0, 0, ())])
+    assert "job j was written before" in caplog.text
+    assert "sink reset job.j" in caplog.text
+
+
+def skipping(in_the_record: str) -> Any:
+    def carry_out(_self: Runner, _work: object, _query: str, batch: int, origin: Origin) -> Outcome:
+        return Outcome(batch, True, 0, None, Identity(1, 1), bool(origin.offsets and in_the_record))
+
+    return carry_out
