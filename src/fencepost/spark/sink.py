@@ -11,6 +11,7 @@ for the same target partition, Spark shuffles the frozen batches first.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections import deque
@@ -150,7 +151,7 @@ class SinkOptions:
             raise ConfigError(f"attempts={self.attempts}: expected 1 or more")
         if not self.patience >= 0:
             raise ConfigError(f"patience={self.patience}: expected a number of seconds, 0 or more")
-        if self.transaction_timeout <= 0:
+        if not 0 < self.transaction_timeout < math.inf:
             raise ConfigError(f"transaction_timeout={self.transaction_timeout}: expected a positive number of seconds")
 
 

@@ -36,6 +36,14 @@ def test_a_job_has_a_name_of_its_own_and_topics_are_a_list() -> None:
         ({**SERVERS, "name": "n", "dead_leter": "d"}, "unknown option 'dead_leter'.*deadLetter"),
         ({**SERVERS, "name": "n", "adopt": "yes"}, "adopt='yes': expected true or false"),
         ({**SERVERS, "name": "n", "patience": "long"}, "patience='long': expected a number of seconds"),
+        (
+            {**SERVERS, "name": "n", "transactionTimeout": "nan"},
+            "transaction_timeout=nan: expected a positive number",
+        ),
+        (
+            {**SERVERS, "name": "n", "transactionTimeout": "inf"},
+            "transaction_timeout=inf: expected a positive number",
+        ),
         ({**SERVERS, "name": "n", "inlineBytes": "-1"}, "inlineBytes=-1: expected 0 or more"),
         ({**SERVERS, "name": "n", "create": "0"}, "create=0: expected 1 or more"),
         ({**SERVERS, "name": "n", "compression": "rar"}, "compression='rar'"),
