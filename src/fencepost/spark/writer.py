@@ -58,6 +58,8 @@ _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ROWS: Final = 1_000
 """Rows of an Arrow batch, where Spark hands over rows."""
 _JOB_BATCH: Final = 0
+_SHARES: Final = 16
+"""Any task may have this part of `inline_bytes`."""
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
@@ -134,10 +136,10 @@ class _Writer:
         """Pass on what may travel in a commit message.
 
         A task does not know how many tasks there are, but there are at least as many as its own number says. So an
-        evenly spread micro-batch of up to `inline_bytes` passes, and a thousand tasks together have at most eight times
-        as much.
+        evenly spread micro-batch of up to `inline_bytes` passes. A micro-batch whose rows are all in the last of many
+        tasks (one key, many shuffle partitions) passes up to a part of that; Spark limits the sum (maxResultSize).
         """
-        limit = self.options.inline_bytes // (map_partition + 1)
+        limit = self.options.inline_bytes // min(map_partition + 1, _SHARES)
         size = 0
         for batch in frozen:
             size += batch.size

@@ -16,9 +16,11 @@ from fencepost.client.transactions.micro_batch import Runner
 from fencepost.client.transactions.targets import Target
 from fencepost.core.micro_batch import Origin, Outcome
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import ConfigError, Unreachable
+from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
+from fencepost.spark.freeze import Frozen
 from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
+from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
 
@@ -107,6 +109,21 @@ def test_a_listed_topic_may_be_missing_if_there_are_dead_letters(cluster: list[s
     for options in ({"topics": "there,none"}, {"topic": "none", "deadLetter": "dead"}, {"topic": "none"}):
         with pytest.raises(ConfigError, match="'none' does not exist"):
             writer_of(columns, **options).__getstate__()
+
+
+def test_a_task_may_send_its_share_of_the_micro_batch_and_always_a_sixteenth() -> None:
+    """With one key, all rows are in one of two hundred tasks, and it may be the last one."""
+
+    def passes(size: int, task: int) -> bool:
+        half = Frozen(TopicPartition("t", 0), 1, 1, size // 2, 0, bytearray())
+        try:
+            return len(list(found._bounded(iter([half, half]), task))) == 2
+        except FencepostError:
+            return False
+
+    found = writer_of({"value": "string"}, topic="t", inlineBytes="16000")
+    limits = {task: max(size for size in range(0, 20_000, 10) if passes(size, task)) for task in (0, 1, 7, 15, 16, 199)}
+    assert limits == {0: 16_000, 1: 8_000, 7: 2_000, 15: 1_000, 16: 1_000, 199: 1_000}
 
 
 @pytest.mark.parametrize(
