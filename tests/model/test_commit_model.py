@@ -251,9 +251,11 @@ def play(
     restored: bool = False,
     sinks: int = 1,
     processes: bool = False,
+    moves: bool = False,
 ) -> None:
     """One run: driver after driver, disturbed as chosen, and at the end an undisturbed one that must finish. With
-    `restored` the checkpoint may be restored from a backup on the way, and the last driver adopts what it finds."""
+    `restored` the checkpoint may be restored from a backup on the way, and the last driver adopts what it finds. With
+    `moves` the drivers are of one kind and of the other in turn, beginning with `processes`."""
     world, checkpoint = World(repeats=restored), Checkpoint()
     contents = iter(range(1_000))
     alive: list[tuple[Driver, Any, str]] = []  # (driver, its generator, the effect it is about to have)
@@ -261,7 +263,8 @@ def play(
 
     def start() -> None:
         nonlocal started
-        driver = Driver(started, world, checkpoint, contents, sinks=sinks, processes=processes)
+        kind = processes ^ (moves and started % 2 == 1)
+        driver = Driver(started, world, checkpoint, contents, sinks=sinks, processes=kind)
         started += 1
         running: Any = driver.run()
         effect = next(running, None)
@@ -371,6 +374,13 @@ def test_every_sequence_of_disturbances_leaves_each_batch_in_the_log_once(distur
 def test_batches_committed_by_processes_of_their_own_are_in_the_log_once(disturbances: int) -> None:
     """PIPE-2, PIPE-4: each of them knows no more than the run that it belongs to."""
     explore(lambda choose: play(choose, disturbances=disturbances, processes=True))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_query_that_moves_between_the_two_sinks_has_each_batch_once(processes: bool, restored: bool) -> None:
+    """PIPE-2, PIPE-4: also with a checkpoint that is restored from a backup on the way."""
+    explore(lambda choose: play(choose, disturbances=2, processes=processes, moves=True, restored=restored))
 
 
 @settings(max_examples=examples(100), deadline=None)
