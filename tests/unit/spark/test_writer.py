@@ -20,7 +20,7 @@ from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
 from fencepost.spark.freeze import Frozen
 from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
-from fencepost.types import TopicPartition
+from fencepost.types import Epoch, Pid, TopicPartition
 
 pytestmark = pytest.mark.unit
 
@@ -154,6 +154,6 @@ def test_a_job_that_was_written_before_is_warned_of(
 
 def skipping(in_the_record: str) -> Any:
     def carry_out(_self: Runner, _work: object, _query: str, batch: int, origin: Origin) -> Outcome:
-        return Outcome(batch, True, 0, None, Identity(1, 1), bool(origin.offsets and in_the_record))
+        return Outcome(batch, True, 0, None, Identity(Pid(1), Epoch(1)), bool(origin.offsets and in_the_record))
 
     return carry_out
