@@ -26,7 +26,7 @@ INLINE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """What the user told the writer."""
+    """The parsed options of a writer."""
 
     settings: ClientSettings
     name: str
