@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -146,6 +147,9 @@ def shared_broker(folder: Path, settings: Mapping[str, object] | None = None) ->
         finally:
             if broker is not None:
                 fcntl.flock(users, fcntl.LOCK_UN)
+                # The last test of this process is over, and waits here for those of others, each of which has a timeout
+                # of its own: pytest-timeout must not take this wait for a test that hangs.
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 with class_archive.locked(folder / "start.lock"):
                     fcntl.flock(users, fcntl.LOCK_EX)  # until the others are through
                     note.unlink()

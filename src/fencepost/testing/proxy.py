@@ -119,11 +119,16 @@ class Proxy:
             line.end()
 
     async def _close(self) -> None:
+        self._refusing = True
+        await self._cut()
+        # A connection that was only just accepted has a task and no line yet: it is refused, or cut when it has one.
+        # The listeners stay open until then: asyncio leaks the socket of a connection that it sets up after a close.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=0.001)
+            await self._cut()
         for listener, _ in self._listeners.values():
             listener.close()
-        await self._cut()
-        while self._lines:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
 
     def script_for(self, key: int) -> Script:
         scripts = self._scripts[key]
