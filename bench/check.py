@@ -105,14 +105,7 @@ def send_and_read(side: Side, figures: Figures, records: int) -> None:
     address = side.server.address
     for codec in ("none", "lz4"):
         with topics.topic(side.server) as topic:
-            for client, keyed, share in (
-                ("fencepost", False, 1),
-                ("fencepost", True, 1),
-                ("fencepost_arrow", False, 3),
-            ):
-                called = (
-                    f"{'send_arrow' if client == 'fencepost_arrow' else 'send'}{' by key' if keyed else ''}, {codec}"
-                )
+            for called, client, keyed, share in WAYS_TO_SEND:
                 job = Produce(address, topic, records * share, _SIZE, codec=codec, keyed=keyed)
                 _measured(side, figures, f"{called}, {codec}", client, job)
             for client, called in (("fencepost_arrow", "arrow()"), ("fencepost", "poll()")):
