@@ -13,11 +13,15 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
 SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
 PYTEST := $(BIN)/python -m pytest
-# One more than a small machine has cores, since tests also wait for timeouts and for other processes.
-WORKERS ?= 3
+# Two more than a small machine has cores, since tests also wait for timeouts and for other processes.
+WORKERS ?= 4
+
+# Tests start thousands of Python processes. Some machines tell Python to write no bytecode: each process would then
+# compile what it imports anew, which is a third of all CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak hostile lint docs bench bench-check matrix sanitize dist smoke clean tools
+.PHONY: help setup demo test soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +39,7 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
 
-test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=3 processes)
+test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=4 processes)
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
 
 soak: tools setup  ## the long tests: thousands of kills
@@ -44,6 +48,9 @@ soak: tools setup  ## the long tests: thousands of kills
 
 hostile: setup  ## the attacks in full, and the table of what a bystander felt
 	$(PYTEST) tests/hostile -m hostile --long-attacks $(ARGS)
+
+access: tools setup  ## the authorisation matrix: who may do what, on our server and on Apache Kafka
+	$(PYTEST) tests/integration/test_authorization.py -k answer_alike --access-matrix $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 
-from tests.support import attacks, counts
+from tests.support import access_matrix, attacks, counts, pace
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fencepost")
     group.addoption("--floors", action="store_true", help="fail if fewer tests ran than tests/floors.toml demands")
     group.addoption("--long-attacks", action="store_true", help="attack in full and demand short waits (make hostile)")
+    group.addoption("--access-matrix", action="store_true", help="print who may do what on both servers (make access)")
     group.addoption(
         "--compat-on-kafka",
         action="store_true",
@@ -46,10 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
         floors = counts.read_floors() if config.getoption("floors") else {}
         config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
         config.pluginmanager.register(attacks.Table(), "fencepost-attacks")
+        config.pluginmanager.register(access_matrix.Table(), "fencepost-access")
+        config.pluginmanager.register(pace.Seconds(), "fencepost-seconds")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts.label(items)
+    pace.arrange(items)
 
 
 @pytest.hookimpl(wrapper=True)

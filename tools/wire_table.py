@@ -40,17 +40,17 @@ NARROWER: Final = {
     26: _TRANSACTIONS,
     27: "v2 tells a broker which `transaction.version` a marker follows: there is one here",
     28: _TRANSACTIONS,
+    17: "after v0 clients send SASL bytes without Kafka's framing (before KIP-152)",
 }
 """The reasons for leaving out the newest versions of an API."""
 
 _ONE_NODE: Final = "one node, and no quorum to manage"
-_NO_SECURITY: Final = "nobody is authenticated here"
+_NO_TOKENS: Final = "there are no delegation tokens: use SCRAM"
 _OTHER_GROUPS: Final = "share groups and streams groups are not built"
 ABSENT: Final = {
-    **dict.fromkeys((17, 30, 31, 36, 38, 39, 40, 41, 51), _NO_SECURITY),
+    **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
     **dict.fromkeys((45, 55, 64, 80, 81), _ONE_NODE),
     34: "there is one data directory",
-    49: "there are no quotas to alter",
     57: "no features are advertised",
     **dict.fromkeys((76, 77, 78, 79, *range(83, 93)), _OTHER_GROUPS),
 }

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _MEANING = "meaning"
+_LIVE = "live"
 
 
-def setting(default: T, meaning: str) -> T:
-    """Return a dataclass field with a default and a meaning that `settings_help` prints."""
-    return field(default=default, metadata={_MEANING: meaning})
+def setting(default: T, meaning: str, *, live: bool = False) -> T:
+    """Return a dataclass field with a default and a meaning that `settings_help` prints.
+
+    `live`: a running server can apply a change.
+    """
+    return field(default=default, metadata={_MEANING: meaning, _LIVE: live})
+
+
+def is_live(option: Field[Any]) -> bool:
+    return bool(option.metadata.get(_LIVE))
+
+
+def meaning_of(option: Field[Any]) -> str:
+    return str(option.metadata.get(_MEANING, ""))
 
 
 def settings_help(options: type[Any]) -> str:
@@ -21,8 +33,7 @@ def settings_help(options: type[Any]) -> str:
     entries = []
     for each in fields(options):
         entries.append(f"{each.name}: {each.type} = {each.default!r}")
-        meaning = each.metadata.get(_MEANING, "")
-        entries.append(textwrap.fill(meaning, 100, initial_indent="    ", subsequent_indent="    "))
+        entries.append(textwrap.fill(meaning_of(each), 100, initial_indent="    ", subsequent_indent="    "))
     return "\n".join(entries)
 
 

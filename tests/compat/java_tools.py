@@ -60,11 +60,15 @@ class Tools:
 
 
 @contextmanager
-def running_tools(log: Path) -> Iterator[Tools]:
-    """A JVM that waits for commands; `log` takes what it complains of before the first."""
+def running_tools(log: Path, *options: str) -> Iterator[Tools]:
+    """A JVM with these options that waits for commands; `log` takes what it complains of before the first."""
     with log.open("wb") as complaints:
         process = subprocess.Popen(
-            java(JAVA / "Tools.java"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True
+            java(*options, JAVA / "Tools.java"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
         )
     with process:
         try:

@@ -346,3 +346,23 @@ def test_every_call_of_the_admin_client_is_answered(address: str, raw: RawClient
     *calls, last = done.stdout.splitlines()
     assert [call for call in calls if not call.startswith("ok ")] == [], done.stderr[-3000:]
     assert last == "all calls were made", done.stderr[-3000:]
+
+
+# --- quotas ---
+
+
+def test_quotas_of_users_clients_and_addresses(run: Run, name: str) -> None:
+    pair = ("--entity-type", "users", "--entity-name", name, "--entity-type", "clients", "--entity-default")
+    run(CONFIGS, "--alter", *pair, "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+    shown = run(CONFIGS, "--describe", *pair).out
+    assert f"Quota configs for user-principal '{name}', the default client-id are" in shown
+    assert "producer_byte_rate=1024.0" in shown
+    assert "request_percentage=12.5" in shown
+    run(CONFIGS, "--alter", *pair, "--delete-config", "producer_byte_rate,request_percentage")
+    assert "producer_byte_rate" not in run(CONFIGS, "--describe", *pair).out
+    address = ("--entity-type", "ips", "--entity-name", "192.0.2.7")
+    run(CONFIGS, "--alter", *address, "--add-config", "connection_creation_rate=10")
+    assert "connection_creation_rate=10.0" in run(CONFIGS, "--describe", *address).out
+    run(CONFIGS, "--alter", *address, "--delete-config", "connection_creation_rate")
+    refused = run(CONFIGS, "--alter", *address, "--add-config", "producer_byte_rate=1", expect=1)
+    assert "producer_byte_rate" in refused.out + refused.error

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from fencepost.server.broker import Broker
 from fencepost.server.coordinators import groups, owners, transaction_rows, transactions
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.health import MAX_TROUBLES, Chore, Health, Trouble
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net import listener
+from fencepost.server.security.audit_file import AuditFile
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage import housekeeping
 from fencepost.server.storage.housekeeping import Housekeeping
@@ -28,6 +31,7 @@ from fencepost.server.storage.partition import Partition
 from fencepost.server.storage.space import Space
 from fencepost.testing.clock import HandWoundClock
 from tests.support.batches import batch, record
+from tests.support.certificates import make as make_certificates
 from tests.support.logs import append
 from tests.support.raw import RawClient, new_topic
 from tests.support.transactions import TransactionalProducer, TransactionClient
@@ -275,6 +279,34 @@ def port_of(client: RawClient) -> str:
     return f":{client._socket.getsockname()[1]}"
 
 
+def certificates(bed: Bed) -> None:
+    pem = make_certificates(bed.server.data).server
+    bad, good = (
+        ListenerConfig(name=name, address="127.0.0.1:0", protocol="ssl", certificate=pem) for name in ("bad", "good")
+    )
+    with fencepost.Server(listeners=(bad, good)) as server:
+        secured = Bed(server, bed.client, bed.patch)
+        plant = Plant(bed.patch, listener, "look_at_files", lambda config: config.name == "bad")
+        await_that(lambda: plant.failed > 2 and plant.spared > 2)
+        secured.await_health((Chore.CERTIFICATES, "bad"))
+        plant.lifted = True
+        secured.await_health()
+
+
+def audit(bed: Bed) -> None:
+    file = bed.server.data / "audit.log"
+    with fencepost.Server(audit_file=file, authorization_enabled=True) as server:
+        audited = Bed(server, bed.client, bed.patch)
+        plant = Plant(bed.patch, AuditFile, "write", lambda *_: True)
+        with RawClient(server.address) as stranger:
+            stranger.call(20, 6, topics=[{"name": "orders", "topic_id": uuid.UUID(int=0)}], timeout=1000)
+        await_that(lambda: plant.failed > 1)
+        audited.await_health((Chore.AUDIT, ""))
+        plant.lifted = True
+        audited.await_health()
+        await_that(lambda: "access.denied" in file.read_text())
+
+
 PLAYS: dict[Chore, Callable[[Bed], None]] = {
     Chore.RETENTION: in_partitions(PartitionLog, "apply_retention", of_bad, Chore.RETENTION),
     Chore.FORGETTING_PRODUCERS: in_partitions(PartitionLog, "expire_producers", of_bad, Chore.FORGETTING_PRODUCERS),
@@ -291,6 +323,8 @@ PLAYS: dict[Chore, Callable[[Bed], None]] = {
     Chore.MARKERS: markers,
     Chore.OWNERS: silent_owners,
     Chore.CONNECTIONS: idle_connections,
+    Chore.CERTIFICATES: certificates,
+    Chore.AUDIT: audit,
 }
 
 

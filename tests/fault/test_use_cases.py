@@ -56,6 +56,11 @@ def written(server: Engine, topic: str) -> list[Any]:
         return list(reader)
 
 
+def await_a_record(server: Engine, topic: str) -> None:
+    with fencepost.Reader(server.address, topic, start="earliest") as reader:
+        next(iter(reader))
+
+
 def a_moment(chance: random.Random) -> None:
     time.sleep(chance.random() * 0.3)  # not waiting for anything: the moment is what varies
 
@@ -80,6 +85,7 @@ def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
 
         task, token = start(journal.NOBODY)
         granted = [token]
+        await_a_record(server, topic)
         for _ in range(rounds):
             a_moment(chance)
             task.signal(STOP)
@@ -97,7 +103,9 @@ def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
     states, tokens = zip(*[map(int, record.value.split()) for record in written(server, topic)], strict=True)
     assert list(states) == list(range(1, len(states) + 1)), "two tasks wrote at the same time"
     assert list(tokens) == sorted(tokens), "a fenced task wrote after its successor"
-    assert sorted(set(tokens)) == granted
+    # A task between may have been paused before its first write; the first one and the last one had the time.
+    assert set(tokens) <= set(granted)
+    assert (tokens[0], tokens[-1]) == (granted[0], granted[-1])
 
 
 def token_of(line: str) -> int:

@@ -123,3 +123,21 @@ def test_sessions_without_end_are_bounded(siege: Siege) -> None:
             send_wide_fetch(client, session_id=0, session_epoch=0)
             client.receive()
         siege.linger(siege.size(20, 100))
+
+
+def test_sessions_that_want_and_forget_all_are_changed_in_pieces(siege: Siege) -> None:
+    siege.create_topic(BIG, PARTITIONS)
+    every = [hot.ForgottenTopic(name=BIG, topic_id=None, partitions=list(range(PARTITIONS)))]
+    with siege.connect() as client:
+        send_wide_fetch(client)  # opens them all
+        client.receive()
+        with siege.attack("Fetch: sessions that want 10,000 partitions and forget them"):
+            for _ in range(siege.size(3, 30)):
+                send_wide_fetch(client, session_id=0, session_epoch=0)
+                session = client.receive()[1].session_id
+                assert session
+                gone = hot.FetchRequest(0, 1, MIB, 0, [], session_id=session, session_epoch=1, forgotten=every)
+                client.send_fetch_request(gone)
+                answer = client.receive()[1]
+                # A session without partitions ends, so there is nothing left to answer with.
+                assert (answer.error_code, answer.session_id, answer.topics) == (ErrorCode.NONE, 0, [])

@@ -26,7 +26,17 @@ class Served(NamedTuple):
 @pytest.fixture
 def unread(tmp_path: Path) -> Iterator[Served]:
     """`fencepost serve`, whose stderr is a pipe that nobody reads."""
-    command = [sys.executable, "-m", "fencepost", "serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "fencepost",
+        "serve",
+        "--data",
+        str(tmp_path),
+        "--listen",
+        "127.0.0.1:0",
+        "--no-http",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -117,4 +117,10 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ErrorCode.NONE,
         "a session ends with its connection; clients begin a new one when theirs breaks",
     ),
+    "a quota that is not a number": Difference(
+        ErrorCode.INVALID_REQUEST, ErrorCode.NONE, "Kafka stores it, and limits nothing by it"
+    ),
+    "a quota for the name of a host": Difference(
+        ErrorCode.INVALID_REQUEST, ErrorCode.NONE, "fencepost does not look up names; it compares IP addresses"
+    ),
 }

@@ -158,8 +158,9 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, 
 def test_doctor_knows_apache_kafka(kafka: Kafka) -> None:
     result = CliRunner().invoke(main, ["doctor", "--servers", kafka.address, "--json"])
     assert result.exit_code == 0
-    found = {finding["what"]: finding["state"] for finding in json.loads(result.stdout)}
-    assert (found["transactions"], found["own"]) == ("ok", "absent")
+    found = {finding["what"]: finding for finding in json.loads(result.stdout)}
+    assert (found["transactions"]["state"], found["own"]["state"]) == ("ok", "ok")
+    assert found["own"]["detail"] == "built by the clients from transactions (not a fencepost server)"
 
 
 def test_doctor_names_an_advertised_address_that_leads_nowhere(fencepost_server_factory: Callable[..., Any]) -> None:

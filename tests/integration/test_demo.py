@@ -56,7 +56,7 @@ def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path
 def test_the_whole_story_comes_out_well(tmp_path: Path) -> None:
     """PIPE-2, PIPE-4, OWN-9"""
     picture = tmp_path / "picture.svg"
-    quickly = {"JAVA_TOOL_OPTIONS": environment()["JAVA_TOOL_OPTIONS"]}
+    quickly = {key: environment()[key] for key in ("JAVA_TOOL_OPTIONS", "PYTHONPATH")}
     verdict: dict[str, Any] = json.loads(run(tmp_path, "--json", "--picture", str(picture), **quickly).stdout)
     assert verdict["spark"] == "done"
     assert verdict["kills"] == 2

@@ -21,11 +21,13 @@ READERS: Final = "readers-of-the-guarded"
 
 ASK: Final = {0, 1, 8, 20, 21, 24, 27, 28, 42, 47}
 """They change or hand out records, or change how far readers are: the guard decides."""
-ADMINISTER: Final = {19, 33, 37, 44}
-"""They make topics, partitions and guards. Who may take a guard off is not held up by it."""
+ADMINISTER: Final = {19, 30, 31, 33, 37, 44, 49, 51}
+"""They make topics, partitions, guards, ACLs, quotas and users. Who may take a guard off is not held up by it."""
 END_TRANSACTIONS: Final = {22, 25, 26}
 """By transactional id, whose epoch is the fence. The partitions and offsets in it were judged when they were added, and
 are judged again when their owner changes (`server/coordinators/transactions.py`)."""
+LOG_IN: Final = {17, 36}
+"""Who the client is."""
 MEMBERSHIP: Final = {11, 12, 13, 14, 68}
 """Who is in a consumer group; what they read and commit is asked above."""
 TELL: Final = {2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 35, 43, 46, 48, 50, 60, 61, 65, 66, 69, 74, 75, 10_001}
@@ -35,7 +37,7 @@ OWN: Final = {10_000}
 
 def test_every_api_that_is_served_is_classified() -> None:
     """A new API has to say whether it asks the guard; the test below tries those that do."""
-    classes = [ASK, ADMINISTER, END_TRANSACTIONS, MEMBERSHIP, TELL, OWN]
+    classes = [ASK, ADMINISTER, END_TRANSACTIONS, LOG_IN, MEMBERSHIP, TELL, OWN]
     assert sorted(key for each in classes for key in each) == sorted(APIS)
 
 

@@ -109,6 +109,7 @@ def test_one_that_waits_for_its_turn(begin: Callable[..., Command], ours: Tested
     holder.until(lambda: holder.out.read_text() == "on\n")
     command = begin("own", name, "it", "--", "true")
     with fencepost.Admin(ours.address) as admin:
+        command.until(lambda: "waiting" in command.err.read_text())  # said while, or before, the server knows it
         command.until(lambda: admin.owners(name).waiting)
         assert_one_line(command, command.interrupt(), before="fencepost: waiting: ")
         while admin.owners(name).waiting:  # until the server has noticed the end of the connection

@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fencepost.core.producers.read_committed import CommittedOnly
+from fencepost.core.producers.aborted import CommittedOnly
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker
 from fencepost.kernel.control import MarkerType, is_abort
 from fencepost.kernel.header import read_header, split_batches

@@ -7,11 +7,14 @@ fails once fails again. What must hold is `check`, and no more.
 
 from __future__ import annotations
 
+from itertools import chain
 from random import Random
 
 import pytest
 
+from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.ticket import Ticket
+from fencepost.core.producers.window import BUSY
 from fencepost.errors import ErrorCode
 from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
@@ -44,14 +47,38 @@ def play(seed: int) -> None:
     fault_rate = random.choice([0.1, 0.3, 0.6])
     faults = random.sample(FATES, random.randint(1, len(FATES)))
 
+    connections: dict[int, int] = {}
+    """By partition: the one of the latest Produce request."""
+
     def choose(request: ScriptedRequest) -> Script:
+        if request.key == Api.PRODUCE:
+            for part in request.message.topics[0].partitions:
+                flight = next(
+                    queue for queue in producer.sender.queues.everything() if queue.index == part.index
+                ).flight
+                assert flight is not None
+                before = connections.setdefault(part.index, request.connection)
+                assert before == request.connection or flight.in_flight == 1, "one connection at a time"
+                connections[part.index] = request.connection
         if request.key in (Api.PRODUCE, Api.FETCH) and random.random() < fault_rate:
             return random.choice(faults)
         return Fate.ANSWER
 
     cluster.choose = choose
-    producer = SteppedProducer(cluster, delivery_timeout=random.choice([4.0, 30.0]), request_timeout=2.0)
+    is_direct, reads = random.random() < 0.7, random.choice([0.0, 0.5, 1.0])
+    producer = SteppedProducer(
+        cluster, direct=is_direct, delivery_timeout=random.choice([4.0, 30.0]), request_timeout=2.0
+    )
+    producer.sender.collation.busy = random.choice([1, BUSY])  # with 1, many go over the side connection
     sent: dict[int, list[tuple[bytes, Ticket]]] = {partition: [] for partition in range(PARTITIONS)}
+
+    def callers_read() -> None:
+        """Play the callers that wait for an answer: they may read it before the send thread does."""
+        for _, ticket in chain.from_iterable(sent.values()):
+            if isinstance(ticket.settlement, ProducerBatch) and random.random() < reads:
+                producer.sender.direct.read_here(ticket.settlement)
+
+    producer.network.before_frame = callers_read
     number = 0
     for _ in range(60):
         producer.sender.queues.flushing = random.randint(0, 1)  # many small batches, or few larger ones

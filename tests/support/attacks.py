@@ -82,8 +82,16 @@ class Siege:
     def _ask(self) -> None:
         seen = self._bystander.ask()
         self._seen = Seen(
-            self._seen.answers + seen.answers, max(self._seen.longest, seen.longest), self._seen.lost + seen.lost
+            self._seen.answers + seen.answers,
+            max(self._seen.longest, seen.longest),
+            self._seen.lost + seen.lost,
+            self._seen.late + seen.late,
         )
+
+    @property
+    def late_share(self) -> float:
+        """The share of the bystander's records during the last attack that took longer than 10 ms."""
+        return self._seen.late / self._seen.answers
 
     @contextmanager
     def attack(self, name: str) -> Iterator[None]:

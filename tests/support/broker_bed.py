@@ -13,6 +13,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.router import ApiRequest, Fields
+from fencepost.server.net.session import Session
 from fencepost.server.settings import ServerConfig
 from fencepost.testing.clock import HandWoundClock
 from fencepost.wire import messages
@@ -41,7 +42,7 @@ class BrokerBed:
         await self.broker.start()
 
     def connect(self) -> Connection:
-        return Connection(self._listener)
+        return Connection(self._listener, Session(self._config.endpoints[0]))
 
     async def call(self, connection: Connection, key: int, version: int, **fields: Any) -> Fields:
         """Let the broker handle a request of the connection, and return the fields of its answer."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 KEY_PASSWORD: Final = "of the client's key"
+_NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,32 @@ class Certificates:
     """Locked with KEY_PASSWORD."""
     stranger: Path
     """An authority that has signed nothing."""
+    folder: Path
+
+    def issue(self, name: str, *, subject: str | None = None, days: int = 30, authority: str = "authority") -> Pair:
+        """Return a certificate that the authority has signed, with its open key; negative `days`: expired."""
+        key, pem = self.folder / f"{name}.key", self.folder / f"{name}.pem"
+        request, extensions = self.folder / f"{name}.request", self.folder / f"{name}.extensions"
+        extensions.write_text("basicConstraints=CA:FALSE\nsubjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        _openssl("req", "-new", *_NEW_KEY, "-nodes", "-utf8", "-subj", subject or f"/CN={name}", "-keyout", key,
+                 "-out", request)  # fmt: skip
+        _openssl("x509", "-req", "-in", request, "-CA", self.folder / f"{authority}.pem",
+                 "-CAkey", self.folder / f"{authority}.key", "-set_serial", str(time.time_ns()), "-days", str(days),
+                 "-extfile", extensions, "-out", pem)  # fmt: skip
+        return Pair(pem, key)
+
+
+class Pair(NamedTuple):
+    certificate: Path
+    key: Path
 
 
 def make(folder: Path) -> Certificates:
     if shutil.which("openssl") is None:
-        pytest.skip("needs `openssl` on the PATH to make certificates")
+        reason = "needs `openssl` on the PATH to make certificates"
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
     _request(folder, "authority", "-nodes")
     _request(folder, "stranger", "-nodes")
     signed = ("-CA", folder / "authority.pem", "-CAkey", folder / "authority.key")
@@ -36,22 +60,18 @@ def make(folder: Path) -> Certificates:
     _request(folder, "client", "-passout", f"pass:{KEY_PASSWORD}", *signed, "-addext", "basicConstraints=CA:FALSE")
     both = folder / "server-with-key.pem"
     both.write_text((folder / "server.key").read_text() + (folder / "server.pem").read_text())
-    names = ("authority.pem", both.name, "client.pem", "client.key", "stranger.pem")
-    return Certificates(*(folder / name for name in names))
+    return Certificates(
+        authority=folder / "authority.pem",
+        server=both,
+        client=folder / "client.pem",
+        client_key=folder / "client.key",
+        stranger=folder / "stranger.pem",
+        folder=folder,
+    )
 
 
 def _request(folder: Path, name: str, *more: str | Path) -> None:
-    command: list[str | Path] = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-days",
-        "30",
-    ]
+    command: list[str | Path] = ["req", "-x509", *_NEW_KEY, "-days", "30"]
     files: list[str | Path] = [
         "-subj",
         f"/CN={name}",
@@ -60,5 +80,9 @@ def _request(folder: Path, name: str, *more: str | Path) -> None:
         "-out",
         folder / f"{name}.pem",
     ]
-    done = subprocess.run([*command, *files, *more], capture_output=True, text=True, check=False)
+    _openssl(*command, *files, *more)
+
+
+def _openssl(*arguments: str | Path) -> None:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

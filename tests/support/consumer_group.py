@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -54,11 +55,14 @@ class ConsumerGroupUnderTest:
         self.settings = ConsumerGroupSettings(**settings)
         self.group = ConsumerGroup("group", self.settings)
         self.topics = ExistingTopics(1, topics)
+        self._versions = itertools.count(2)
         self.now = 0
         self.store = StoreOfGroup()
 
-    def change_topics(self, topics: Mapping[str, TopicInfo]) -> None:
-        self.topics = ExistingTopics(self.topics.version + 1, topics)
+    def change_topics(
+        self, topics: Mapping[str, TopicInfo], may_describe: Callable[[str, str, str], bool] | None = None
+    ) -> None:
+        self.topics = ExistingTopics(next(self._versions), topics, may_describe)
 
     def send(self, member_id: str, epoch: int, **how: Any) -> HeartbeatResult:
         result = self.group.heartbeat(self.now, Heartbeat(member_id, epoch, **how), self.topics)
@@ -90,6 +94,7 @@ class Client:
         self.server = server
         self.member_id = member_id
         self.instance_id: str | None = how.pop("instance_id", None)
+        self.principal: str = how.pop("principal", "")
         self.how = how
         self.topics = frozenset(topics)
         self.epoch = JOIN_EPOCH
@@ -112,7 +117,7 @@ class Client:
 
     def send(self, **fields: Any) -> HeartbeatResult:
         reported = fields.get("owned")
-        result = self.server.send(self.member_id, self.epoch, **fields)
+        result = self.server.send(self.member_id, self.epoch, principal=self.principal, **fields)
         if result.error in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.epoch = JOIN_EPOCH
             self.owned = frozenset()

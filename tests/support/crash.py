@@ -51,7 +51,17 @@ class ServerProcess:
         self._child: Child | None = None
 
     def start(self, sync: str) -> None:
-        command = [sys.executable, "-m", "fencepost", "serve", "--data", str(self.data), "--listen", self.address]
+        command = [
+            sys.executable,
+            "-m",
+            "fencepost",
+            "serve",
+            "--data",
+            str(self.data),
+            "--listen",
+            self.address,
+            "--no-http",
+        ]
         self._child = Child([*command, "--sync", sync, "--no-auto-create"], log=self._log)
 
     def await_ready(self) -> None:

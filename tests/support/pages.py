@@ -3,12 +3,13 @@
 A fence names its language. `python`, `sh` and `console` blocks are executed, those of a page from top to bottom: Python
 in one namespace, in which `servers` is a running server's address; `sh` and `console` line by line, each a command that
 must succeed. A block with a test function is handed to pytest. In `console`, commands stand behind `$ ` and what
-follows is compared with what they print: numbers, times and widths may differ, `…` stands for anything. `text` and
-`properties` are no programs.
+follows is compared with what they print: numbers, times and widths may differ, `…` stands for anything. `text`,
+`toml` and `properties` are no programs.
 
 Comments around a fence, which readers do not see, change that:
 
     <!-- not run: why -->       the block is not executed
+    <!-- file: server.toml -->  the block is the content of this file
     <!-- given: a_script -->    what the text takes for granted: made, and looked at afterwards, by `given.py`
     <!-- given:                 the same, in place: Python that is executed first
     Path("nightly.sh").touch()
@@ -17,8 +18,8 @@ Comments around a fence, which readers do not see, change that:
     assert ticket.done()
     -->
 
-127.0.0.1:9092 in a block is the server of the test, 127.0.0.1:9192 a second one, and `fencepost serve` is started on a
-free port, for the commands behind it.
+127.0.0.1:9092 in a block is the server of the test, 127.0.0.1:9192 a second one, 127.0.0.1:9093 a free port.
+`fencepost serve` is started on a free port, or as its configuration says, for the commands behind it.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ from typing import Any, Final, NamedTuple
 
 import fencepost
 from tests.support import given
+from tests.support.process import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 EXECUTED: Final = frozenset({"python", "sh", "console"})
-LANGUAGES: Final = EXECUTED | {"text", "properties"}
+LANGUAGES: Final = EXECUTED | {"text", "properties", "toml"}
 
 _SECONDS: Final = 100
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^ *```[ ]*$", re.MULTILINE | re.DOTALL
 )
 _COMMENTS: Final = re.compile(r"(?:<!--(?:(?!-->).)*-->\s*)+\Z", re.DOTALL)
+_FILE: Final = re.compile(r"<!-- file: (\S+) -->")
 _NOT_RUN: Final = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
 _GIVEN_BY_NAME: Final = re.compile(r"<!-- given: (\w+) -->")
 _GIVEN: Final = re.compile(r"<!-- given:\n(.*?)-->", re.DOTALL)
@@ -64,6 +67,8 @@ class Block(NamedTuple):
     text: str
     not_run: str
     """Why it is not executed, or nothing."""
+    file: str
+    """The name of the file that it is the content of, or nothing."""
     given_by_name: tuple[str, ...]
     given: str
     then: str
@@ -73,7 +78,7 @@ class Block(NamedTuple):
 
     @property
     def is_executed(self) -> bool:
-        return self.language in EXECUTED and not self.not_run
+        return (self.language in EXECUTED or bool(self.file)) and not self.not_run
 
     @property
     def needs_spark(self) -> bool:
@@ -95,6 +100,7 @@ def _block(page: Path, text: str, found: re.Match[str]) -> Block:
         found["language"].strip(),
         textwrap.dedent(found["text"]),
         not_run[1] if not_run is not None else "",
+        file[1] if (file := _FILE.search(comments)) is not None else "",
         tuple(given[1] for given in _GIVEN_BY_NAME.finditer(comments)),
         "".join(given[1] for given in _GIVEN.finditer(comments)),
         then[1] if (then := _THEN.match(text, found.end())) is not None else "",
@@ -105,7 +111,11 @@ class Run:
     """The blocks of one page, executed one after the other in the current directory."""
 
     def __init__(self, servers: str, second: str, **namespace: Any) -> None:
-        self._addresses = {"127.0.0.1:9092": servers, "127.0.0.1:9192": second}
+        self._addresses = {
+            "127.0.0.1:9092": servers,
+            "127.0.0.1:9192": second,
+            "127.0.0.1:9093": f"127.0.0.1:{free_port()}",
+        }
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -131,7 +141,9 @@ class Run:
 
     def _execute(self, block: Block) -> None:
         self._python(block, block.given)
-        if block.language == "console":
+        if block.file:
+            Path(block.file).write_text(self._here(block.text), encoding="utf-8")
+        elif block.language == "console":
             self._console(block)
         elif block.language == "sh":
             for command in _commands(block.text):
@@ -188,7 +200,7 @@ class Run:
     @contextmanager
     def _served(self, command: str) -> Iterator[str]:
         """The server that the block starts, on a port of its own; what follows in the page speaks to it."""
-        port = "" if "--listen" in command else " --listen 127.0.0.1:0"
+        port = "" if "--listen" in command or "--config" in command else " --listen 127.0.0.1:0"
         server = subprocess.Popen(
             ["bash", "-c", f"exec {command.partition(' #')[0]}{port}"],
             env=self._environment,
@@ -198,9 +210,10 @@ class Run:
         assert server.stdout is not None
         with server.stdout:
             lines = [server.stdout.readline(), server.stdout.readline()]
-            address = lines[0].split()[-1]
-            self._environment["FENCEPOST_SERVERS"] = self._addresses["127.0.0.1:9092"] = address
-            self._namespace["servers"] = address
+            address = lines[0].partition(" listening on ")[2].split()[0]
+            if "--config" not in command:  # the page names the addresses of such a server, and how to connect
+                self._environment["FENCEPOST_SERVERS"] = self._addresses["127.0.0.1:9092"] = address
+                self._namespace["servers"] = address
             yield "".join(lines)
             server.terminate()
             server.wait()

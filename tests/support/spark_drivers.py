@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.spark import ROOT, archived_classes
+from tests.support.spark import CONF, DAEMON, ROOT, archived_classes, python_path
 
 PATIENCE: Final = 240.0
 """Seconds that a driver may take to end; a JVM on a busy machine starts slowly."""
@@ -25,13 +25,21 @@ Driver = subprocess.Popen[bytes]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of an activated virtual environment, on loopback, with a JVM that starts quickly."""
+    """Return the environment of an activated virtual environment, on loopback, with a JVM and workers that start
+    quickly. Spark takes settings from the JVM's properties."""
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-D{DAEMON}={CONF[DAEMON]}", *archived_classes()]
     return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": python_path(),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": " ".join(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *archived_classes()]),
+        "JAVA_TOOL_OPTIONS": " ".join(quick),
     }
+
+
+def connecting() -> dict[str, str]:
+    """Return the environment for whoever starts a Spark Connect server beside itself, on a port that is free."""
+    return {**environment(), "SPARK_TESTING": "1"}  # otherwise it listens on 15002
 
 
 class Drivers:
@@ -51,15 +59,17 @@ class Drivers:
     def start(self, accident: tuple[str, int, str] | None = None) -> Driver:
         """One of `spark_driver`, that has an accident at a given step."""
         said = json.dumps({**self.common, "accident": accident})
-        return self.run([sys.executable, "-m", "tests.workers.spark_driver", said])
+        classic = self.common.get("way", "classic") == "classic"
+        command = [sys.executable, "-m", "tests.workers.spark_driver", said]
+        return self.run(command, environment() if classic else connecting())
 
-    def run(self, command: Sequence[str]) -> Driver:
+    def run(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Driver:
         """Any command, with its output in a file."""
         with (self.folder / f"driver-{len(self.started)}.log").open("wb") as log:
             driver = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=environment(),
+                env=env or environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -87,6 +97,12 @@ class Drivers:
         while not path.exists():
             assert driver.poll() is None and time.monotonic() < deadline, self.output(driver)
             time.sleep(0.05)  # another process makes it; there is nothing else to await
+
+    def wait_for_output(self, said: str, driver: Driver) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while said not in self.output(driver, 100_000):
+            assert driver.poll() is None and time.monotonic() < deadline, self.output(driver)
+            time.sleep(0.05)  # what it prints is all there is to wait for
 
     @staticmethod
     def kill(driver: Driver) -> None:

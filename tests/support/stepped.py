@@ -22,9 +22,15 @@ def cluster(nodes: int = 1, *, knows_own: bool = False, **topics: int) -> Script
 
 class SteppedProducer:
     def __init__(
-        self, cluster: ScriptedCluster, *, steps: Steps | None = None, **options: Unpack[ProducerKeywords]
+        self,
+        cluster: ScriptedCluster,
+        *,
+        steps: Steps | None = None,
+        direct: bool = False,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
-        """`steps`: the coordinator of one with a name."""
+        """`steps`: the coordinator of one with a name. `direct`: the send thread sleeps between two steps, so that
+        records may go the direct way; otherwise it is about to look."""
         self.cluster = cluster
         self.clock: HandWoundClock = cluster.clock
         self.options = ProducerOptions(**options)
@@ -35,6 +41,8 @@ class SteppedProducer:
             retry_backoff=self.options.retry_backoff,
         )
         self.sender = Sender(settings, self.options, self.network, self.clock, steps=steps)
+        if not direct:
+            self.sender.queues.send_now = lambda queue: False
 
     def send(self, topic: str, value: Any, **more: Any) -> Ticket:
         more.setdefault("timestamp", self.clock.now_ms())

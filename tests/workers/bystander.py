@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 PACE_SECONDS: Final = 0.02
+LATE_SECONDS: Final = 0.01
 _PATIENCE_SECONDS: Final = 100
 
 
@@ -27,6 +28,8 @@ class Seen(NamedTuple):
     """Seconds that the slowest of them took."""
     lost: int
     """Connections that the server closed, or records that it refused."""
+    late: int = 0
+    """Records that took longer than `LATE_SECONDS`."""
 
 
 class Bystander:
@@ -73,7 +76,7 @@ def main(address: str, topic: str) -> None:
 
     record = batch([b"mine"])
     client: RawClient | None = None
-    answers, longest, lost = 0, 0.0, 0
+    answers, longest, lost, late = 0, 0.0, 0, 0
     while True:
         began = time.monotonic()
         try:
@@ -86,12 +89,13 @@ def main(address: str, topic: str) -> None:
             client, lost = None, lost + 1
         took = time.monotonic() - began
         longest = max(longest, took)
+        late += took > LATE_SECONDS
         asked, _, _ = select.select([sys.stdin], [], [], max(0.0, PACE_SECONDS - took))
         if asked and answers:
             if not sys.stdin.readline():
                 return
-            print(json.dumps([answers, longest, lost]), flush=True)
-            answers, longest, lost = 0, 0.0, 0
+            print(json.dumps([answers, longest, lost, late]), flush=True)
+            answers, longest, lost, late = 0, 0.0, 0, 0
 
 
 if __name__ == "__main__":

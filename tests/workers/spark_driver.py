@@ -3,7 +3,9 @@
     python -m tests.workers.spark_driver JSON
 
 The JSON: servers, source, target, name, checkpoint, per_batch; `query`, what is made of the source (see QUERIES);
-`format`, whether `writeStream.format("fencepost")` writes the rows instead of the sink of foreachBatch; and `accident`:
+`format`, whether `writeStream.format("fencepost")` writes the rows instead of the sink of foreachBatch, with
+`inline_bytes`; `way`, how it is started: classic, connect (a client and a server of Spark Connect) or pipeline
+(`spark-pipelines run`); `accident`:
 (step, batch, what), where `what` is kill (SIGKILL to the whole process group: driver, JVM and workers), stop (SIGSTOP
 to it), or a path: it is created, and the driver goes on when the same path with `.go` behind it exists.
 Exits with 0 when everything is written, with 3 and the reason when it was replaced by another driver.
@@ -18,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from examples.spark_windowed_counts import counted
 from tests.support.spark import session
@@ -65,6 +67,22 @@ QUERIES: Final[dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]]] =
 }
 
 
+PIPELINES: Final = str(Path(sys.executable).with_name("spark-pipelines"))
+FLOW: Final = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from tests.workers.spark_driver import QUERIES
+
+arguments = {arguments!r}
+dp.create_sink("target", format="fencepost", options={options!r})
+
+
+@dp.append_flow(target="target", name="flow")
+def flow():
+    return QUERIES[arguments.get("query", "rows")](SparkSession.active(), arguments)
+"""
+
+
 def main(arguments: dict[str, Any]) -> None:
     import fencepost.spark
 
@@ -106,11 +124,48 @@ def by_format(arguments: dict[str, Any]) -> None:
     os.environ[writer_steps.VARIABLE] = json.dumps(
         [*(arguments.get("accident") or ("", -1, "")), os.getpgid(0), folder]
     )
-    spark = session("local[2]")
+    way = arguments.get("way", "classic")
+    if way == "pipeline":
+        run_project(arguments)
+    spark = over_connect() if way == "connect" else session("local[2]")
     df = QUERIES[arguments.get("query", "rows")](spark, arguments)
-    query = df.writeStream.outputMode("append").format("fencepost").option("topic", arguments["target"])
-    query = query.option("kafka.bootstrap.servers", arguments["servers"]).option("name", arguments["name"])
-    run(query.option("onStep", "tests.workers.writer_steps:on_step"), arguments)
+    run(df.writeStream.outputMode("append").format("fencepost").options(**writing(arguments)), arguments)
+
+
+def writing(arguments: dict[str, Any]) -> dict[str, str]:
+    """Return the options of the writer."""
+    return {
+        "kafka.bootstrap.servers": arguments["servers"],
+        "topic": arguments["target"],
+        "name": arguments["name"],
+        "inlineBytes": str(arguments.get("inline_bytes", 1 << 20)),
+        "onStep": "tests.workers.writer_steps:on_step",
+    }
+
+
+def over_connect() -> SparkSession:
+    """Return a session of Spark Connect, whose server is a process of its own in this process group."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    assert type(spark).__module__.startswith("pyspark.sql.connect")
+    return spark
+
+
+def run_project(arguments: dict[str, Any]) -> NoReturn:
+    """Become `spark-pipelines run`, with a project of one flow; its checkpoint is in the project's storage."""
+    project = Path(arguments["checkpoint"]).parent / "project"
+    project.mkdir(exist_ok=True)
+    (project / "flow.py").write_text(FLOW.format(arguments=arguments, options=writing(arguments)))
+    spec = {
+        "name": arguments["name"],
+        "storage": f"file://{arguments['checkpoint']}",
+        "libraries": [{"glob": {"include": "flow.py"}}],
+        "configuration": {"spark.sql.shuffle.partitions": "2"},
+    }
+    (project / "spark-pipeline.yml").write_text(json.dumps(spec))
+    os.chdir(project)
+    os.execv(PIPELINES, [PIPELINES, "--conf", "spark.ui.enabled=false", "run"])
 
 
 def run(query: DataStreamWriter, arguments: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fencepost.cli.options import ClusterTarget, client_command
+from fencepost.cli.options import ClusterTarget, client_command, partitions_option
 from fencepost.cli.output import is_terminal
 from fencepost.cli.own_option import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 @click.option("-s", "--start", default="earliest", show_default=True, metavar="PLACE",
               help="earliest, latest, committed (with --group), an offset, or a time (2026-11-15T08:00).")  # fmt: skip
 @click.option("--stop", metavar="PLACE", help="Where to stop [default: the current end; never with --follow].")
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
+@partitions_option
 @click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("-F", "--follow", is_flag=True, help="Keep waiting for new records.")
 @click.option("--group", help="Commit the position to this consumer group.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import click
 
+from fencepost.cli.acl import TYPES
 from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column
 from fencepost.errors import FencepostError
@@ -35,20 +36,30 @@ class CheckResult(NamedTuple):
 
 
 @click.command()
+@click.option(
+    "--may",
+    "questions",
+    type=(str, click.Choice(TYPES), str),
+    multiple=True,
+    metavar="OPERATION TYPE NAME",
+    help="Check a permission, such as: WRITE topic orders; repeatable.",
+)
 @client_command
-def doctor(target: ClusterTarget) -> None:
-    """Check the installation, the server, and its addresses.
+def doctor(target: ClusterTarget, questions: tuple[tuple[str, str, str], ...]) -> None:
+    """Check the installation, the server, and your permissions.
 
     One check is the classic listener trap of Kafka: clients connect to the addresses that the server advertises, not to
     the one they dialled. "absent": only some features need it; "slow": it works, but slowly; "weak": it works until a
-    broker fails. Exits with 1 if a check failed.
+    broker fails. Exits with 1 if a check failed. For a failed login, and for each permission that --may names and that
+    is missing, it says what to do and who can do it.
 
     \b
     Examples:
       fencepost doctor
+      fencepost doctor --may WRITE topic orders --may READ group billing
       fencepost doctor --servers kafka.example.com:9092 --json
     """
-    findings = [*_installation(), *_java(), *_connection(target.settings())]
+    findings = [*_installation(), *_java(), *_connection(target.settings(), questions)]
     rows = ((finding.what, finding.state, finding.detail) for finding in findings)
     target.show(findings, [Column("check"), Column("state"), Column("detail")], rows, empty="nothing to check")
     todos = [finding for finding in findings if finding.todo is not None]
@@ -96,7 +107,8 @@ def _java() -> Iterator[CheckResult]:
         yield CheckResult("java", "absent", f"{found.version}, {found.path}: too old for Spark", java.ADVICE)
 
 
-def _connection(settings: ClientSettings) -> Iterator[CheckResult]:
+def _connection(settings: ClientSettings, questions: Iterable[tuple[str, str, str]]) -> Iterator[CheckResult]:
+    from fencepost.cli.doctor_access import advice_on_login, why_not
     from fencepost.client.admin import Admin
 
     with Admin(settings) as admin:
@@ -105,8 +117,13 @@ def _connection(settings: ClientSettings) -> Iterator[CheckResult]:
             cluster = admin.cluster()
             offered = [*_offered(admin), *_replication(admin)]
         except FencepostError as error:
-            yield CheckResult("server", "failed", str(error))  # the message says what to do
+            # Without advice the message says what to do.
+            yield CheckResult("server", "failed", str(error), advice_on_login(settings, error))
             return
+        for operation, kind, name in questions:
+            may, detail, todo = why_not(admin, operation, kind, name)
+            what = f"{operation.upper()} {kind}" + ("" if kind == "cluster" else f" {name}")
+            offered.append(CheckResult(what, "ok" if may else "failed", detail, todo))
     answers = f"{pong.address} answers in {pong.milliseconds:.2f} ms, {pong.apis} APIs, cluster {cluster.cluster_id}"
     yield CheckResult("server", "ok", answers)
     yield from offered
@@ -129,8 +146,10 @@ def _offered(admin: Admin) -> Iterator[CheckResult]:
         yield CheckResult("transactions", "ok", "offered")
     if admin.offers(Key.OWN):
         yield CheckResult("own", "ok", "offered by the server (a fencepost server)")
+    elif missing:
+        yield CheckResult("own", "absent", "needs a fencepost server, or transactions to build it from")
     else:
-        yield CheckResult("own", "absent", "not offered (not a fencepost server); clients build it from transactions")
+        yield CheckResult("own", "ok", "built by the clients from transactions (not a fencepost server)")
 
 
 def _replication(admin: Admin) -> Iterator[CheckResult]:
@@ -138,8 +157,9 @@ def _replication(admin: Admin) -> Iterator[CheckResult]:
     from fencepost.client.manage.lasting import weak_topics
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
     from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
+    from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGES
 
-    names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS))]
+    names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS, STAGES))]
     weak = list(weak_topics(admin, names))
     for topic, why in weak:
         yield CheckResult(topic, "weak", why, "add replicas, so that it survives a broker: docs/moving-to-kafka.md")

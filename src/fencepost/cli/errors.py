@@ -19,11 +19,21 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from fencepost.errors import ConfigError, ErrorCode, FencepostError, Unreachable
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError, Unreachable
 
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
+
+
+_DENIALS: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 
 
 class OneLineErrors(click.Group):
@@ -128,6 +138,8 @@ def _text(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if type(error) is Unreachable:  # not its subclasses: there the address is right, and TLS fails
         return f"{error} (--servers, FENCEPOST_SERVERS)"
+    if isinstance(error, ServerError) and error.code in _DENIALS and "only the owner" not in error.message:
+        return f"{error} (`fencepost doctor --may OPERATION TYPE NAME` tells what is missing)"
     return str(error) or type(error).__name__
 
 

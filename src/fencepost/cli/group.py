@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from fencepost.cli.options import ClusterTarget, client_command, confirm, yes_option
+from fencepost.cli.options import ClusterTarget, client_command, confirm, partitions_option, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
@@ -82,14 +82,7 @@ def describe(target: ClusterTarget, name: str) -> None:
 @click.option(
     "--to", required=True, metavar="WHERE", help=f"earliest, latest, an offset, or a time ({_EXAMPLE_TIME}, local)."
 )
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
+@partitions_option
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @client_command
 def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:

@@ -117,6 +117,8 @@ def confirm(question: str, yes: bool) -> None:
 
 
 yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+partitions_option: Final = click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True,
+                                        help="Only this partition; repeatable.")  # fmt: skip
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import click
 
-from fencepost.cli.options import ClusterTarget, client_command
+from fencepost.cli.options import ClusterTarget, client_command, partitions_option
 from fencepost.cli.output import Column, when
 
 
 @click.command()
 @click.argument("topic")
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
+@partitions_option
 @client_command
 def producers(target: ClusterTarget, topic: str, partitions: tuple[int, ...]) -> None:
     """Show the idempotent producers of TOPIC.

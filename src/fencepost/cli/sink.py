@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -66,7 +67,7 @@ def list_sinks(target: ClusterTarget) -> None:
 @yes_option
 @client_command
 def reset(target: ClusterTarget, name: str, yes: bool) -> None:
-    """Delete the record of progress of sink NAME.
+    """Delete the record of progress of sink NAME, and its stage topic.
 
     A new query may then use the name from its batch 0. A query that runs under the name is fenced and stops. The
     written records stay, so a query that starts from the beginning writes its rows again. Asks for confirmation at a
@@ -80,6 +81,7 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
     from fencepost.client.cluster.routing import Routes
     from fencepost.client.transactions.coordinator import Transactional
     from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+    from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
 
     topic = TOPIC_PREFIX + check_name(name)
     confirm(f"delete the progress of sink {name}, and fence the query that runs it?", yes)
@@ -89,6 +91,8 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
         # In this order: the open transaction of a running driver is aborted before its record of progress is deleted.
         Transactional(routes, TRANSACTIONAL_ID_PREFIX + name).init(60_000)
         admin.delete_topic(topic)
+        with suppress(ServerError):  # a stage is deleted too, if there is one and if that is permitted
+            admin.delete_topic(STAGE_PREFIX + name)
     target.done(f"reset {name}: it had written {progress or 'nothing yet'}", {"reset": name, "found": progress})
 
 

@@ -1,4 +1,4 @@
-"""`Admin`: topics, offsets, producers, configs, groups, transactions and owners of a cluster.
+"""`Admin`: topics, offsets, producers, configs, groups, transactions, users, ACLs, quotas and owners of a cluster.
 
 It works with a fencepost server and with Apache Kafka. A request goes to the leader or coordinator that must answer it,
 and otherwise to any server. Calls block. They raise `ServerError` with Kafka's code and the server's message,
@@ -11,28 +11,25 @@ and otherwise to any server. Calls block. They raise `ServerError` with Kafka's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.acls import AclAdmin
 from fencepost.client.manage.groups import GroupAdmin
+from fencepost.client.manage.quotas import QuotaAdmin
 from fencepost.client.manage.results import (
-    GroupDescription,
-    GroupOffset,
-    GroupSummary,
     LastOwner,
-    OffsetChange,
     OwnerDescription,
     OwnersDescription,
-    ProducerState,
     TransactionDescription,
-    TransactionSummary,
     WaitingDescription,
 )
 from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.manage.transactions import TransactionAdmin
+from fencepost.client.manage.users import UserAdmin
 from fencepost.client.own.kafka_topic import describe_last, describe_owners
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.types import EARLIEST, LATEST, Generation
@@ -44,15 +41,11 @@ HIGH_WATERMARK: Final = -1
 """In `delete_records`: all records that readers may read."""
 
 
-class Admin(TopicAdmin):
+class Admin(TopicAdmin, GroupAdmin, TransactionAdmin, UserAdmin, QuotaAdmin, AclAdmin):
     """The administration of a cluster: a context manager that threads may share."""
 
     def __init__(self, servers: Servers | ClientSettings) -> None:
         super().__init__(servers)
-        self._groups = GroupAdmin(self._routes, self.offsets)
-        self._transactions = TransactionAdmin(self._routes)
-
-    # --- owners ---
 
     def owners(self, group: str | None = None) -> OwnersDescription:
         """Return the owners of resources and the claims that wait, in one group or in all."""
@@ -91,61 +84,8 @@ class Admin(TopicAdmin):
             for row in getattr(answer, "newest", ())
         }
 
-    # --- groups ---
-
-    def groups(self) -> tuple[GroupSummary, ...]:
-        return self._groups.listed()
-
-    def describe_group(self, group: str) -> GroupDescription:
-        return self._groups.describe(group)
-
-    def group_offsets(self, group: str) -> tuple[GroupOffset, ...]:
-        """Return the group's committed offset per partition, with the end of the partition for the lag."""
-        return self._groups.offsets(group)
-
-    def reset_group(
-        self,
-        group: str,
-        topic: str,
-        to: int,
-        *,
-        partitions: Iterable[int] | None = None,
-        dry_run: bool = False,
-    ) -> tuple[OffsetChange, ...]:
-        """Move the group's committed offsets of a topic to a time (ms since 1970, EARLIEST or LATEST).
-
-        The group must have no members. A time newer than every record means the end."""
-        return self._groups.reset(group, topic, to, partitions=partitions, dry_run=dry_run)
-
-    def set_group_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], *, dry_run: bool = False
-    ) -> tuple[OffsetChange, ...]:
-        """Commit these offsets (partition → offset) for a group that has no members."""
-        return self._groups.set_offsets(group, topic, offsets, dry_run=dry_run)
-
-    def commit_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit offsets without any check, as a consumer does that assigns its partitions itself."""
-        self._groups.commit(group, topic, offsets)
-
-    def delete_group(self, group: str) -> None:
-        """Delete a group that has no members, with its offsets."""
-        self._groups.delete(group)
-
-    # --- transactions ---
-
-    def transactions(self, *, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
-        """Return the transactional ids, sorted by name; with `states`, only those in one of them."""
-        return self._transactions.listed(states)
-
-    def describe_transaction(self, name: str) -> TransactionDescription:
-        return self._transactions.describe(name)
-
     def abort_transaction(self, name: str) -> TransactionDescription:
         """Abort the open transaction of a transactional id and fence its producer. Return its description."""
-        described = self._transactions.describe_open(name)
+        described = self._describe_open(name)
         Transactional(self._routes, name, patience=self.settings.request_timeout).init(described.timeout_ms)
         return described
-
-    def abort_hanging_transaction(self, topic: str, producer: ProducerState) -> None:
-        """Abort a transaction that is open in a partition (see `producers`) but unknown to every coordinator."""
-        self._transactions.abort_hanging(topic, producer)

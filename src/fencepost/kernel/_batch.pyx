@@ -18,14 +18,14 @@ from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from os import urandom as os_urandom
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
-from fencepost.kernel.payload import open_batch
+from fencepost.kernel.payload import open_batch, open_packed, unpacked
 from fencepost.kernel.record import MAX_DECOMPRESSED as _MAX_DECOMPRESSED
 from fencepost.kernel.record import Record as _Record
 from fencepost.kernel.record import Scan as _Scan

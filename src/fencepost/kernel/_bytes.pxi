@@ -100,6 +100,16 @@ cdef inline const uint8_t* get_varint(const uint8_t* at, const uint8_t* end, int
     cdef uint32_t raw = 0
     cdef int shift = 0
     cdef uint8_t byte
+    if end - at >= 2:  # most numbers have one byte or two
+        raw = at[0]
+        if raw < 0x80:
+            number[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
+            return at + 1
+        if at[1] < 0x80:
+            raw = (raw & 0x7F) | <uint32_t> at[1] << 7
+            number[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
+            return at + 2
+        raw = 0
     while at < end:
         byte = at[0]
         at += 1

@@ -40,26 +40,98 @@ cdef struct Tally:
     int64_t earliest
     int64_t latest
     int32_t keyless
+    int32_t seen            # records so far
+    int32_t last_delta
+    bint timed              # a flag, because every number is a valid time
 
 
-cdef Outcome tally_records(const uint8_t* at, const uint8_t* end, BatchFields* fields, Tally* tally) noexcept nogil:
+cdef inline void begin_tally(Tally* tally) noexcept nogil:
+    tally.earliest = tally.latest = tally.last_delta = -1
+    tally.keyless = tally.seen = 0
+    tally.timed = False
+
+
+cdef const uint8_t* tally_records(
+    const uint8_t* at, const uint8_t* end, BatchFields* fields, Tally* tally
+) noexcept nogil:
+    """Tally the records from `at` on; return the end of the last one that is whole and valid."""
     cdef RawRecord record
-    cdef int32_t i, last_delta = -1
+    cdef const uint8_t* behind
     cdef int64_t time
-    cdef bint timed = False  # a flag, because every number is a valid time
-    tally.earliest, tally.latest, tally.keyless = -1, -1, 0
-    for i in range(fields.count):
-        at = next_record(at, end, fields, &last_delta, &record)
-        if at == NULL:
-            return MALFORMED
+    while tally.seen < fields.count:
+        behind = next_record(at, end, fields, &tally.last_delta, &record)
+        if behind == NULL:
+            break
+        at = behind
         time = time_of(fields, &record)
         tally.latest = max(tally.latest, time)
-        if time != -1 and (not timed or time < tally.earliest):
+        if time != -1 and (not tally.timed or time < tally.earliest):
             tally.earliest = time
-            timed = True
+            tally.timed = True
         if record.key.size < 0:
             tally.keyless += 1
-    return DONE if at == end else MALFORMED
+        tally.seen += 1
+    return at
+
+
+cdef inline bint is_cut_off(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Return whether the record at `at` may only need more bytes."""
+    cdef int32_t size
+    cdef const uint8_t* body = get_varint(at, end, &size)
+    if body == NULL:
+        return end - at < LONGEST_VARINT
+    return size > end - body
+
+
+cdef Outcome tally_lz4(
+    const uint8_t* at, Py_ssize_t size, Py_ssize_t max_bytes, BatchFields* fields, Tally* tally, Py_ssize_t* inflated
+) noexcept nogil:
+    """Tally the records in frames that `bound_of_lz4` has accepted, block by block: the few blocks in use stay in the
+    processor's cache, and a large batch needs no more memory than its largest record. Return FULL if the frames are
+    damaged or inflate to more than `max_bytes`.
+    """
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* behind
+    cdef PackedBlock block
+    cdef Memory window          # what is not tallied yet
+    cdef Py_ssize_t taken, room
+    cdef Outcome outcome = DONE
+    window.data = NULL
+    window.used = window.capacity = 0
+    inflated[0] = 0
+    while at != end and outcome == DONE:
+        at += LZ4_HEADER_SIZE
+        while True:
+            at = next_lz4_block(at, end, &block)
+            if block.data == NULL:
+                break
+            room = min(block.bound, max_bytes - inflated[0])
+            if reserve(&window, block.bound) != DONE:
+                outcome = NO_MEMORY
+                break
+            if block.stored:
+                taken = block.size if block.size <= room else -1
+                if taken > 0:
+                    memcpy(window.data + window.used, block.data, taken)
+            else:
+                taken = lz4_unpack(block.data, block.size, window.data + window.used, room)
+            if taken < 0:
+                outcome = FULL
+                break
+            inflated[0] += taken
+            window.used += taken
+            behind = tally_records(window.data, window.data + window.used, fields, tally)
+            taken = window.used - (behind - window.data)
+            if taken and (tally.seen == fields.count or not is_cut_off(behind, window.data + window.used)):
+                outcome = MALFORMED
+                break
+            if behind != window.data:
+                memmove(window.data, behind, taken)
+                window.used = taken
+    if outcome == DONE and (window.used or tally.seen != fields.count):
+        outcome = MALFORMED
+    release(&window)
+    return outcome
 
 
 def scan_batch(buffer, Py_ssize_t at=0, *, header=None, bint check=True, Py_ssize_t max_bytes=_MAX_DECOMPRESSED):
@@ -68,10 +140,12 @@ def scan_batch(buffer, Py_ssize_t at=0, *, header=None, bint check=True, Py_ssiz
     """
     cdef Lent lent
     cdef const uint8_t* records
-    cdef Py_ssize_t size
+    cdef const uint8_t* behind
+    cdef Py_ssize_t size, inflated
     cdef BatchFields fields
     cdef Tally tally
     cdef Outcome outcome
+    begin_tally(&tally)
     if header is not None and not header.attributes & CODEC_MASK:
         lent = Lent(buffer)
         size = header.batch_length + LENGTH_PREFIX
@@ -85,18 +159,29 @@ def scan_batch(buffer, Py_ssize_t at=0, *, header=None, bint check=True, Py_ssiz
         records = <const uint8_t*> lent.view.buf + at + HEADER_SIZE
         size -= HEADER_SIZE
     else:
-        header, payload = open_batch(buffer, at, check and header is None, max_bytes, unpack)
+        header, payload = open_packed(buffer, at, check and header is None)
         read_fields(header, &fields)
         lent = Lent(payload)
         records = <const uint8_t*> lent.view.buf
         size = lent.view.len
+        if header.attributes & CODEC_MASK == LZ4 and size and bound_of_lz4(records, size) >= 0:
+            with nogil:
+                outcome = tally_lz4(records, size, max_bytes, &fields, &tally, &inflated)
+            if outcome == FULL:
+                raise CorruptBatch(f"lz4: the records are damaged, or larger than the {max_bytes} bytes allowed")
+            if outcome != DONE:
+                raise_outcome(outcome)
+            return ScanType(inflated, tally.earliest, tally.latest, tally.keyless)
+        lent = Lent(unpacked(header, payload, max_bytes, unpack))
+        records = <const uint8_t*> lent.view.buf
+        size = lent.view.len
     if size < WORTH_LETTING_GO_WALKING:
-        outcome = tally_records(records, records + size, &fields, &tally)
+        behind = tally_records(records, records + size, &fields, &tally)
     else:
         with nogil:
-            outcome = tally_records(records, records + size, &fields, &tally)
-    if outcome != DONE:
-        raise_outcome(outcome)
+            behind = tally_records(records, records + size, &fields, &tally)
+    if behind != records + size or tally.seen != fields.count:
+        raise_outcome(MALFORMED)
     return ScanType(size, tally.earliest, tally.latest, tally.keyless)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
+from fencepost.core.producers.dedup import SequencedBatch
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, UnsupportedFormat
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
@@ -105,6 +106,14 @@ class BatchHeader(NamedTuple):
     def is_idempotent(self) -> bool:
         return self.pid >= 0
 
+    def sequenced(self, crc: int | None, timestamp: Milliseconds) -> SequencedBatch:
+        """Return what a ProducerTable judges. The number of sequences is that of the batch's offsets, not of its
+        records, because compaction may have removed records."""
+        pid, epoch, first, last = self.pid, self.epoch, self.base_sequence, self.last_sequence
+        return SequencedBatch(
+            pid, epoch, first, last, self.last_offset_delta + 1, crc, timestamp, self.is_transactional
+        )
+
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
     """Read the header at `at`. Check that it is complete and that its length is possible, not that the batch is
@@ -158,6 +167,11 @@ def _crc32c(data: memoryview) -> int:
 def checksum(buffer: Buffer, at: int, size: int) -> int:
     """Return the CRC-32C of the part of the batch that the checksum covers."""
     return int(_crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : at + size]))
+
+
+def is_transactional(batch: Buffer) -> bool:
+    """Tell if the batch says that it belongs to a transaction. The batch may be invalid in any other way."""
+    return len(batch) > _ATTRIBUTES_AT + 1 and bool(_ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)[0] & TRANSACTIONAL)
 
 
 def check_batch(buffer: Buffer, at: int = 0) -> BatchHeader:

@@ -39,7 +39,7 @@ from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.reading import Found, Stretch, read_stretch
-from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, producer_batch, recover
+from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, recover
 from fencepost.log.segment import Segment
 from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.log.times import TimedOffset
@@ -210,7 +210,7 @@ class PartitionLog:
         """Judge whether this batch is new, a duplicate, out of order or fenced. Changes nothing."""
         if header.pid < 0:
             return dedup.ACCEPT
-        batch = producer_batch(header, header.crc, header.max_timestamp)
+        batch = header.sequenced(header.crc, header.max_timestamp)
         self._judged = header, batch
         return self.producers.judge(batch, issued_below)
 
@@ -267,7 +267,7 @@ class PartitionLog:
             else:
                 judged, entry = self._judged
                 if judged is not header or config.append_time:
-                    entry = producer_batch(header, header.crc, timestamp)
+                    entry = header.sequenced(header.crc, timestamp)
                 self.producers.apply(entry, offset, now_ms)
         self._bytes_since_snapshot += size
         self._batches_since_snapshot += 1

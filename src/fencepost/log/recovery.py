@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.producers.dedup import IssuedPids, ProducerTable, SequencedBatch
+from fencepost.core.producers.dedup import IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
@@ -64,21 +64,6 @@ class Recovered:
     end_offset: Offset = _ZERO
     cleaned_offset: Offset = _ZERO
     replay: Replay = field(default_factory=Replay)
-
-
-def producer_batch(header: BatchHeader, crc: int | None, timestamp: Milliseconds) -> SequencedBatch:
-    """Return the part of a header that the producer rule needs. The number of sequences is that of the batch's offsets,
-    not of its records, because compaction may have removed records."""
-    return SequencedBatch(
-        header.pid,
-        header.epoch,
-        header.base_sequence,
-        header.last_sequence,
-        header.last_offset_delta + 1,
-        crc,
-        timestamp,
-        header.is_transactional,
-    )
 
 
 def recover(
@@ -255,7 +240,7 @@ class _Recovery:
         # of the client's retry.
         is_ours = header.is_log_append_time or header.base_offset < self._gaps_before
         crc = None if is_ours else header.crc
-        batch = producer_batch(header, crc, header.max_timestamp)
+        batch = header.sequenced(crc, header.max_timestamp)
         producers.apply(batch, header.base_offset, self._now_ms)
 
     def _cut(self, segment: Segment, file_size: int) -> None:

@@ -4,8 +4,17 @@ net/            connections, frames, memory, and the router that finds the handl
 api/            one file per API key
 storage/        topics, partitions, the metadata store, and background work on them
 coordinators/   groups, transactions, producer ids, owners
+security/       logins, users, ACLs and the audit log
+metrics/        the server's state at one moment, and as Prometheus reads it
+http/           the HTTP port: health, readiness, metrics
 broker.py       the state that handlers share; it holds all of the above
-server.py, child.py, settings.py    starting a server in the foreground, in a thread or as a process; its settings
+server.py, child.py                 starting a server in the foreground, in a thread or as a process
+settings.py, listener_settings.py   its settings, and those of one listener
+configuration.py, toml_lines.py     settings from flags, environment and file; the lines of mistakes
+reloading.py                        apply a changed configuration to a running server
+addresses.py                        HOST:PORT
 health.py, reporting.py             background tasks that fail; log lines on stderr
-garbage.py                          short garbage collections, however many objects are alive
+line_thread.py                      a thread that writes lines, so that the loop waits for none
+counters.py                         what the server counts while it works
+garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock
 """

@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import os
 import random
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from fencepost._version import __version__
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.fetch_sessions import FetchSessions
+from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
+from fencepost.server.counters import Counters
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
+from fencepost.server.security import authorizer, quotas, users
+from fencepost.server.security.audit import Audit, Place
+from fencepost.server.security.audit_file import AuditFile
+from fencepost.server.security.audit_topic import AuditTopic, make_topic
+from fencepost.server.security.logins import Logins
+from fencepost.server.security.sasl import OAUTHBEARER
 from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.fetching import FetchContext
@@ -38,16 +48,45 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
+    from fencepost.server.security.tokens import Tokens
+
 logger = logging.getLogger(__name__)
+
+
+def make_tokens(config: ServerConfig) -> Tokens | None:
+    """Return the checks of tokens, if a listener takes them."""
+    if not any(OAUTHBEARER in endpoint.mechanisms for endpoint in config.endpoints if endpoint.authenticates):
+        return None
+    from fencepost.server.security.tokens import TokenRules, Tokens
+
+    issuer, audience, jwks = config.oauth_issuer, config.oauth_audience, config.oauth_jwks
+    assert issuer is not None
+    assert audience is not None
+    assert jwks is not None
+    return Tokens(TokenRules(issuer, audience, jwks, config.oauth_subject_claim))
+
+
+def audit_places(broker: Broker, config: ServerConfig) -> list[Place]:
+    """Return where the audit log goes by these settings; raise FencepostError if a file cannot be opened."""
+    places: list[Place] = []
+    if config.audit_file is not None:
+        places.append(AuditFile(config.audit_file, config.audit_file_bytes, config.audit_files))
+    if config.audit_topic is not None:
+        # A reload keeps it: only this object knows which lines it is appending.
+        used = [place for place in broker.audit.places if isinstance(place, AuditTopic)]
+        places += used or [AuditTopic(broker, config.audit_topic)]
+    return places
 
 
 class Broker:
     """Everything that outlives a request. Only the loop uses it, also to call `start` and `close`."""
 
     def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+        tokens = make_tokens(config)
         self.config = config
         self.clock = clock or SystemClock()
         self.health = Health(self.clock)
+        self.counters = Counters()
         self.directory = DataDirectory(config.data)
         files = files or OsFiles(durable=not self.directory.ephemeral)
         self.space = Space(
@@ -61,7 +100,14 @@ class Broker:
             self.store = Store(
                 self.directory.store,
                 config.sync,
-                (*group_rows.SCHEMA, *owners.SCHEMA, *transactions.SCHEMA),
+                (
+                    *group_rows.SCHEMA,
+                    *owners.SCHEMA,
+                    *transactions.SCHEMA,
+                    *users.SCHEMA,
+                    *authorizer.SCHEMA,
+                    *quotas.SCHEMA,
+                ),
                 make_room=self.space.release_reserve,
             )
         except BaseException:
@@ -71,7 +117,8 @@ class Broker:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
         self.codecs = Codecs()
         self.pids = PidAllocator(self.store)
-        disk = Disk(files, Handles(files, config.open_files), self.threads, self.clock, self.pids, self.space)
+        self.handles = Handles(files, config.open_files)
+        disk = Disk(files, self.handles, self.threads, self.clock, self.pids, self.space)
         self.topics = Topics(
             self.store,
             disk,
@@ -81,11 +128,22 @@ class Broker:
             most_partitions=config.max_partitions,
         )
         self.producers = ProducerLimit(self.topics, config.max_producers, self.clock)
-        self.syncer = Syncer(self.threads, self.health)
+        self.syncer = Syncer(self.threads, self.health, self.counters.sync_rounds)
         self.validation = Validation(config.max_inflated_bytes)
         self.groups = GroupCoordinator(self)
         self.owners = owners.Owners(self)
         self.transactions = transactions.Transactions(self)
+        self.users = users.Users(self.store)
+        self.audit = Audit(self.clock, self._audit_reports)
+        self.logins = Logins(self.users, self.clock, tokens, audit=self.audit)
+        self.authorizer = authorizer.Authorizer(
+            self.store,
+            enabled=config.authorization_enabled,
+            super_users=config.authorization_super_users,
+            allow_everyone_if_no_acl=config.authorization_allow_everyone_if_no_acl,
+            audit_topic=config.audit_topic,
+        )
+        self.quotas = quotas.Quotas(self.store, self.clock, lambda: self.config.quota_burst_ms / 1000)
         self.answers = AnswerMemory(config.answer_memory)
         self.reading_turns = SharedTurns()
         self.fetch_sessions: FetchSessions[FetchContext] = FetchSessions(
@@ -113,6 +171,11 @@ class Broker:
         await self.store.execute(
             [("INSERT OR IGNORE INTO meta (name, value) VALUES ('cluster_id', ?)", (self.cluster_id,))]
         )
+        self._loop = asyncio.get_running_loop()
+        if self.config.audit_topic is not None:
+            await make_topic(self, self.config.audit_topic)
+        self.audit.use(*audit_places(self, self.config))
+        self.audit.record(Event.SERVER_STARTED, version=__version__, pid=os.getpid())
         await self.groups.start()
         self.transactions.start()
         housekeeping = Housekeeping(self)
@@ -123,12 +186,13 @@ class Broker:
 
     async def close(self, *, served: bool = True) -> None:
         """Close every log cleanly, so that the next start has nothing to replay. `served`: the server was listening."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.audit.close)  # while the loop can still append to the audit topic
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.transactions.close()
         await self.groups.close()
-        loop = asyncio.get_running_loop()
         open_logs = [p.log for topic in self.topics for p in topic.touched() if p.log is not None]
         now = self.clock.now_ms()
         closing = [loop.run_in_executor(self.threads, log.close, now) for log in open_logs]
@@ -138,8 +202,16 @@ class Broker:
         await loop.run_in_executor(None, self.threads.shutdown)
         await loop.run_in_executor(None, self.codecs.close)
         await loop.run_in_executor(None, self.validation.close)
+        await loop.run_in_executor(None, self.logins.close)
         self.store.close()
         self.directory.close(served=served)
+
+    def _audit_reports(self, error: Exception | None) -> None:
+        """Let the health tell whether the audit log can be written; called by its thread."""
+        if error is None:
+            self._loop.call_soon_threadsafe(self.health.clear, Chore.AUDIT)
+        else:
+            self._loop.call_soon_threadsafe(self.health.note, Chore.AUDIT, "", error)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a task in the background. The broker logs its failure, and cancels it in `close`."""

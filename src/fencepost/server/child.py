@@ -1,5 +1,5 @@
-"""A server as a child process. It reads its settings as one line of JSON from standard input and writes "ready ADDRESS
-DATA" to standard output.
+"""A server as a child process. It reads its settings as one line of JSON from standard input and writes "ready" and
+its addresses and data directory, as JSON, to standard output.
 
 It ends with its parent: when standard input closes, it drains and stops.
 """
@@ -12,29 +12,27 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 from fencepost.errors import FencepostError
 from fencepost.server.reporting import report_to_stderr
-from fencepost.server.server import ServerConfig, run
+from fencepost.server.server import Ready, parse_config, run
 
 
 def main() -> int:
-    settings = json.loads(sys.stdin.readline())
-    if settings.get("data") is not None:
-        settings["data"] = Path(settings["data"])
+    config = parse_config(sys.stdin.readline())
 
     def end_with_parent() -> None:
         sys.stdin.read()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def on_ready(address: str, data: Path) -> None:
-        print("ready", address, data, flush=True)
+    def on_ready(where: Ready) -> None:
+        said = {"addresses": dict(where.addresses), "data": str(where.data), "http": where.http}
+        print("ready", json.dumps(said), flush=True)
         threading.Thread(target=end_with_parent, daemon=True).start()
 
-    report_to_stderr(logging.WARNING)
+    report_to_stderr(getattr(logging, config.log_level.upper()))
     try:
-        run(ServerConfig(**settings), on_ready=on_ready)
+        run(config, on_ready=on_ready)
     except FencepostError as error:
         print("error", error, flush=True)
         return 1

@@ -43,6 +43,8 @@ class Chore(StrEnum):
     MARKERS = "finishing a transaction"
     OWNERS = "severing silent owners"
     CONNECTIONS = "closing idle connections"
+    CERTIFICATES = "reloading certificates"
+    AUDIT = "writing the audit log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ only the first few are written; a summary line later says how many more there we
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from fencepost.core.repeats import Repeats
+from fencepost.server.line_thread import LineThread
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIRST_LINES: Final = 10
@@ -24,7 +24,12 @@ _MOST_LINES: Final = 1000
 """Limit of the queue."""
 _CLOSE_SECONDS: Final = 1.0
 """How long `close` waits for queued lines to be written."""
-_LOOK_SECONDS: Final = 1.0
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+"""Characters that would begin a new line, or steer a terminal. Clients choose some words of a line, such as their
+client id or a group, and must not be able to forge another line."""
 
 
 def report_to_stderr(level: int) -> None:
@@ -48,46 +53,28 @@ class Reporter(logging.Handler):
         super().__init__()
         self._target = target
         self._monotonic = monotonic
-        self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         self._repeats = Repeats[_Kind](FIRST_LINES, _PERIOD_SECONDS)  # guarded by the handler's lock
-        self._dropped = 0
-        self._thread = threading.Thread(target=self._write, name="fencepost-report", daemon=True)
-        self._thread.start()
+        self._lines = LineThread[logging.LogRecord]("fencepost-report", self._write, self._summarize, most=_MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._repeats.admit(_Kind(record.name, record.levelno, str(record.msg)), self._monotonic()):
             return
-        if self._lines.qsize() >= _MOST_LINES:
-            self._dropped += 1
-            return
         # Format now, because the arguments may change before the thread writes the line.
-        record.msg, record.args = record.getMessage(), None
+        record.msg, record.args = record.getMessage().translate(_CONTROL), None
         self._lines.put(record)
 
     def close(self) -> None:
         """Wait a moment for queued lines to be written; give up if nobody reads stderr."""
-        self._lines.put(None)
-        self._thread.join(_CLOSE_SECONDS)
+        self._lines.close(_CLOSE_SECONDS)
         super().close()
 
-    def _write(self) -> None:
-        ended = False
-        while not ended:
-            try:
-                line = self._lines.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                pass
-            else:
-                if line is None:
-                    ended = True
-                else:
-                    self._target.handle(line)
-            self._summarize(ended=ended)
+    def _write(self, lines: list[logging.LogRecord]) -> None:
+        for line in lines:
+            self._target.handle(line)
 
-    def _summarize(self, *, ended: bool) -> None:
+    def _summarize(self, dropped: int, ended: bool) -> None:
         with self.lock or threading.Lock():
             unwritten = self._repeats.end_periods(self._monotonic(), all_of_them=ended)
-            dropped, self._dropped = self._dropped, 0
         for kind, count in unwritten:
             self._target.handle(_line(kind.logger, kind.level, f"{count} more like this: {kind.text}"))
         if dropped:

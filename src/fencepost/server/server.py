@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, Unpack
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack, get_type_hints
 
 from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
@@ -25,16 +27,35 @@ from fencepost.log.files import Files
 from fencepost.server.broker import Broker
 from fencepost.server.garbage import keep_collections_short
 from fencepost.server.health import Health, Trouble
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener
 from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
+from fencepost.server.switching import switch_threads_soon
 from fencepost.setting import settings_doc
+
+if TYPE_CHECKING:
+    from fencepost.server.http.port import HttpPort
+    from fencepost.server.reloading import Reloader
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["Server", "ServerConfig", "run"]
 
 _START_SECONDS = 60.0
+
+
+class Ready(NamedTuple):
+    """Where a server that is ready can be reached."""
+
+    addresses: Mapping[str, str]
+    """By the listeners' names."""
+    data: Path
+    http: str | None = None
+    """http://HOST:PORT, if that port is on."""
+
+
+OnReady: TypeAlias = Callable[[Ready], None]
 
 
 def _run_loop(main: Any) -> None:
@@ -50,12 +71,14 @@ def _run_loop(main: Any) -> None:
 
 async def _serve(
     config: ServerConfig,
-    on_ready: Callable[[str, Path], None],
+    on_ready: OnReady,
     stop: asyncio.Event,
     *,
     clock: Clock | None = None,
     files: Files | None = None,
     on_broker: Callable[[Broker], None] | None = None,
+    reloader: Reloader | None = None,
+    may_go_without_http: bool = False,
 ) -> None:
     broker = Broker(config, clock=clock, files=files)
     if on_broker is not None:
@@ -64,19 +87,51 @@ async def _serve(
     try:
         await broker.start()
         listener = Listener(broker)
-        address = await listener.start()
+        addresses = await listener.start()
         listens = True
+        if reloader is not None:
+            broker.spawn(reloader.run(broker, listener), "reload the configuration")
+        http: HttpPort | None = None
         try:
-            on_ready(address, broker.directory.path)
+            http = await _open_http(broker, listener, may_go_without=may_go_without_http)
+            on_ready(Ready(addresses, broker.directory.path, http.url if http is not None else None))
             await stop.wait()
         finally:
+            if http is not None:
+                await http.stop()
             await listener.stop()
     finally:
         await broker.close(served=listens)
 
 
-def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
-    """Serve in the foreground until SIGTERM or SIGINT, then drain and stop cleanly."""
+async def _open_http(broker: Broker, listener: Listener, *, may_go_without: bool) -> HttpPort | None:
+    if broker.config.http_address is None:
+        return None
+    from fencepost.server.http.port import HttpPort  # starlette and uvicorn weigh more than all of an embedded server
+
+    port = HttpPort(broker, listener)
+    try:
+        await port.start()
+    except FencepostError as error:
+        if not may_go_without:
+            raise
+        logger.warning("%s: health and metrics are off; --http HOST:PORT chooses another port, --no-http none", error)
+        return None
+    return port
+
+
+def run(
+    config: ServerConfig,
+    *,
+    on_ready: OnReady,
+    load: Callable[[], ServerConfig] | None = None,
+    may_go_without_http: bool = False,
+) -> None:
+    """Serve in the foreground until SIGTERM or SIGINT, then drain and stop cleanly.
+
+    `load` reads the configuration again, for SIGHUP. Without it SIGHUP ends the process, as when a terminal closes.
+    `may_go_without_http`: start also if the HTTP port cannot be opened.
+    """
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -84,10 +139,17 @@ def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
         for name in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError):  # Windows has no signal handlers on the loop
                 loop.add_signal_handler(name, stop.set)
-        await _serve(config, on_ready, stop)
+        reloader = None
+        if load is not None and hasattr(signal, "SIGHUP"):
+            from fencepost.server.reloading import Reloader  # embedded servers need no configuration file
+
+            reloader = Reloader(load)
+            loop.add_signal_handler(signal.SIGHUP, reloader.want)
+        await _serve(config, on_ready, stop, reloader=reloader, may_go_without_http=may_go_without_http)
 
     keep_freed_memory()
     keep_collections_short()
+    switch_threads_soon()
     _run_loop(main())
 
 
@@ -124,8 +186,9 @@ class Server:
         self._as_process = process
         self._clock = clock
         self._files = files
-        self._address = ""
+        self._addresses: dict[str, str] = {}
         self._data: Path | None = None
+        self._http: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -134,16 +197,21 @@ class Server:
         self._health: Health | None = None
 
     def __repr__(self) -> str:
-        if not self._address:
+        if not self._addresses:
             return "<Server, not running>"
-        return f"<Server on {self._address}, data in {self._data}>"
+        return f"<Server on {', '.join(self._addresses.values())}, data in {self._data}>"
 
     @property
     def address(self) -> str:
-        """HOST:PORT that clients connect to."""
-        if not self._address:
+        """HOST:PORT that clients connect to; with named listeners, that of the first."""
+        return next(iter(self.addresses.values()))
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """HOST:PORT of every listener, by its name."""
+        if not self._addresses:
             raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
-        return self._address
+        return dict(self._addresses)
 
     @property
     def data(self) -> Path:
@@ -151,6 +219,13 @@ class Server:
         if self._data is None:
             raise RuntimeError("the server is not running; use it in a `with` block, or call start()")
         return self._data
+
+    @property
+    def http(self) -> str:
+        """http://HOST:PORT of health and metrics; only with the setting `http_address`."""
+        if self._http is None or not self._addresses:
+            raise RuntimeError("the HTTP port is off: start the server with http_address='127.0.0.1:0'")
+        return self._http
 
     @property
     def pid(self) -> int:
@@ -165,7 +240,7 @@ class Server:
         return self._health.troubles
 
     def start(self) -> Self:
-        if self._address:
+        if self._addresses:
             raise RuntimeError("the server is already running")
         if self._as_process:
             self._start_process()
@@ -184,7 +259,7 @@ class Server:
         if self._child is not None:
             self._child.terminate()
             self._reap()
-        self._address = ""
+        self._addresses = {}
 
     def kill(self) -> None:
         """Send SIGKILL, to test recovery after a crash; only with `process=True`."""
@@ -192,7 +267,7 @@ class Server:
             raise RuntimeError("only a server started with process=True can be killed")
         self._child.kill()
         self._reap()
-        self._address = ""
+        self._addresses = {}
 
     def __enter__(self) -> Self:
         return self.start()
@@ -207,8 +282,8 @@ class Server:
     def _start_thread(self) -> None:
         ready = threading.Event()
 
-        def on_ready(address: str, data: Path) -> None:
-            self._address, self._data = address, data
+        def on_ready(where: Ready) -> None:
+            self._addresses, self._data, self._http = dict(where.addresses), where.data, where.http
             ready.set()
 
         def on_broker(broker: Broker) -> None:
@@ -259,8 +334,8 @@ class Server:
             if word == "error":
                 raise DataDirectoryError(rest.strip())
             raise FencepostError("the server did not start; see its messages on stderr")
-        address, _, data = rest.strip().partition(" ")
-        self._address, self._data = address, Path(data)
+        ready = json.loads(rest)
+        self._addresses, self._data, self._http = ready["addresses"], Path(ready["data"]), ready["http"]
 
     def _reap(self) -> None:
         child, self._child = self._child, None
@@ -282,7 +357,20 @@ def _read_line(stream: IO[str], seconds: float) -> str:
 
 def repr_config(config: ServerConfig) -> str:
     """Return the settings as one line of JSON, for a child process."""
-    import dataclasses
-    import json
+    return json.dumps(dataclasses.asdict(config), default=str)
 
-    return json.dumps({k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(config).items()})
+
+def parse_config(line: str) -> ServerConfig:
+    """Return the settings from the line of `repr_config`."""
+    settings = json.loads(line)
+    listeners = tuple(ListenerConfig(**_restored(ListenerConfig, each)) for each in settings.pop("listeners"))
+    return ServerConfig(**_restored(ServerConfig, settings), listeners=listeners)
+
+
+def _restored(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Undo what JSON does to paths and tuples."""
+    paths = {name for name, hint in get_type_hints(kind).items() if hint == Path | None}
+    return {
+        name: tuple(value) if isinstance(value, list) else Path(value) if value and name in paths else value
+        for name, value in settings.items()
+    }

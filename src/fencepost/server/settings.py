@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
+from fencepost.core.security.principal import parse_principal
+from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
+from fencepost.server.addresses import is_loopback, parse_address
+from fencepost.server.listener_settings import ListenerConfig, WrongSetting, raise_first
 from fencepost.setting import setting
 from fencepost.types import Milliseconds
 
 Sync: TypeAlias = Literal["always", "os"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+DEFAULT_LISTENER: Final = "default"
+"""Name of the listener that `listen` and `advertise` describe."""
+SECTIONS: Final = ("audit", "authorization", "http", "oauth")
+"""Tables of the configuration file: `[oauth] issuer` is the setting `oauth_issuer`."""
+
+FILES_OR_ADDRESSES: Final = frozenset({"oauth_jwks"})
+"""Texts that are paths unless they have a scheme; as every path, a relative one starts at the folder of the file."""
 
 _DAY: Milliseconds = 24 * 60 * 60 * 1000
 _MAY_BE_ZERO = frozenset(
     {
         "node_id",
         "drain_ms",
+        "connections_max_reauth_ms",
         "group_initial_rebalance_delay_ms",
         "offset_metadata_max_bytes",
         "min_free_bytes",
@@ -33,6 +46,8 @@ _LARGEST = {
     "answer_memory": 2**62,
     "group_memory": 2**62,
     "min_free_bytes": 2**62,
+    "audit_file_bytes": 2**62,
+    "audit_files": 10_000,
 }
 """Maximum per setting; for all others it is 2³¹−1, or a hundred years for a time."""
 
@@ -40,19 +55,31 @@ _LARGEST = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     data: Path | None = setting(None, "The data directory. None: a temporary one, deleted when the server stops.")
-    listen: str = setting("127.0.0.1:9092", "HOST:PORT to listen on; port 0 picks a free port.")
+    listen: str = setting("127.0.0.1:9092", "HOST:PORT to listen on; port 0 picks a free port.", live=True)
     advertise: str | None = setting(
-        None, "HOST:PORT that clients are told to connect to. None: the address they dialled."
+        None, "HOST:PORT that clients are told to connect to. None: the address they dialled.", live=True
+    )
+    listeners: tuple[ListenerConfig, ...] = setting(
+        (), "Named listeners (`[listeners.NAME]`), in place of `listen` and `advertise`.", live=True
     )
     sync: Sync = setting(
         "always",
         "'always': sync records to disk before acknowledging them. 'os': the operating system syncs, as in Kafka.",
     )
-    insecure: bool = setting(False, "Allow listening beyond loopback, although the server authenticates nobody.")
-    auto_create_topics: bool = setting(
-        True, "Create a missing topic when a client asks for its metadata, which producers do before they write."
+    insecure: bool = setting(
+        False, "Allow listening beyond loopback, although strangers could use the server.", live=True
     )
-    default_partitions: int = setting(1, "Partitions of a topic that is created without a number of partitions.")
+    log_level: LogLevel = setting(
+        "warning", "What a server process logs to stderr: debug, info, warning or error.", live=True
+    )
+    auto_create_topics: bool = setting(
+        True,
+        "Create a missing topic when a client asks for its metadata, which producers do before they write.",
+        live=True,
+    )
+    default_partitions: int = setting(
+        1, "Partitions of a topic that is created without a number of partitions.", live=True
+    )
     node_id: int = setting(1, "The server's node id in Metadata.")
     max_request_bytes: int = setting(100 * 1024 * 1024, "Maximum size of a request (Kafka: socket.request.max.bytes).")
     request_memory: int = setting(512 * 1024 * 1024, "Maximum bytes of requests in memory, over all connections.")
@@ -62,6 +89,7 @@ class ServerConfig:
     fetch_max_bytes: int = setting(
         8 * 1024 * 1024,
         "Maximum bytes of records in one fetch response, whatever the client asks for (but at least one whole batch).",
+        live=True,
     )
     answer_memory: int = setting(
         256 * 1024 * 1024,
@@ -77,16 +105,56 @@ class ServerConfig:
         200_000, "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."
     )
     open_files: int = setting(400, "Maximum number of segment files kept open; others are reopened when used.")
-    connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.")
+    connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.", live=True)
     stalled_frame_ms: Milliseconds = setting(
         10_000,
         "Close a connection whose half-sent request makes no progress for this long while others wait for memory.",
+        live=True,
     )
     producer_expiry_ms: Milliseconds = setting(
         _DAY, "Remember an idle pid at least this long (Kafka: producer.id.expiration.ms)."
     )
-    max_connections: int = setting(20_000, "Maximum number of connections; the server closes further ones.")
-    drain_ms: Milliseconds = setting(5_000, "How long a stopping server waits for requests in progress.")
+    max_connections: int = setting(20_000, "Maximum number of connections; the server closes further ones.", live=True)
+    max_connections_per_address: int = setting(
+        10_000,
+        "Maximum number of connections of one IP address; the server closes further ones "
+        "(Kafka: max.connections.per.ip).",
+        live=True,
+    )
+    max_connections_per_user: int = setting(
+        10_000,
+        "Maximum number of connections of one user, by login or certificate; the server closes further ones.",
+        live=True,
+    )
+    max_connection_rate_per_address: int = setting(
+        1_000,
+        "Maximum number of connections per second that one IP address opens, unless it has a quota "
+        "(connection_creation_rate); the server closes further ones.",
+        live=True,
+    )
+    max_pending_connections_per_address: int = setting(
+        500,
+        "As max_pending_connections, for one IP address: its own oldest connection makes way.",
+        live=True,
+    )
+    max_pending_connections: int = setting(
+        1_000,
+        "Maximum number of connections whose TLS handshake or login is not done; the oldest makes way for a new one.",
+        live=True,
+    )
+    authentication_timeout_ms: Milliseconds = setting(
+        10_000, "Close a connection whose TLS handshake or login takes longer.", live=True
+    )
+    connections_max_reauth_ms: Milliseconds = setting(
+        0, "Time after which a client must log in again (Kafka: connections.max.reauth.ms). 0: never.", live=True
+    )
+    quota_burst_ms: Milliseconds = setting(
+        10_000,
+        "What a client may use at once after a pause: its quota for this time "
+        "(Kafka: quota.window.num and quota.window.size.seconds).",
+        live=True,
+    )
+    drain_ms: Milliseconds = setting(5_000, "How long a stopping server waits for requests in progress.", live=True)
     group_min_session_timeout_ms: Milliseconds = setting(
         6_000, "Minimum session timeout that a group member may ask for."
     )
@@ -97,7 +165,7 @@ class ServerConfig:
         0, "How long an empty group waits for further members before its first rebalance."
     )
     group_max_size: int = setting(5_000, "Maximum number of members of a group.")
-    max_groups: int = setting(20_000, "Maximum number of groups.")
+    max_groups: int = setting(20_000, "Maximum number of groups.", live=True)
     group_memory: int = setting(
         64 * 1024 * 1024,
         "Maximum bytes of member metadata, assignments and metadata of committed offsets, over all groups.",
@@ -107,12 +175,12 @@ class ServerConfig:
     max_producers: int = setting(
         100_000, "Maximum number of remembered producers; a producer counts once in each partition that it writes to."
     )
-    max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.")
+    max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.", live=True)
     max_resources: int = setting(
-        500_000, "Maximum number of resources that were ever owned; the server never forgets their tokens."
+        500_000, "Maximum number of resources that were ever owned; the server never forgets their tokens.", live=True
     )
     max_waiting_resources: int = setting(
-        100_000, "Maximum number of resources that waiting claims name, over all claims."
+        100_000, "Maximum number of resources that waiting claims name, over all claims.", live=True
     )
     group_consumer_session_timeout_ms: Milliseconds = setting(
         45_000, "Session timeout of groups that use the new protocol (KIP-848)."
@@ -121,14 +189,16 @@ class ServerConfig:
         5_000, "Heartbeat interval of groups that use the new protocol (KIP-848)."
     )
     offsets_retention_ms: Milliseconds = setting(
-        7 * _DAY, "Keep the committed offsets of a group without members this long."
+        7 * _DAY, "Keep the committed offsets of a group without members this long.", live=True
     )
-    offset_metadata_max_bytes: int = setting(4096, "Maximum size of the metadata string of a committed offset.")
+    offset_metadata_max_bytes: int = setting(
+        4096, "Maximum size of the metadata string of a committed offset.", live=True
+    )
     transaction_max_timeout_ms: Milliseconds = setting(
-        15 * 60 * 1000, "Maximum timeout that a transaction may ask for."
+        15 * 60 * 1000, "Maximum timeout that a transaction may ask for.", live=True
     )
     background_interval_ms: Milliseconds = setting(
-        5 * 60 * 1000, "How often the server checks for retention, idle pids and compaction."
+        5 * 60 * 1000, "How often the server checks for retention, idle pids and compaction.", live=True
     )
     min_free_bytes: int = setting(
         64 * 1024 * 1024,
@@ -143,44 +213,132 @@ class ServerConfig:
     compaction_keys: int = setting(
         200_000,
         "Maximum number of keys that compaction holds in memory, at under 200 bytes each; more keys take more passes.",
+        live=True,
     )
+    http_address: str | None = setting(
+        None, "HOST:PORT for health, metrics and the like (HTTP); port 0 picks a free port. None: no such port."
+    )
+    http_listener: str | None = setting(
+        None, "Name of the listener whose certificate the HTTP port uses (HTTPS). None: HTTP without TLS."
+    )
+    http_max_series: int = setting(
+        100_000,
+        "Maximum number of series by partition in /metrics; beyond it there are only sums by topic and group.",
+        live=True,
+    )
+    authorization_enabled: bool = setting(False, "Check every request against the ACLs.")
+    authorization_super_users: tuple[str, ...] = setting((), "Principals that may do everything, such as User:admin.")
+    authorization_allow_everyone_if_no_acl: bool = setting(False, "Allow everyone to use a resource that has no ACL.")
+    audit_file: Path | None = setting(
+        None, "File of the audit log, with mode 0600. Its folder must exist. None: no file.", live=True
+    )
+    audit_file_bytes: int = setting(
+        64 * 1024 * 1024, "Size from which a file of the audit log is followed by the next one.", live=True
+    )
+    audit_files: int = setting(
+        10, "Number of files of the audit log, with the one that is being written; the oldest is deleted.", live=True
+    )
+    audit_topic: str | None = setting(
+        None,
+        "Topic of the audit log, which the server creates. Nobody but super users can read it. None: no topic.",
+    )
+    oauth_issuer: str | None = setting(None, "The issuer (`iss`) that tokens must have.")
+    oauth_jwks: str | None = setting(None, "File or address of the keys (JWKS) that tokens are signed with.")
+    oauth_audience: str | None = setting(None, "The audience (`aud`) that tokens must have.")
+    oauth_subject_claim: str = setting("sub", "The claim that becomes the principal's name.")
 
     def __post_init__(self) -> None:
-        if self.sync not in ("always", "os"):
-            raise ConfigError(f"sync must be 'always' or 'os', not {self.sync!r}")
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                _check_number(field.name, value)
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise ConfigError(
-                f"group_min_session_timeout_ms={self.group_min_session_timeout_ms} is above "
-                f"group_max_session_timeout_ms={self.group_max_session_timeout_ms}"
-            )
-        host, _ = parse_address(self.listen)
-        if not self.insecure and not is_loopback(host):
-            raise ConfigError(
-                f"refusing to listen on {host}: anyone who can reach it could read and write everything; "
-                "listen on 127.0.0.1, or pass --insecure if the network is protected"
-            )
-        if self.advertise is not None:
-            parse_address(self.advertise)
+            check_setting(field, getattr(self, field.name))
+        names = [listener.name for listener in self.listeners]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"listeners must have different names, not {', '.join(names)}")
+        raise_first(self._contradictions())
 
-    def with_options(self, options: dict[str, str]) -> ServerConfig:
-        """Return a copy with settings given as text (`-X name=value`); dots and dashes count as underscores."""
-        changes: dict[str, object] = {}
-        for given, text in options.items():
-            name = given.replace(".", "_").replace("-", "_")
-            check_names([name])
-            changes[name] = _parse_setting(given, text, getattr(self, name))
-        return replace(self, **changes)  # type: ignore[arg-type]
+    def _contradictions(self) -> Iterator[WrongSetting]:
+        """Yield the settings that are wrong only together with others."""
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            yield WrongSetting(
+                "group_min_session_timeout_ms",
+                f"group_min_session_timeout_ms={self.group_min_session_timeout_ms} is above "
+                f"group_max_session_timeout_ms={self.group_max_session_timeout_ms}",
+                because_of=("group_max_session_timeout_ms",),
+            )
+        if self.audit_topic is not None and not self.authorization_enabled:
+            yield WrongSetting(
+                "audit_topic",
+                "audit.topic needs authorization.enabled, because otherwise everybody could read the topic",
+                because_of=("authorization_enabled",),
+            )
+        for listener in self.endpoints:
+            yield from self._reach_mistakes(listener)
+        if any("OAUTHBEARER" in each.mechanisms for each in self.endpoints if each.authenticates):
+            yield from self._token_mistakes()
+        if self.http_address is not None:
+            yield from self._http_mistakes(self.http_address)
+
+    def _http_mistakes(self, address: str) -> Iterator[WrongSetting]:
+        """Yield the settings of an HTTP port that has no certificate, or would let strangers look in."""
+        encrypting = [each.name for each in self.endpoints if each.encrypts]
+        if self.http_listener is not None and self.http_listener not in encrypting:
+            known = ", ".join(encrypting) or "there is none"
+            yield WrongSetting(
+                "http_listener",
+                f"{file_name('http_listener')} must name a listener with TLS ({known}), not {self.http_listener!r}",
+                because_of=("listeners",),
+            )
+        host, _ = parse_address(address)
+        is_protected = self.authorization_enabled and self.http_listener is not None
+        if not (self.insecure or is_protected or is_loopback(host)):
+            yield WrongSetting(
+                "http_address",
+                f"refusing to serve HTTP on {host}: anyone who can reach it could see everything; enable authorization "
+                "and name a listener with TLS (http.listener), use 127.0.0.1, or pass --insecure if the network is "
+                "protected",
+                because_of=("insecure", "authorization_enabled", "http_listener"),
+            )
+
+    def _token_mistakes(self) -> Iterator[WrongSetting]:
+        """Yield the settings that are missing or unsafe where a listener takes tokens."""
+        from urllib.parse import urlsplit  # here, because few servers need it
+
+        for name in ("oauth_issuer", "oauth_audience", "oauth_jwks"):
+            if not getattr(self, name):
+                yield WrongSetting(name, f"{file_name(name)} is missing: OAUTHBEARER needs it")
+        address = urlsplit(self.oauth_jwks or "")
+        if address.scheme == "http" and not is_loopback(address.hostname or ""):
+            yield WrongSetting(
+                "oauth_jwks",
+                f"{file_name('oauth_jwks')} must be a file or an address with https, not {self.oauth_jwks!r}: anyone "
+                "in between could replace the keys",
+            )
+
+    def _reach_mistakes(self, listener: ListenerConfig) -> Iterator[WrongSetting]:
+        """Yield the address of a listener that would let strangers in."""
+        host, _ = parse_address(listener.address)
+        if self.insecure or listener.is_safe or is_loopback(host):
+            return
+        yield WrongSetting(
+            listener.named("address") if self.listeners else "listen",
+            f"refusing to listen on {host}: anyone who can reach it could read and write everything; require client "
+            "certificates (protocol ssl) or logins (sasl_ssl), listen on 127.0.0.1, or pass --insecure if the network "
+            "is protected",
+            because_of=("insecure",),
+        )
+
+    @property
+    def endpoints(self) -> tuple[ListenerConfig, ...]:
+        """The listeners to open: the named ones, or the one that `listen` describes."""
+        return self.listeners or (ListenerConfig(name=DEFAULT_LISTENER, address=self.listen, advertise=self.advertise),)
 
 
 class ServerKeywords(TypedDict, total=False):
     """The settings that `Server` takes besides those in its signature; `ServerConfig` explains each."""
 
     advertise: str | None
+    listeners: tuple[ListenerConfig, ...]
     insecure: bool
+    log_level: LogLevel
     auto_create_topics: bool
     default_partitions: int
     node_id: int
@@ -195,6 +353,14 @@ class ServerKeywords(TypedDict, total=False):
     stalled_frame_ms: Milliseconds
     producer_expiry_ms: Milliseconds
     max_connections: int
+    max_connections_per_address: int
+    max_connections_per_user: int
+    max_connection_rate_per_address: int
+    max_pending_connections_per_address: int
+    max_pending_connections: int
+    authentication_timeout_ms: Milliseconds
+    connections_max_reauth_ms: Milliseconds
+    quota_burst_ms: Milliseconds
     drain_ms: Milliseconds
     group_min_session_timeout_ms: Milliseconds
     group_max_session_timeout_ms: Milliseconds
@@ -218,6 +384,28 @@ class ServerKeywords(TypedDict, total=False):
     min_free_bytes: int
     reserve_bytes: int
     compaction_keys: int
+    http_address: str | None
+    http_listener: str | None
+    http_max_series: int
+    authorization_enabled: bool
+    authorization_super_users: tuple[str, ...]
+    authorization_allow_everyone_if_no_acl: bool
+    audit_file: Path | None
+    audit_file_bytes: int
+    audit_files: int
+    audit_topic: str | None
+    oauth_issuer: str | None
+    oauth_jwks: str | None
+    oauth_audience: str | None
+    oauth_subject_claim: str
+
+
+def file_name(name: str) -> str:
+    """Return a setting's name as a configuration file has it: `oauth.issuer` for `oauth_issuer`."""
+    for section in SECTIONS:
+        if name.startswith(f"{section}_"):
+            return f"{section}.{name.removeprefix(f'{section}_')}"
+    return name
 
 
 def check_names(settings: Iterable[str]) -> None:
@@ -229,38 +417,35 @@ def check_names(settings: Iterable[str]) -> None:
             raise ConfigError(f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
+def check_setting(field: Field[Any], value: object) -> None:
+    """Raise WrongSetting for a value that the setting cannot have, whatever the other settings are."""
+    name = field.name
+    if name == "sync" and value not in get_args(Sync):
+        raise WrongSetting(name, f"sync must be 'always' or 'os', not {value!r}")
+    if name == "log_level" and value not in get_args(LogLevel):
+        raise WrongSetting(name, f"log_level must be one of {', '.join(get_args(LogLevel))}, not {value!r}")
+    if name in ("listen", "advertise", "http_address") and value is not None:
+        parse_address(str(value))
+    if name == "authorization_super_users" and isinstance(value, tuple):
+        for principal in value:
+            _check_principal(name, principal)
+    if name == "audit_topic" and value is not None and (fault := fault_of(str(value))) is not None:
+        raise WrongSetting(name, f"{file_name(name)}: {fault}")
+    if name == "audit_file" and isinstance(value, Path) and (value.is_dir() or not value.parent.is_dir()):
+        raise WrongSetting(name, f"{file_name(name)} must be a file in a folder that exists, not {str(value)!r}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        _check_number(name, value)
+
+
+def _check_principal(name: str, text: str) -> None:
+    try:
+        parse_principal(text)
+    except ConfigError as error:
+        raise WrongSetting(name, f"{file_name(name)}: {error}") from None
+
+
 def _check_number(name: str, value: int) -> None:
     lowest = 0 if name in _MAY_BE_ZERO else 1
     largest = _LARGEST.get(name, 36_525 * _DAY if name.endswith("_ms") else 2**31 - 1)
     if not lowest <= value <= largest:
-        raise ConfigError(f"{name} must be from {lowest} to {largest}, not {value}")
-
-
-def _parse_setting(name: str, text: str, current: object) -> object:
-    if isinstance(current, bool):
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} must be true or false, not {text!r}")
-        return text.lower() == "true"
-    if isinstance(current, int):
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
-    return Path(text) if name == "data" else text
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Parse HOST:PORT or [IPV6]:PORT."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"address must be HOST:PORT, not {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        raise WrongSetting(name, f"{file_name(name)} must be from {lowest} to {largest}, not {value}")

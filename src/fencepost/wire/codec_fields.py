@@ -81,7 +81,7 @@ def _implicit_default(name: str, kafka_type: str, is_array: bool, nullable: bool
     """Return the default of a missing field whose definition has none.
 
     It is null or empty where that means "nothing". A missing number is a mistake and must not become a plausible 0.
-    throttle_time is in nearly every response and always 0, since nothing here throttles.
+    throttle_time is in nearly every response, and almost always 0.
     """
     if nullable:
         return None

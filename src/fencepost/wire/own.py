@@ -38,9 +38,13 @@ def _of(kafka_type: str, tag: int | None = None) -> dict[str, object]:
     return {"kafka_type": kafka_type} if tag is None else {"kafka_type": kafka_type, "tag": tag}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRequestResource:
+class _Flexible:
+    __slots__ = ()
     __flexible__: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRequestResource(_Flexible):
     name: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
     """The generation that the claimant believes in; 0 always succeeds and resets."""
@@ -49,8 +53,7 @@ class OwnRequestResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRequest:
-    __flexible__: ClassVar[bool] = True
+class OwnRequest(_Flexible):
     group: str = field(metadata=_of("string"))
     wait_ms: int = field(metadata=_of("int32"), default=0)
     """Time to wait until all resources are free; 0: take over at once."""
@@ -62,8 +65,7 @@ class OwnRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnResponseResource:
-    __flexible__: ClassVar[bool] = True
+class OwnResponseResource(_Flexible):
     name: str = field(metadata=_of("string"))
     error_code: ErrorCode = field(metadata=_of("error_code"))
     generation: int = field(metadata=_of("int32"))
@@ -72,16 +74,14 @@ class OwnResponseResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnResponse:
-    __flexible__: ClassVar[bool] = True
+class OwnResponse(_Flexible):
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
     resources: tuple[OwnResponseResource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRequestResourceV1:
-    __flexible__: ClassVar[bool] = True
+class OwnRequestResourceV1(_Flexible):
     resource: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
     after_token: int = field(metadata=_of("int64", tag=0), default=UNSET_TOKEN)
@@ -93,8 +93,7 @@ class OwnRequestResourceV1:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRequestV1:
-    __flexible__: ClassVar[bool] = True
+class OwnRequestV1(_Flexible):
     group: str | None = field(metadata=_of("string"), default=None)
     wait_ms: int = field(metadata=_of("int32"), default=0)
     resources: tuple[OwnRequestResourceV1, ...]
@@ -103,8 +102,7 @@ class OwnRequestV1:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnResponseResourceV1:
-    __flexible__: ClassVar[bool] = True
+class OwnResponseResourceV1(_Flexible):
     resource: str = field(metadata=_of("string"))
     error_code: ErrorCode = field(metadata=_of("error_code"))
     generation: int = field(metadata=_of("int32"))
@@ -116,8 +114,7 @@ class OwnResponseResourceV1:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnResponseV1:
-    __flexible__: ClassVar[bool] = True
+class OwnResponseV1(_Flexible):
     error_code: ErrorCode = field(metadata=_of("error_code"))
     error_message: str | None = field(metadata=_of("string"), default=None)
     group: str = field(metadata=_of("string"))
@@ -126,15 +123,13 @@ class OwnResponseV1:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOwnersRequest:
-    __flexible__: ClassVar[bool] = True
+class DescribeOwnersRequest(_Flexible):
     group: str | None = field(metadata=_of("string"), default=None)
     """null: all groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedOwner:
-    __flexible__: ClassVar[bool] = True
+class DescribedOwner(_Flexible):
     group: str = field(metadata=_of("string"))
     name: str = field(metadata=_of("string"))
     generation: int = field(metadata=_of("int32"))
@@ -145,8 +140,7 @@ class DescribedOwner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedWaitingClaim:
-    __flexible__: ClassVar[bool] = True
+class DescribedWaitingClaim(_Flexible):
     group: str = field(metadata=_of("string"))
     names: tuple[str, ...] = field(metadata=_of("string"))
     address: str = field(metadata=_of("string"))
@@ -154,8 +148,7 @@ class DescribedWaitingClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOwnersResponse:
-    __flexible__: ClassVar[bool] = True
+class DescribeOwnersResponse(_Flexible):
     error_code: ErrorCode = field(metadata=_of("error_code"))
     owners: tuple[DescribedOwner, ...]
     waiting: tuple[DescribedWaitingClaim, ...]
@@ -163,18 +156,16 @@ class DescribeOwnersResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOwnersRequestV1:
-    __flexible__: ClassVar[bool] = True
+class DescribeOwnersRequestV1(_Flexible):
     group: str | None = field(metadata=_of("string"), default=None)
     resources: tuple[str, ...] = field(metadata=_of("string"), default=())
     """Resources whose newest tokens are returned, also if nobody owns them any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewestToken:
+class NewestToken(_Flexible):
     """The last grant of a resource, whether it is still owned or not."""
 
-    __flexible__: ClassVar[bool] = True
     group: str = field(metadata=_of("string"))
     resource: str = field(metadata=_of("string"))
     token: int = field(metadata=_of("int64"))
@@ -185,8 +176,7 @@ class NewestToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOwnersResponseV1:
-    __flexible__: ClassVar[bool] = True
+class DescribeOwnersResponseV1(_Flexible):
     error_code: ErrorCode = field(metadata=_of("error_code"))
     owners: tuple[DescribedOwner, ...]
     waiting: tuple[DescribedWaitingClaim, ...]

@@ -1,4 +1,4 @@
-"""The basic encodings of all messages.
+"""The basic encodings of all messages, and those that Produce and Fetch share.
 
     UVARINT                   7 bits per byte, lowest first; the high bit means that more follow; at most 5 bytes
     STRING, BYTES             INT16 / INT32 length, then the bytes; a negative length is null
@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from fencepost.errors import Malformed
+from fencepost.wire.apis import APIS
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -31,6 +32,9 @@ NOT_READABLE: Final = (IndexError, struct.error, ValueError, OverflowError)
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
+
+MOST_PARTITIONS: Final = 20_000
+"""The limit of partitions, or topics, in one request: the server's loop reads them."""
 
 MOST_TAGS: Final = 100
 """The limit of tagged fields per struct. Kafka's messages have a handful; each takes only two bytes, but costs time."""
@@ -214,3 +218,56 @@ def compact_string(value: str | None) -> bytes:
 
 def uuid_bytes(value: UUID | None) -> bytes:
     return _ZERO_UUID if value is None else value.bytes
+
+
+def not_spoken(key: int, version: int) -> Malformed:
+    api = APIS[key]
+    return Malformed(f"{api.name} v{version} is not supported, only v{api.lowest} to v{api.highest}")
+
+
+def counted(count: int) -> range:
+    if count < 0:
+        raise Malformed("an array that must not be null is null")
+    return range(count)
+
+
+def check_count(so_far: int, more: int) -> int:
+    """Return the sum; raise Malformed if a request names more than `MOST_PARTITIONS`."""
+    total = so_far + more
+    if total > MOST_PARTITIONS:
+        raise Malformed(f"the request names {total} partitions; the limit is {MOST_PARTITIONS}")
+    return total
+
+
+def named(name: str | None) -> str:
+    if name is None:
+        raise Malformed("a topic's name must not be null")
+    return name
+
+
+def read_flexible_topic(view: memoryview, at: int, with_id: bool) -> tuple[str | None, UUID | None, int]:
+    if with_id:
+        topic_id, at = read_uuid(view, at)
+        return None, topic_id, at
+    name, at = read_compact_string(view, at)
+    return named(name), None, at
+
+
+def read_topic(view: memoryview, at: int, flexible: bool, with_id: bool) -> tuple[str | None, UUID | None, int]:
+    if flexible:
+        return read_flexible_topic(view, at, with_id)
+    name, at = read_string(view, at)
+    return named(name), None, at
+
+
+def topic(name: str | None, topic_id: UUID | None, flexible: bool, with_id: bool) -> bytes:
+    if with_id:
+        return uuid_bytes(topic_id)
+    if name is None:
+        raise TypeError("this version needs the topic's name")
+    return compact_string(name) if flexible else string(name)
+
+
+def length(count: int, flexible: bool) -> bytes:
+    """Encode the length of an array or byte string that is not null."""
+    return uvarint(count + 1) if flexible else INT32.pack(count)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
-WITHOUT_SERVER = {"serve", "demo", "completion"}
+WITHOUT_SERVER = {"serve", "demo", "completion", "config", "certificate"}
 """Commands that ask no server."""
 
 # (path, command) of every command that does something.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fencepost.cli import main
+from fencepost.server.server import OnReady, Ready
 from fencepost.server.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
@@ -19,9 +19,11 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServerConfig
     """The settings that the server was started with; it stops at once."""
     configs: list[ServerConfig] = []
 
-    def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
+    def run(config: ServerConfig, *, on_ready: OnReady, load: object, may_go_without_http: bool) -> None:
         configs.append(config)
-        on_ready("127.0.0.1:12345", tmp_path)
+        assert may_go_without_http == (config.http_address == "127.0.0.1:9644")
+        http = f"http://{config.http_address}" if config.http_address is not None else None
+        on_ready(Ready({listener.name: "127.0.0.1:12345" for listener in config.endpoints}, tmp_path, http))
 
     monkeypatch.setattr("fencepost.server.server.run", run)
     return configs
@@ -36,8 +38,12 @@ def test_without_options_it_serves_this_machine_and_keeps_what_it_acknowledges(
 ) -> None:
     result = serve()
     assert result.exit_code == 0
-    assert served == [ServerConfig(data=Path("fencepost-data"), listen="127.0.0.1:9092", sync="always")]
-    listening, data, stopped = result.stdout.splitlines()
+    config = ServerConfig(
+        data=Path("fencepost-data"), listen="127.0.0.1:9092", sync="always", http_address="127.0.0.1:9644"
+    )
+    assert served == [config]
+    listening, data, http, stopped = result.stdout.splitlines()
+    assert http == "health and metrics on http://127.0.0.1:9644"
     assert listening.endswith("listening on 127.0.0.1:12345")
     assert data == f"data in {tmp_path.resolve()} (--sync always: an acknowledged record is on the disk)"
     assert stopped == "fencepost: stopped"
@@ -46,7 +52,7 @@ def test_without_options_it_serves_this_machine_and_keeps_what_it_acknowledges(
 def test_every_option_reaches_its_setting(served: list[ServerConfig], tmp_path: Path) -> None:
     serve(
         *("--data", str(tmp_path), "--listen", "0.0.0.0:1", "--advertise", "log.example:9092", "--sync", "os"),
-        *("--insecure", "--partitions", "4", "--no-auto-create", "-X", "max.connections=5"),
+        *("--insecure", "--partitions", "4", "--no-auto-create", "-X", "max.connections=5", "--http", "0.0.0.0:2"),
     )
     assert served == [
         ServerConfig(
@@ -58,6 +64,7 @@ def test_every_option_reaches_its_setting(served: list[ServerConfig], tmp_path: 
             default_partitions=4,
             auto_create_topics=False,
             max_connections=5,
+            http_address="0.0.0.0:2",
         )
     ]
 
@@ -71,7 +78,7 @@ def test_an_ephemeral_server_has_no_data_directory_and_says_so(served: list[Serv
 def test_a_directory_to_keep_is_refused_for_one_that_keeps_nothing(served: list[ServerConfig], tmp_path: Path) -> None:
     refused = serve("--ephemeral", "-X", f"data={tmp_path}")
     assert refused.exit_code == 2
-    assert "-X data and --ephemeral cannot be combined" in refused.stderr
+    assert "--data and --ephemeral cannot be combined" in refused.stderr
     assert served == []
 
 
@@ -98,10 +105,17 @@ def test_loopback_needs_no_permission(served: list[ServerConfig], listen: str) -
 
 
 def test_an_address_that_cannot_be_had_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(config: ServerConfig, *, on_ready: Callable[[str, Path], None]) -> None:
+    def run(config: ServerConfig, **_: object) -> None:
         raise OSError(99, "Cannot assign requested address")
 
     monkeypatch.setattr("fencepost.server.server.run", run)
     result = serve("--ephemeral", "--listen", "127.0.0.2:1")
     assert result.exit_code == 1
     assert result.stderr == "fencepost: cannot serve on 127.0.0.2:1: Cannot assign requested address\n"
+
+
+def test_the_http_port_can_be_off(served: list[ServerConfig]) -> None:
+    assert "health" not in serve("--no-http").stdout
+    assert served[0].http_address is None
+    both = serve("--no-http", "--http", "127.0.0.1:0")
+    assert (both.exit_code, "cannot be combined" in both.stderr) == (2, True)

@@ -73,6 +73,35 @@ class TestScan:
             with pytest.raises(CorruptBatch):
                 kernel.scan_batch(batch_of(bytes(batch[61:]), **as_arguments(lie)), check=False)
 
+    @pytest.mark.parametrize("damage", ["none", "cut", "more", "flipped"])
+    def test_records_that_lie_across_blocks_are_scanned_as_if_in_one_piece(self, damage: str) -> None:
+        """LZ4 has blocks of 64 KiB, which are inflated one after the other."""
+        chance = random.Random(7)
+        sizes = [5, 100, 1000, 30_000, 65_536, 200_000]
+        many = [
+            [(chance.choice([None, b"k"]), chance.randbytes(chance.choice(sizes)) * chance.choice([1, 3]), NOW + n, ())]
+            * chance.choice([1, 1, 9])
+            for n in range(12)
+        ]
+        batch = TWIN.encode_batch([row for some in many for row in some])
+        header = read_header(batch)
+        records = bytearray(batch[61:])
+        if damage == "cut":
+            del records[-1:]
+        elif damage == "more":
+            records += b"\0"
+        for place in chance.sample(range(len(records)), 5) if damage == "flipped" else [0]:
+            if damage == "flipped":
+                records[place] ^= 0xFF
+            shape = {"count": header.count, "last_offset_delta": header.last_offset_delta, "attributes": CODECS["lz4"]}
+            packed = batch_of(bytes(compress(CODECS["lz4"], bytes(records))), **shape)
+            expected = outcome_of(TWIN, packed)
+            assert outcome_of(COMPILED, packed) == expected
+            assert (expected is None) == (damage in ("cut", "more")) or damage == "flipped"
+            limit = len(records) - 1
+            with pytest.raises(CorruptBatch):
+                COMPILED.scan_batch(packed, check=False, max_bytes=limit)
+
     def test_millions_of_headers_are_no_objects(self) -> None:
         """12 KB that become 33 million headers took 4.8 GiB as objects."""
         number = 4_000_000
@@ -84,6 +113,15 @@ class TestScan:
         assert len(batch) < 12_000
         assert COMPILED.scan_batch(batch, check=False).size == len(encoded)
         assert COMPILED.find_time(batch, check=False, timestamp=0) == (0, NOW)
+
+
+def outcome_of(kernel: Kernel, batch: bytes) -> Scan | None:
+    """The scan of the batch; None if it is damaged."""
+    try:
+        scan: Scan = kernel.scan_batch(batch, check=False)
+    except CorruptBatch:
+        return None
+    return scan
 
 
 def as_arguments(header: object) -> dict[str, int]:

@@ -53,6 +53,12 @@ def test_lines_arrive_in_order(logger: logging.Logger, target: Target) -> None:
     assert target.lines == [f"line {number}" for number in range(FIRST_LINES)]
 
 
+def test_no_client_can_forge_a_line(logger: logging.Logger, target: Target) -> None:
+    logger.warning("severed %s", "jobs\r\nWARNING login succeeded: \x1b[31madmin\u2028")
+    close(logger)
+    assert target.lines == [r"severed jobs\x0d\x0aWARNING login succeeded: \x1b[31madmin\u2028"]
+
+
 def test_lines_of_one_kind_are_counted_and_not_repeated(logger: logging.Logger, target: Target) -> None:
     for number in range(1200):
         logger.warning("closing %s", number)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from fencepost.errors import ConfigError
-from fencepost.server.settings import ServerConfig, is_loopback, parse_address
+from fencepost.server.addresses import is_loopback, parse_address
+from fencepost.server.configuration import Sources
+from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
+
+
+def given(options: dict[str, str]) -> ServerConfig:
+    return Sources(None, {}, options).load()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9092", "192.0.2.1:9092", "[::]:9092", "example:9092"])
@@ -34,7 +41,7 @@ def test_addresses_of_both_families_are_understood() -> None:
 
 
 def test_options_are_parsed_by_the_type_of_the_setting() -> None:
-    config = ServerConfig().with_options({"auto.create.topics": "false", "default-partitions": "4", "sync": "os"})
+    config = given({"auto.create.topics": "false", "default-partitions": "4", "sync": "os"})
     assert (config.auto_create_topics, config.default_partitions, config.sync) == (False, 4, "os")
 
 
@@ -59,4 +66,16 @@ def test_options_are_parsed_by_the_type_of_the_setting() -> None:
 )
 def test_a_wrong_option_is_named_in_the_message(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        ServerConfig().with_options(options)
+        given(options)
+
+
+def test_a_listener_with_logins_needs_mechanisms_that_the_server_knows() -> None:
+    with pytest.raises(ConfigError, match=r"^listeners.outside.mechanisms must name some of .*, not SCRAM-SHA-1$"):
+        ListenerConfig(name="outside", protocol="sasl_plaintext", mechanisms=("SCRAM-SHA-1",))
+    with pytest.raises(ConfigError, match=r"^listeners.outside.mechanisms must name some of .*, not nothing$"):
+        ListenerConfig(name="outside", protocol="sasl_plaintext", mechanisms=())
+
+
+def test_super_users_are_principals() -> None:
+    with pytest.raises(ConfigError, match=r"^authorization.super_users: a principal must be TYPE:NAME"):
+        ServerConfig(authorization_super_users=("admin",))

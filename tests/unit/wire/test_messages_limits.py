@@ -8,8 +8,7 @@ import pytest
 
 from fencepost.errors import Malformed
 from fencepost.wire import frame, hot, messages
-from fencepost.wire.hot.pieces import MOST_PARTITIONS
-from fencepost.wire.primitives import MOST_TAGS, uvarint
+from fencepost.wire.primitives import MOST_PARTITIONS, MOST_TAGS, uvarint
 
 pytestmark = pytest.mark.unit
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.manage.results import (
     GroupDescription,
     GroupMember,
     GroupOffset,
     GroupSummary,
-    OffsetAt,
     OffsetChange,
 )
 from fencepost.errors import ErrorCode, ServerError
@@ -31,20 +30,14 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 
-class _FindOffsets(Protocol):
-    def __call__(self, topic: str, time: int, *, partitions: Iterable[int] | None = None) -> dict[int, OffsetAt]: ...
+class GroupAdmin(PartitionAdmin):
+    """Administration of consumer groups."""
 
-
-class GroupAdmin:
-    def __init__(self, routes: Routes, find_offsets: _FindOffsets) -> None:
-        self._routes = routes
-        self._find_offsets = find_offsets
-
-    def listed(self) -> tuple[GroupSummary, ...]:
+    def groups(self) -> tuple[GroupSummary, ...]:
         """Return the groups of all coordinators, sorted by name."""
         found: dict[str, GroupSummary] = {}
         for broker in self._routes.view().brokers.values():
-            answer = self._routes.retried(lambda broker=broker: self._list_at(broker))  # type: ignore[misc]
+            answer = self._routes.retried(lambda broker=broker: self._groups_at(broker))  # type: ignore[misc]
             for group in answer.groups:
                 found[group.group_id] = GroupSummary(
                     group.group_id,
@@ -54,15 +47,15 @@ class GroupAdmin:
                 )
         return tuple(found[name] for name in sorted(found))
 
-    def _list_at(self, broker: BrokerNode) -> Any:
+    def _groups_at(self, broker: BrokerNode) -> Any:
         answer = self._routes.to(broker).request(Key.LIST_GROUPS, {}).message
         raise_for(answer.error_code, "listing groups")
         return answer
 
-    def describe(self, group: str) -> GroupDescription:
-        return self._routes.retried(lambda: self._describe(group))
+    def describe_group(self, group: str) -> GroupDescription:
+        return self._routes.retried(lambda: self._describe_group(group))
 
-    def _describe(self, group: str) -> GroupDescription:
+    def _describe_group(self, group: str) -> GroupDescription:
         coordinator = self._routes.coordinator(group)
         channel = self._routes.to(coordinator)
         if channel.offers(Key.CONSUMER_GROUP_DESCRIBE):
@@ -93,7 +86,8 @@ class GroupAdmin:
             tuple(_classic_member(member) for member in described.members),
         )
 
-    def offsets(self, group: str) -> tuple[GroupOffset, ...]:
+    def group_offsets(self, group: str) -> tuple[GroupOffset, ...]:
+        """Return the group's committed offset per partition, with the end of the partition for the lag."""
         committed = self._routes.retried(lambda: self._committed(group))
         ends = self._ends({partition.topic for partition in committed})
         return tuple(
@@ -126,7 +120,7 @@ class GroupAdmin:
         ends = {}
         for topic in topics:
             try:
-                found = self._find_offsets(topic, LATEST)
+                found = self.offsets(topic, LATEST)
             except ServerError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
@@ -134,20 +128,24 @@ class GroupAdmin:
             ends.update({TopicPartition(topic, at.partition): at.offset for at in found.values()})
         return ends
 
-    def reset(
-        self, group: str, topic: str, to: int, *, partitions: Iterable[int] | None, dry_run: bool
+    def reset_group(
+        self, group: str, topic: str, to: int, *, partitions: Iterable[int] | None = None, dry_run: bool = False
     ) -> tuple[OffsetChange, ...]:
+        """Move the group's committed offsets of a topic to a time (ms since 1970, EARLIEST or LATEST).
+
+        The group must have no members. A time newer than every record means the end."""
         wanted = None if partitions is None else list(partitions)
-        found = self._find_offsets(topic, to, partitions=wanted)
+        found = self.offsets(topic, to, partitions=wanted)
         if any(at.offset < 0 for at in found.values()):  # newer than every record: take the end
-            ends = self._find_offsets(topic, LATEST, partitions=wanted)
+            ends = self.offsets(topic, LATEST, partitions=wanted)
             found = {index: at if at.offset >= 0 else ends[index] for index, at in found.items()}
         targets = {index: int(at.offset) for index, at in found.items()}
-        return self.set_offsets(group, topic, targets, dry_run=dry_run)
+        return self.set_group_offsets(group, topic, targets, dry_run=dry_run)
 
-    def set_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], *, dry_run: bool
+    def set_group_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], *, dry_run: bool = False
     ) -> tuple[OffsetChange, ...]:
+        """Commit these offsets (partition → offset) for a group that has no members."""
         self._demand_no_members(group)
         self._demand_within(topic, offsets)
         before = self._routes.retried(lambda: self._committed(group))
@@ -156,15 +154,16 @@ class GroupAdmin:
             for index, offset in sorted(offsets.items())
         )
         if not dry_run:
-            self.commit(group, topic, offsets)
+            self.commit_group_offsets(group, topic, offsets)
         return changes
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        self._routes.retried(lambda: self._commit(group, topic, offsets))
+    def commit_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets without any check, as a consumer does that assigns its partitions itself."""
+        self._routes.retried(lambda: self._commit_offsets(group, topic, offsets))
 
     def _demand_no_members(self, group: str) -> None:
         try:
-            described = self.describe(group)
+            described = self.describe_group(group)
         except ServerError as error:
             if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 return  # a group may get offsets before its first member joins
@@ -178,8 +177,8 @@ class GroupAdmin:
 
     def _demand_within(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Reject an offset outside the log: consumers would start wherever their reset policy says."""
-        first = self._find_offsets(topic, EARLIEST, partitions=offsets)
-        end = self._find_offsets(topic, LATEST, partitions=offsets)
+        first = self.offsets(topic, EARLIEST, partitions=offsets)
+        end = self.offsets(topic, LATEST, partitions=offsets)
         for index, offset in offsets.items():
             if not first[index].offset <= offset <= end[index].offset:
                 raise ServerError(
@@ -187,7 +186,7 @@ class GroupAdmin:
                     f"{topic}-{index} has offsets {first[index].offset} to {end[index].offset}, {offset} is outside",
                 )
 
-    def _commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def _commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         asked = [
             {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
             for index, offset in offsets.items()
@@ -205,10 +204,11 @@ class GroupAdmin:
             for partition in found.partitions:
                 raise_for(partition.error_code, f"committing {found.name}-{partition.partition_index} for {group!r}")
 
-    def delete(self, group: str) -> None:
-        self._routes.retried(lambda: self._delete(group))
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with its offsets."""
+        self._routes.retried(lambda: self._delete_group(group))
 
-    def _delete(self, group: str) -> None:
+    def _delete_group(self, group: str) -> None:
         channel = self._routes.to(self._routes.coordinator(group))
         result = channel.request(Key.DELETE_GROUPS, {"groups_names": [group]}).message.results[0]
         if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:

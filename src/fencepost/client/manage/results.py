@@ -214,3 +214,11 @@ class TransactionDescription:
     started_ms: Milliseconds | None
     coordinator: BrokerNode
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotas:
+    entity: Mapping[str, str | None]
+    """Whom the quotas are for: the name of a user, client-id or ip by its type; None stands for the default."""
+    quotas: Mapping[str, float]
+    """By key, such as `producer_byte_rate`."""

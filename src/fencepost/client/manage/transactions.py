@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.manage.results import ProducerState, TransactionDescription, TransactionSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
@@ -26,20 +26,19 @@ _MARKER_VERSION: Final = 1
 """Later versions say how the transaction was written, which is unknown for a hanging one."""
 
 
-class TransactionAdmin:
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
+class TransactionAdmin(PartitionAdmin):
+    """Administration of transactions."""
 
-    def listed(self, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
+    def transactions(self, *, states: Iterable[str] = ()) -> tuple[TransactionSummary, ...]:
         """Return the transactional ids of all coordinators, sorted by name; with `states`, only those in one."""
         wanted = list(states)
         found: dict[str, TransactionSummary] = {}
         for broker in self._routes.view().brokers.values():
-            for summary in self._routes.retried(lambda broker=broker: self._list_at(broker, wanted)):  # type: ignore[misc]
+            for summary in self._routes.retried(lambda broker=broker: self._transactions_at(broker, wanted)):  # type: ignore[misc]
                 found[summary.name] = summary
         return tuple(found[name] for name in sorted(found))
 
-    def _list_at(self, broker: BrokerNode, states: list[str]) -> list[TransactionSummary]:
+    def _transactions_at(self, broker: BrokerNode, states: list[str]) -> list[TransactionSummary]:
         channel = self._routes.to(broker)
         answer = channel.request(
             Key.LIST_TRANSACTIONS, {"state_filters": states, "producer_id_filters": [], "duration_filter": -1}
@@ -70,10 +69,10 @@ class TransactionAdmin:
             if row.error_code == ErrorCode.NONE and (started := _started_ms(row)) is not None
         }
 
-    def describe(self, name: str) -> TransactionDescription:
-        return self._routes.retried(lambda: self._describe(name))
+    def describe_transaction(self, name: str) -> TransactionDescription:
+        return self._routes.retried(lambda: self._describe_transaction(name))
 
-    def _describe(self, name: str) -> TransactionDescription:
+    def _describe_transaction(self, name: str) -> TransactionDescription:
         coordinator = self._routes.transaction_coordinator(name)
         answer = self._routes.to(coordinator).request(Key.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]}).message
         row = answer.transaction_states[0]
@@ -91,17 +90,17 @@ class TransactionAdmin:
             tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions)),
         )
 
-    def describe_open(self, name: str) -> TransactionDescription:
+    def _describe_open(self, name: str) -> TransactionDescription:
         """Describe a transaction that must be open."""
-        described = self.describe(name)
+        described = self.describe_transaction(name)
         if described.state not in OPEN:
             raise ServerError(
                 ErrorCode.INVALID_TXN_STATE, f"{name!r} has no open transaction: its state is {described.state}"
             )
         return described
 
-    def abort_hanging(self, topic: str, producer: ProducerState, *, coordinator_epoch: int = _ANY_COORDINATOR) -> None:
-        """Write the marker that aborts a producer's open transaction in one partition."""
+    def abort_hanging_transaction(self, topic: str, producer: ProducerState) -> None:
+        """Abort a transaction that is open in a partition (see `producers`) but unknown to every coordinator."""
         where = TopicPartition(topic, producer.partition)
         fields = {
             "markers": [
@@ -110,7 +109,7 @@ class TransactionAdmin:
                     "producer_epoch": producer.epoch,
                     "transaction_result": False,
                     "topics": [{"name": topic, "partition_indexes": [producer.partition]}],
-                    "coordinator_epoch": coordinator_epoch,
+                    "coordinator_epoch": _ANY_COORDINATOR,
                 }
             ]
         }

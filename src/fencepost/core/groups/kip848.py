@@ -67,9 +67,7 @@ class ConsumerGroup:
     """instance id → member id."""
     known: dict[str, TopicInfo] = field(default_factory=dict)
     """The existing topics that members read, as of `epoch`."""
-    _matched: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The topics that each pattern matches."""
-    _topics_version: int | None = None
+    _topics_version: object = None
     """The topics' version that `known` was made from; None: check again."""
     _holders: dict[PartitionId, str] = field(default_factory=dict)
     """The member that holds a partition, assigned or revoking."""
@@ -193,7 +191,7 @@ class ConsumerGroup:
             check_regex(request.topic_regex)
         member, is_new = self._member_of(request)
         resubscribed = self._update(member, request) or is_new
-        if resubscribed or topics.version != self._topics_version:
+        if resubscribed or member.matched is None or topics.version != self._topics_version:
             self._look_at(topics)
         if resubscribed:
             self._bump()
@@ -263,8 +261,11 @@ class ConsumerGroup:
             member.topic_names = request.topic_names
         if request.topic_regex is not None:
             member.topic_regex = request.topic_regex or None
+        if (request.principal, request.client_host) != (member.principal, member.client_host):
+            self._topics_version = None  # it may describe other topics
         member.client_id = request.client_id
         member.client_host = request.client_host
+        member.principal = request.principal
         after = member.record()
         if after != before:
             self._changed_members.add(member.member_id)
@@ -275,17 +276,37 @@ class ConsumerGroup:
         names: set[str] = set()
         for member in self.members.values():
             names |= member.topic_names
-        patterns = {member.topic_regex for member in self.members.values() if member.topic_regex}
-        self._matched = {pattern: matching(pattern, topics.by_name) for pattern in patterns}
-        names = names.union(*self._matched.values())
-        known = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
+        is_different = False
+        found: dict[tuple[str, ...], frozenset[str]] = {}
+        for member in self.members.values():
+            matched = self._match(member, topics, found)
+            is_different |= member.matched not in (None, matched)
+            member.matched = matched
+            names |= matched
+        known = {name: topics.by_name[name] for name in sorted(name for name in names if name in topics.by_name)}
         self._topics_version = topics.version
-        if known != self.known:
+        if known != self.known or is_different:
             self.known = known
             self._bump()
 
+    def _match(
+        self, member: ConsumerMember, topics: ExistingTopics, found: dict[tuple[str, ...], frozenset[str]]
+    ) -> frozenset[str]:
+        """Return the topics that the member's pattern gives it. `found` has the results for other members."""
+        pattern, may_describe = member.topic_regex, topics.may_describe
+        if not pattern:
+            return frozenset()
+        if (pattern,) not in found:
+            found[pattern,] = matching(pattern, topics.by_name)
+        if may_describe is None:
+            return found[pattern,]
+        who = member.principal, member.client_host
+        if (pattern, *who) not in found:
+            found[pattern, *who] = frozenset(name for name in found[pattern,] if may_describe(*who, name))
+        return found[pattern, *who]
+
     def _topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        return member.topic_names | self._matched.get(member.topic_regex or "", frozenset())
+        return member.topic_names | (member.matched or frozenset())
 
     def _bump(self) -> None:
         if self.epoch == self.assignment_epoch:

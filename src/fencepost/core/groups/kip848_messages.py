@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -17,6 +17,8 @@ JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
 """A static member leaves temporarily and keeps its partitions."""
+MOST_TOPIC_NAMES: Final = 10_000
+"""Maximum number of topics that a member may name: the list is compared and stored in one piece."""
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 NOTHING: Final[Partitions] = frozenset()
@@ -55,10 +57,13 @@ class TopicInfo(NamedTuple):
 
 
 class ExistingTopics(NamedTuple):
-    """The existing topics. `version` rises whenever one is created, deleted or gets partitions."""
+    """The existing topics. `version` changes whenever one is created, deleted or gets partitions, and whenever
+    `may_describe` may decide otherwise."""
 
-    version: int
+    version: object
     by_name: Mapping[str, TopicInfo]
+    may_describe: Callable[[str, str, str], bool] | None = None
+    """Tell if a principal on a host may describe a topic: a pattern matches no others. None: everyone may."""
 
 
 class Heartbeat(NamedTuple):
@@ -75,6 +80,7 @@ class Heartbeat(NamedTuple):
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    principal: str = ""
 
     @property
     def is_full(self) -> bool:
@@ -113,6 +119,7 @@ class ConsumerMemberRecord(NamedTuple):
     assigned: Partitions
     revoking: Partitions
     target: Partitions
+    principal: str = ""
 
 
 class ConsumerGroupRecord(NamedTuple):
@@ -149,6 +156,10 @@ class ConsumerMember:
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
     target: Partitions = NOTHING
+    principal: str = ""
+    """Who sent the last heartbeat."""
+    matched: frozenset[str] | None = None
+    """The topics that `topic_regex` matches and that the principal may describe; None: look again."""
     deadline: Milliseconds = 0
     """End of its session."""
     revoke_deadline: Milliseconds | None = None
@@ -172,6 +183,11 @@ def check_form(request: Heartbeat) -> HeartbeatResult | None:
         problem = "InstanceId can't be empty"
     elif request.rack_id is not None and not request.rack_id:
         problem = "RackId can't be empty"
+    elif request.topic_names is not None and len(request.topic_names) > MOST_TOPIC_NAMES:
+        problem = (
+            f"SubscribedTopicNames has {len(request.topic_names)} names, and at most {MOST_TOPIC_NAMES} are accepted: "
+            "subscribe with a regular expression"
+        )
     elif request.member_epoch == JOIN_EPOCH:
         if request.rebalance_timeout_ms < 0:
             problem = "RebalanceTimeoutMs must be given when joining"

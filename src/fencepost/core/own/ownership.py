@@ -170,36 +170,49 @@ class OwnershipTable(Generic[OwnerT]):
     def claim(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> Judgement[OwnerT]:
         """Judge the claim. If it is granted, the claimant becomes the owner of all of it (OWN-3 to OWN-8)."""
         table = self._group(group) if resources else self._look_up(group)
-        denied = [self._current(table, each.name) for each in resources if not self._allowed(table, claimant, each)]
+        # A claim has up to 20,000 resources and is judged in one piece, so these loops call as little as possible.
+        current = list(map(table.owned.get, [claimed.name for claimed in resources]))
+        denied = [
+            self._current(table, claimed.name)
+            for claimed, ownership in zip(resources, current, strict=True)
+            if (claimed.after is not None and _is_outdated(table, claimed))
+            or (ownership is not None and claimed.generation != RESET and _is_above(ownership, claimant, claimed))
+        ]
         if denied:
             return Denied(denied)
         rows: list[OwnedResource] = []
-        severed: dict[OwnerT, None] = {}
+        lost: dict[OwnerT, list[str]] = {}
         fresh: list[OwnedResource] = []
-        for claimed in resources:
-            current = table.owned.get(claimed.name)
-            if current is not None and current.owner == claimant and claimed.generation != RESET:
-                rows.append(OwnedResource(claimed.name, current.generation, current.token))
-                continue
-            if current is not None and current.owner != claimant:
-                severed[current.owner] = None
-            row = OwnedResource(claimed.name, self._next_generation(current, claimed), self._new_token())
-            self._take(table, group, claimant, row)
+        token = self.last_token
+        for claimed, ownership in zip(resources, current, strict=True):
+            name, generation = claimed.name, claimed.generation
+            if ownership is None:
+                generation = FIRST
+            elif ownership.owner == claimant:
+                if generation != RESET:
+                    rows.append(OwnedResource(name, ownership.generation, ownership.token))
+                    continue
+                generation = FIRST
+            else:
+                lost.setdefault(ownership.owner, []).append(name)
+                generation = FIRST if generation == RESET else max(generation, Generation(ownership.generation + 1))
+            token += 1
+            row = OwnedResource(name, generation, token)
             rows.append(row)
             fresh.append(row)
-        return Granted(rows, list(severed), fresh)
+        self.last_token = token
+        for owner, names in lost.items():
+            self._drop(owner, group, names)
+        self._take(table, group, claimant, fresh)
+        return Granted(rows, list(lost), fresh)
 
     def restore(self, owner: OwnerT, group: str, name: str, generation: Generation, token: int) -> None:
         """Enter an ownership as it was stored."""
-        self._take(self._group(group), group, owner, OwnedResource(name, generation, token))
-
-    def _allowed(self, table: _GroupTable[OwnerT], claimant: OwnerT, claimed: ClaimedResource) -> bool:
-        current = table.owned.get(claimed.name)
-        if _is_outdated(table, claimed):
-            return False
-        if current is None or current.owner == claimant or claimed.generation == RESET:
-            return True
-        return current.generation <= claimed.generation and current.generation < MAX_GENERATION
+        table = self._group(group)
+        before = table.owned.get(name)
+        if before is not None and before.owner != owner:
+            self._drop(before.owner, group, [name])
+        self._take(table, group, owner, [OwnedResource(name, generation, token)])
 
     @staticmethod
     def _current(table: _GroupTable[OwnerT], name: str) -> OwnedResource:
@@ -207,41 +220,38 @@ class OwnershipTable(Generic[OwnerT]):
         generation = Generation(0) if current is None else current.generation
         return OwnedResource(name, generation, table.newest.get(name, NO_TOKEN))
 
-    @staticmethod
-    def _next_generation(current: Ownership[OwnerT] | None, claimed: ClaimedResource) -> Generation:
-        if current is None or claimed.generation == RESET:
-            return FIRST
-        return Generation(max(claimed.generation, current.generation + 1))
+    def _take(self, table: _GroupTable[OwnerT], group: str, owner: OwnerT, rows: Sequence[OwnedResource]) -> None:
+        """Enter the owner of resources that nobody else owns now."""
+        if not rows:
+            return
+        owned, newest, mine = table.owned, table.newest, self._owned.setdefault(owner, {})
+        known = len(newest)
+        for row in rows:
+            name = row.name
+            owned[name] = Ownership(owner, row.generation, row.token)
+            newest[name] = row.token
+            mine[group, name] = None
+        self.known += len(newest) - known
+        table.grants += len(rows)
 
-    def _new_token(self) -> int:
-        self.last_token += 1
-        return self.last_token
-
-    def _take(self, table: _GroupTable[OwnerT], group: str, owner: OwnerT, row: OwnedResource) -> None:
-        before = table.owned.get(row.name)
-        if before is not None and before.owner != owner:
-            self._drop(before.owner, group, row.name)
-        table.owned[row.name] = Ownership(owner, row.generation, row.token)
-        self._note_token(table, row.name, row.token)
-        self._owned.setdefault(owner, {})[group, row.name] = None
-
-    def _drop(self, owner: OwnerT, group: str, name: str) -> None:
+    def _drop(self, owner: OwnerT, group: str, names: Sequence[str]) -> None:
         owned = self._owned[owner]
-        del owned[group, name]
-        if not owned:
-            del self._owned[owner]
+        if len(names) == len(owned):
+            del self._owned[owner]  # all that it owned
+            return
+        for name in names:
+            del owned[group, name]
 
     # -- letting go -------------------------------------------------------------------------------------------
 
     def release(self, owner: OwnerT, group: str, names: Sequence[str]) -> list[str]:
         """Release those of `names` that `owner` owns, and return them."""
         table = self._look_up(group)
-        released: list[str] = []
-        for name in names:
-            if self.owns(owner, group, name):
-                del table.owned[name]
-                self._drop(owner, group, name)
-                released.append(name)
+        released = list(dict.fromkeys(name for name in names if self.owns(owner, group, name)))
+        for name in released:
+            del table.owned[name]
+        if released:
+            self._drop(owner, group, released)
         return released
 
     def ended(self, owner: OwnerT) -> list[tuple[str, str]]:
@@ -297,6 +307,11 @@ class OwnershipTable(Generic[OwnerT]):
     def _free_for(table: _GroupTable[OwnerT], claimant: OwnerT, name: str) -> bool:
         current = table.owned.get(name)
         return current is None or current.owner == claimant
+
+
+def _is_above(current: Ownership[OwnerT], claimant: OwnerT, claimed: ClaimedResource) -> bool:
+    """Return whether another owner's generation is higher than the claimed one, or the highest there is."""
+    return current.owner != claimant and not claimed.generation >= current.generation < MAX_GENERATION
 
 
 def _is_outdated(table: _GroupTable[OwnerT], claimed: ClaimedResource) -> bool:

@@ -19,15 +19,18 @@ from typing import Final
 
 from fencepost.core.producers.dedup import Accept, BatchVerdict, Conflict, Duplicate, Forgotten, StaleEpoch, Unknown
 from fencepost.core.producers.pid import Identity
+from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE
+from fencepost.core.security.access import TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Scan
-from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch
+from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch, is_transactional
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import StaleRequest, check_write
-from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
+from fencepost.server.net.router import NOT_AUTHORIZED, Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
+from fencepost.server.storage.syncer import FEW
 from fencepost.server.storage.validation import Scans
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
@@ -68,7 +71,7 @@ class _Outcome:
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     message = decode_produce_request(request.version, request.message, request.body_at)
-    closed, batches = _closed_and_unchecked(broker, message)
+    closed, batches = _closed_and_unchecked(broker, request, message)
     scans = broker.validation.prepare(batches)
     if closed or not isinstance(scans, dict):
         ended = broker.transactions.ended(message.transactional_id)
@@ -86,6 +89,18 @@ def _is_large(message: ProduceRequest) -> bool:
     return len(batches) > _FEW or sum(len(records) for records in batches if records is not None) > _MUCH
 
 
+def _may_write_in_transaction(request: ApiRequest, message: ProduceRequest) -> bool:
+    """Tell if the client may use the transactional id. As in Kafka it counts only if a batch is transactional."""
+    if message.transactional_id is not None and request.sees(TRANSACTIONAL_ID_WRITE, message.transactional_id):
+        return True
+    if not request.connection.authorizer.enabled or not any(
+        records is not None and is_transactional(records) for topic in message.topics for _, records in topic.partitions
+    ):
+        return True
+    request.connection.denied(request.key, TRANSACTIONAL_ID_WRITE, message.transactional_id or "")
+    return False
+
+
 def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
     if topic.name is not None:
         return topic.name
@@ -93,14 +108,16 @@ def _topic_name(broker: Broker, topic: ProduceTopic) -> str | None:
     return found.name if found is not None else None
 
 
-def _closed_and_unchecked(broker: Broker, message: ProduceRequest) -> tuple[list[Partition], list[memoryview]]:
+def _closed_and_unchecked(
+    broker: Broker, request: ApiRequest, message: ProduceRequest
+) -> tuple[list[Partition], list[memoryview]]:
     """Return the partitions to open first, and the batches whose records must be checked."""
     closed: list[Partition] = []
     batches: list[memoryview] = []
     for wanted in message.topics:
         name = _topic_name(broker, wanted)
         topic = broker.topics.get(name) if name is not None else None
-        if topic is not None:
+        if topic is not None and request.sees(TOPIC_WRITE, topic.name):
             for index, records in wanted.partitions:
                 partition = topic.partition(index)
                 if partition is not None and not partition.usable():
@@ -148,18 +165,32 @@ def _produce(broker: Broker, request: ApiRequest, message: ProduceRequest, scans
 
 
 async def _in_pieces(outcomes: _Outcomes) -> Answer:
+    wide = sum(len(topic.partitions) for topic in outcomes.message.topics) > FEW
     async for topic in paced(outcomes.message.topics):
         rows = outcomes.begin(topic)
         async for index, records in paced(topic.partitions):
             outcomes.append(rows, index, records)
-            outcomes.publish()
+            outcomes.publish(wide=wide)
     return outcomes.answer()
 
 
 class _Outcomes:
     """The outcomes of a request, batch by batch."""
 
-    __slots__ = ("_broker", "_name", "_ours", "_request", "_rows", "_scans", "_synced", "_touched", "message")
+    __slots__ = (
+        "_broker",
+        "_name",
+        "_ours",
+        "_reason",
+        "_refusal",
+        "_request",
+        "_rows",
+        "_scans",
+        "_synced",
+        "_touched",
+        "_whole",
+        "message",
+    )
 
     def __init__(self, broker: Broker, request: ApiRequest, message: ProduceRequest, scans: Scans) -> None:
         self._broker = broker
@@ -168,6 +199,12 @@ class _Outcomes:
         self.message = message
         self._ours = request.connection.software_name == OUR_CLIENT
         self._name: str | None = None
+        may = _may_write_in_transaction(request, message)
+        self._whole = ErrorCode.NONE if may else TRANSACTIONAL_ID_WRITE.refusal
+        """The client may not write in this transaction."""
+        self._refusal = self._whole
+        """The client may not write in this transaction, or not to the current topic."""
+        self._reason = request.refusal(TRANSACTIONAL_ID_WRITE, message.transactional_id or "")
         self._rows: list[tuple[ProduceTopic, list[_Outcome]]] = []
         self._touched: list[Partition] = []
         """Partitions with appends since the last `publish`."""
@@ -177,13 +214,20 @@ class _Outcomes:
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
         """Continue with this topic, and return the list for the outcomes of its batches."""
         self._name = _topic_name(self._broker, topic)
+        self._refusal = self._whole
+        if not self._whole and self._name is not None and not self._request.may(TOPIC_WRITE, self._name):
+            self._refusal = TOPIC_WRITE.refusal
+            # A client that knows only the topic's id does not hear its name.
+            self._reason = self._request.refusal(TOPIC_WRITE, self._name) if topic.name else NOT_AUTHORIZED
         rows: list[_Outcome] = []
         self._rows.append((topic, rows))
         return rows
 
     def append(self, rows: list[_Outcome], index: int, records: memoryview | None) -> None:
         name, message = self._name, self.message
-        if name is None:
+        if self._refusal is not ErrorCode.NONE:
+            outcome = _refused(index, self._refusal, self._reason)
+        elif name is None:
             outcome = _refused(index, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         elif message.acks not in (-1, 0, 1):
             outcome = _refused(index, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1, not {message.acks}")
@@ -201,18 +245,24 @@ class _Outcomes:
                 )
             except FencepostError as error:
                 outcome = _refused(index, error.code, error.reason)
+                # The ACLs were checked above, so this is the refusal of a guard.
+                is_guarded = error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                self._broker.counters.fenced_by_owner += is_guarded
+        if outcome.answer.error_code:
+            self._broker.counters.refused[ErrorCode.of(outcome.answer.error_code).name] += 1
         if outcome.partition is not None:
             self._touched.append(outcome.partition)
         rows.append(outcome)
 
-    def publish(self) -> None:
+    def publish(self, *, wide: bool = False) -> None:
         """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that
-        takes over between two pieces of a request waits for them (OWN-9)."""
+        takes over between two pieces of a request waits for them (OWN-9). `wide`: the request has many batches."""
         touched, self._touched = self._touched, []
         if not touched:
             return
         if self._broker.config.sync == "always":
-            self._synced = self._broker.syncer.join(touched)
+            syncer = self._broker.syncer
+            self._synced = syncer.join_wide(touched) if wide else syncer.join(touched)
             return
         for partition in touched:
             if partition.log is not None:
@@ -220,7 +270,8 @@ class _Outcomes:
 
     def answer(self) -> Answer:
         self.publish()
-        finish = partial(_finish, self._request.version, self._rows)
+        throttle_ms = self._request.throttle_ms(PRODUCER_BYTE_RATE, len(self._request.message))
+        finish = partial(_finish, self._request.version, self._rows, throttle_ms)
         if self._synced is None:
             return _answer_now(self._request, self.message, self._rows, finish)
         return None if self.message.acks == 0 else Deferred(self._synced, finish)
@@ -276,10 +327,12 @@ def _append(
         outcome = _Outcome(ProducedPartition(index, 0, offset, time, log.start_offset))
         outcome.needs = Offset(offset + header.count)
     elif isinstance(verdict, Duplicate):
+        broker.counters.duplicates += 1
         time = verdict.timestamp if partition.topic.log_config.append_time else -1
         outcome = _Outcome(ProducedPartition(index, 0, verdict.base_offset, time, log.start_offset))
         outcome.needs = Offset(verdict.base_offset + header.count)
     else:
+        broker.counters.fenced_by_epoch += isinstance(verdict, StaleEpoch)
         return _refused(index, *_refusal(partition, header, verdict, ours=ours), log.start_offset)
     outcome.partition, outcome.log = partition, log
     return outcome
@@ -369,6 +422,10 @@ def _check_transaction(
     if header.is_transactional:
         error = broker.transactions.judge_write(transactional_id, who, partition.name, request.connection)
     else:
+        # The request need not name the id, and pids can be guessed: whoever uses the pid of an id needs its permission.
+        name = broker.transactions.name_of(header.pid)
+        if name is not None:
+            request.require(TRANSACTIONAL_ID_WRITE, name)
         error = broker.transactions.judge_plain_write(who, partition.name)
     if error is ErrorCode.NONE:
         return
@@ -384,11 +441,13 @@ def _refused(index: int, code: ErrorCode, message: str, log_start_offset: int = 
     return _Outcome(ProducedPartition(index, code, log_start_offset=log_start_offset, error_message=message))
 
 
-def _finish(version: int, outcomes: list[tuple[ProduceTopic, list[_Outcome]]]) -> list[Buffer]:
+def _finish(
+    version: int, outcomes: list[tuple[ProduceTopic, list[_Outcome]]], throttle_ms: Milliseconds
+) -> list[Buffer]:
     topics = [
         ProducedTopic(topic.name, topic.topic_id, [_settled(outcome) for outcome in rows]) for topic, rows in outcomes
     ]
-    return [encode_produce_response(version, ProduceResponse(topics))]
+    return [encode_produce_response(version, ProduceResponse(topics, throttle_ms))]
 
 
 def _settled(outcome: _Outcome) -> ProducedPartition:

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from fencepost.core.fetch_sessions import Full
+from fencepost.core.fetch_sessions import INITIAL_EPOCH, Full
+from fencepost.core.quotas.entities import CONSUMER_BYTE_RATE
 from fencepost.core.topic_name import MAX_LENGTH
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer
@@ -28,6 +29,7 @@ from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.answer_memory import HeldBytes
 from fencepost.server.net.router import Answer, Api, ApiRequest
 from fencepost.server.storage.fetching import FetchContext, Key, NotOpen, Reading, untouched
+from fencepost.types import Milliseconds
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -59,9 +61,12 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     context, full = begun
     for key, ask in _asked(message):
         context.want(broker, key, ask)
-    _forget(context, message)
+    for key in _forgotten(message):
+        context.drop(key)
     if (code := _settle_session(broker, request, message, context, full=full)) is not ErrorCode.NONE:
         return _refusal(request, code)
+    if context.id and not context.watches:
+        context.watch()
     reading = Reading(broker, request, message, context, full=full)
     try:
         if broker.reading_turns.is_over or not reading.go_on():
@@ -72,7 +77,8 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
         reading.found
     ) <= _ENCODED_ON_THE_LOOP:
         reading.tell()
-        return _encode(request.version, context.id, reading.found)
+        throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
+        return _encode(request.version, context.id, reading.found, throttle_ms)
     return _serve(broker, request, message, context, reading, full=full)
 
 
@@ -100,9 +106,12 @@ async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> A
     context, full = begun
     async for key, ask in broker.reading_turns.paced(_asked(message)):
         context.want(broker, key, ask)
-    _forget(context, message)
+    async for key in broker.reading_turns.paced(_forgotten(message)):
+        context.drop(key)
     if (code := _settle_session(broker, request, message, context, full=full)) is not ErrorCode.NONE:
         return _refusal(request, code)
+    if context.id and not context.watches:
+        await context.watch_in_pieces(broker)
     rows = len(context.rows)
     if context.id or message.max_wait_ms <= 0:
         return await _serve(broker, request, message, context, None, full=full)
@@ -147,11 +156,12 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
             yield (name, ask.index), ask
 
 
-def _forget(context: FetchContext, message: FetchRequest) -> None:
+def _forgotten(message: FetchRequest) -> Iterator[Key]:
+    """Yield the partitions that the client no longer reads."""
     for topic in message.forgotten:
         name = topic.name if topic.name is not None else topic.topic_id
         for index in topic.partitions:
-            context.drop((name, index))
+            yield name, index
 
 
 def _settle_session(
@@ -160,9 +170,8 @@ def _settle_session(
     """Begin the session if the request asks for a new one, or check that it may continue with its new size."""
     sessions = broker.fetch_sessions
     if full:
-        wants_session = message.session_epoch == 0
-        if wants_session and sessions.begin(context, request.connection, broker.clock.monotonic()):
-            context.watch()
+        if message.session_epoch == INITIAL_EPOCH:
+            sessions.begin(context, request.connection, broker.clock.monotonic())
         return ErrorCode.NONE
     if not (message.topics or message.forgotten) or sessions.resized(context):
         return ErrorCode.NONE
@@ -201,10 +210,10 @@ async def _serve(
                     return await _answer(broker, request, context, reading, full=full)
             size, missing = reading.size, reading.missing_bytes
             reading = None  # release the records
-            if not context.watches:
-                context.watch()
             request.connection.release_request()
-            await context.news(missing, left)
+            if not context.watches:
+                await context.watch_in_pieces(broker)
+            await context.news(missing, max(deadline - loop.time(), 0))
     finally:
         if not watched:
             context.unwatch(broker)
@@ -273,7 +282,7 @@ async def _read_in_thread(broker: Broker, reading: Reading, held: HeldBytes, lar
 async def _answer(
     broker: Broker, request: ApiRequest, context: FetchContext, reading: Reading, *, full: bool
 ) -> list[Buffer]:
-    reading.tell()
+    await reading.tell_in_pieces()
     found = reading.found
     if full and len(found) < len(context.rows):
         everything: _Found = {}
@@ -281,12 +290,13 @@ async def _answer(
             everything[key] = found.get(key) or untouched(row, context.isolation_level)
         found = everything
     session_id = 0 if context.ended else context.id
+    throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
     if len(found) <= _ENCODED_ON_THE_LOOP:
-        return _encode(request.version, session_id, found)
-    return await broker.codecs.run(partial(_encode, request.version, session_id, found))
+        return _encode(request.version, session_id, found, throttle_ms)
+    return await broker.codecs.run(partial(_encode, request.version, session_id, found, throttle_ms))
 
 
-def _encode(version: int, session_id: int, found: _Found) -> list[Buffer]:
+def _encode(version: int, session_id: int, found: _Found, throttle_ms: Milliseconds) -> list[Buffer]:
     topics: dict[str | UUID | None, list[FetchedPartition]] = {}
     for (name, _), row in found.items():
         topics.setdefault(name, []).append(row)
@@ -294,7 +304,7 @@ def _encode(version: int, session_id: int, found: _Found) -> list[Buffer]:
         FetchedTopic(name, None, rows) if isinstance(name, str) else FetchedTopic(None, name, rows)
         for name, rows in topics.items()
     ]
-    return encode_fetch_response(version, FetchResponse(answer, session_id=session_id))
+    return encode_fetch_response(version, FetchResponse(answer, throttle_ms, session_id=session_id))
 
 
 def _refusal(request: ApiRequest, code: ErrorCode) -> list[Buffer]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
+from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
@@ -71,6 +72,7 @@ async def _look_up(
         "leader_epoch": -1,
     }
     try:
+        request.require(TOPIC_DESCRIBE, topic)
         if twice:
             raise ServerError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
         if ask.timestamp < 0 and request.version < _FIRST_VERSION.get(ask.timestamp, request.version + 1):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
+from fencepost.core.security.access import GROUP_READ, TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read, refuse_severed
@@ -99,6 +100,8 @@ class _Commit:
 
 def _check_sender(broker: Broker, request: ApiRequest) -> ErrorCode:
     message = request.message
+    if not request.may(GROUP_READ, message.group_id):
+        return GROUP_READ.refusal
     error = broker.groups.check_commit(
         message.group_id,
         message.member_id,
@@ -123,6 +126,8 @@ def _topic_name(broker: Broker, version: int, wanted: Any) -> tuple[str, ErrorCo
 
 def check_partition(broker: Broker, request: ApiRequest, name: str, partition: Any) -> ErrorCode:
     """Return NONE if the client may commit this offset of topic `name`, otherwise the error."""
+    if not request.may(TOPIC_READ, name):
+        return TOPIC_READ.refusal
     topic = broker.topics.get(name)
     if topic is None or not 0 <= partition.partition_index < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

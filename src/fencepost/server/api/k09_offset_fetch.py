@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, Final, NamedTuple
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
+from fencepost.core.security.access import GROUP_DESCRIBE, TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -32,6 +33,7 @@ class _TopicQuery(NamedTuple):
     name: str | None
     topic_id: Any
     partition_indexes: list[int]
+    error: ErrorCode = ErrorCode.NONE
 
 
 class _GroupQuery(NamedTuple):
@@ -56,31 +58,31 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
         for group in message.groups:
             asked.setdefault(group.group_id, group)
     if len(asked) > _FEW_GROUPS:
-        return _in_pieces(broker, request.version, list(asked.values()), stable=stable)
+        return _in_pieces(broker, request, list(asked.values()), stable=stable)
     if sum(_size(broker, group) for group in asked.values()) > _FEW:
-        return _in_pieces(broker, request.version, list(asked.values()), stable=stable)
-    groups = [_look_up(broker, group) for group in asked.values()]
+        return _in_pieces(broker, request, list(asked.values()), stable=stable)
+    groups = [_look_up(broker, request, group) for group in asked.values()]
     rows = []
     for group in groups:
         topics = []
         for topic in group.topics:
-            found = [_partition(group.offsets, topic.name, at, stable=stable) for at in topic.partition_indexes]
+            found = [_partition(group.offsets, topic, at, stable=stable) for at in topic.partition_indexes]
             topics.append(_topic(topic, found))
         rows.append(group.answer(topics))
     return _answer(request.version, rows)
 
 
-async def _in_pieces(broker: Broker, version: int, asked: list[Any], *, stable: bool) -> Fields:
+async def _in_pieces(broker: Broker, request: ApiRequest, asked: list[Any], *, stable: bool) -> Fields:
     rows = []
     async for wanted in paced(asked):
-        group = _look_up(broker, wanted)
+        group = _look_up(broker, request, wanted)
         topics = []
         async for topic in paced(group.topics):
-            name, offsets = topic.name, group.offsets
-            found = [_partition(offsets, name, at, stable=stable) async for at in paced(topic.partition_indexes)]
+            offsets = group.offsets
+            found = [_partition(offsets, topic, at, stable=stable) async for at in paced(topic.partition_indexes)]
             topics.append(_topic(topic, found))
         rows.append(group.answer(topics))
-    return _answer(version, rows)
+    return _answer(request.version, rows)
 
 
 def _answer(version: int, groups: list[dict[str, Any]]) -> Fields:
@@ -96,7 +98,9 @@ def _size(broker: Broker, group: Any) -> int:
     return sum(len(topic.partition_indexes) + 1 for topic in group.topics)
 
 
-def _look_up(broker: Broker, group: Any) -> _GroupQuery:
+def _look_up(broker: Broker, request: ApiRequest, group: Any) -> _GroupQuery:
+    if not request.may(GROUP_DESCRIBE, group.group_id):
+        return _GroupQuery(group.group_id, GROUP_DESCRIBE.refusal, OffsetTable(), [])
     error = broker.groups.check_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
@@ -105,11 +109,11 @@ def _look_up(broker: Broker, group: Any) -> _GroupQuery:
         offsets = OffsetTable()
     topics: list[_TopicQuery] = []
     if error is ErrorCode.NONE:
-        topics = _all_of(broker, offsets) if group.topics is None else _merged(broker, group.topics)
+        topics = _all_of(broker, request, offsets) if group.topics is None else _merged(broker, request, group.topics)
     return _GroupQuery(group.group_id, error, offsets, topics)
 
 
-def _merged(broker: Broker, topics: Iterable[Any]) -> list[_TopicQuery]:
+def _merged(broker: Broker, request: ApiRequest, topics: Iterable[Any]) -> list[_TopicQuery]:
     asked: dict[Any, dict[int, None]] = {}
     for wanted in topics:
         key = getattr(wanted, "name", None), getattr(wanted, "topic_id", None)
@@ -119,18 +123,21 @@ def _merged(broker: Broker, topics: Iterable[Any]) -> list[_TopicQuery]:
         if name is None:
             topic = broker.topics.by_id(topic_id)
             name = topic.name if topic is not None else None
-        merged.append(_TopicQuery(name, topic_id, list(indexes)))
+        error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
+        if name is not None and not request.may(TOPIC_DESCRIBE, name):
+            error = TOPIC_DESCRIBE.refusal
+        merged.append(_TopicQuery(name, topic_id, list(indexes), error))
     return merged
 
 
-def _all_of(broker: Broker, offsets: OffsetTable) -> list[_TopicQuery]:
+def _all_of(broker: Broker, request: ApiRequest, offsets: OffsetTable) -> list[_TopicQuery]:
     by_topic: dict[str, list[int]] = {}
     for name, index in offsets:
         by_topic.setdefault(name, []).append(index)
     return [
         _TopicQuery(name, topic.topic_id, sorted(indexes))
         for name, indexes in by_topic.items()
-        if (topic := broker.topics.get(name)) is not None
+        if (topic := broker.topics.get(name)) is not None and request.sees(TOPIC_DESCRIBE, name)
     ]
 
 
@@ -138,15 +145,15 @@ def _topic(wanted: _TopicQuery, partitions: list[dict[str, Any]]) -> dict[str, A
     return {"name": wanted.name or "", "topic_id": wanted.topic_id, "partitions": partitions}
 
 
-def _partition(offsets: OffsetTable, name: str | None, index: int, *, stable: bool) -> dict[str, Any]:
-    error = ErrorCode.NONE
+def _partition(offsets: OffsetTable, topic: _TopicQuery, index: int, *, stable: bool) -> dict[str, Any]:
+    error = topic.error
     committed = None
-    if name is None:
-        error = ErrorCode.UNKNOWN_TOPIC_ID
-    elif stable and offsets.is_undecided(TopicPartition(name, index)):
-        error = ErrorCode.UNSTABLE_OFFSET_COMMIT
-    else:
-        committed = offsets.get(TopicPartition(name, index))
+    name = TopicPartition(topic.name or "", index)
+    if error is ErrorCode.NONE:
+        if stable and offsets.is_undecided(name):
+            error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        else:
+            committed = offsets.get(name)
     return {
         "partition_index": index,
         "committed_offset": committed.offset if committed is not None else _NO_OFFSET,

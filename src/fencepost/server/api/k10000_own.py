@@ -8,15 +8,22 @@ longer is severed; a claim that waits has no session yet. `release` is carried o
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from fencepost.core.own.claim_request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
 from fencepost.core.own.ownership import ClaimedResource, Granted, OwnedResource
+from fencepost.core.security.access import GROUP_READ, TOPIC_READ, TOPIC_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
+from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.types import Generation
+from fencepost.server.net.turns import paced
+from fencepost.types import Generation, partition_named
 from fencepost.wire.own import UNSET_TOKEN
+
+_AT_ONCE: Final = 500
+"""Resources that are released in one piece."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -24,15 +31,18 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     wait_ms, session_ms = message.wait_ms, message.session_ms
     group = DEFAULT_GROUP if message.group is None else message.group
     try:
-        claimed = _check(broker, request, group)
-        if message.release:
-            broker.owners.release(connection, group, message.release)
-        del message, request  # a claim may wait for days; it must not keep its request
+        claimed = await _check(broker, request, group)
+        async for names in paced(_slices(message.release)):
+            broker.owners.release(connection, group, names)
+        refuse_severed(connection)
+        del message
+        request = request._replace(message=None)  # a claim may wait for days; it must not keep its request
         if wait_ms > 0:
             connection.release_request()
             judged = await broker.owners.wait(connection, group, claimed, wait_ms)
             if judged is None:
                 raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {wait_ms} ms")
+            await _check_again(broker, request, group, claimed)
         else:
             judged = await broker.owners.claim(connection, group, claimed)
         if session_ms > 0 and broker.owners.table.owned_by(connection):
@@ -53,9 +63,37 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
                 "generation": row.generation,
                 "token": row.token,
             }
-            for row in judged.rows
+            async for row in paced(judged.rows)
         ],
     }
+
+
+def _slices(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), _AT_ONCE):
+        yield names[at : at + _AT_ONCE]
+
+
+def _require_topic(broker: Broker, request: ApiRequest, name: str) -> None:
+    """Raise if the resource is a partition that the client may not use: the claim could sever its writers. Where only
+    readers are guarded, the claim concerns readers. Who may neither read nor write hears nothing about the guard, and
+    so not that the topic exists."""
+    partition = partition_named(name)
+    topic = broker.topics.get(partition.topic) if partition is not None else None
+    if partition is not None:
+        only_readers = topic is not None and topic.reader_group and not topic.writer_group
+        needs_read = only_readers and any(request.sees(need, partition.topic) for need in (TOPIC_READ, TOPIC_WRITE))
+        request.require(TOPIC_READ if needs_read else TOPIC_WRITE, partition.topic)
+
+
+async def _check_again(broker: Broker, request: ApiRequest, group: str, claimed: Sequence[ClaimedResource]) -> None:
+    """Raise, and release the resources, if the client has lost its permission while the claim waited."""
+    try:
+        request.require(GROUP_READ, group)
+        async for resource in paced(claimed):
+            _require_topic(broker, request, resource.name)
+    except ServerError:
+        broker.owners.release(request.connection, group, [resource.name for resource in claimed])
+        raise
 
 
 def _reason(rows: list[OwnedResource]) -> str:
@@ -64,35 +102,33 @@ def _reason(rows: list[OwnedResource]) -> str:
     return words + (f" (and {more} more)" if more else "")
 
 
-def _check(broker: Broker, request: ApiRequest, claimed_in: str) -> list[ClaimedResource]:
+async def _check(broker: Broker, request: ApiRequest, claimed_in: str) -> list[ClaimedResource]:
+    """Check the claim in pieces; only what the table decides is done in one."""
     message = request.message
     if not 0 < len(claimed_in) <= LONGEST_NAME:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"group must have 1 to {LONGEST_NAME} characters")
     if message.wait_ms < 0 or message.session_ms < 0:
         raise ServerError(ErrorCode.INVALID_REQUEST, "wait_ms and session_ms must not be negative")
-    names = Counter(resource.name for resource in message.resources)
-    for name, times in names.items():
+    request.require(GROUP_READ, claimed_in)
+    claimed: dict[str, ClaimedResource] = {}
+    async for resource in paced(message.resources):
+        name = resource.name
         if not 0 < len(name) <= LONGEST_NAME:
             raise ServerError(ErrorCode.INVALID_REQUEST, f"a resource's name must have 1 to {LONGEST_NAME} characters")
-        if times > 1:
+        if name in claimed:
             raise ServerError(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
-    owned = {name for group, name in broker.owners.table.owned_by(request.connection) if group == claimed_in}
-    if len(owned | names.keys()) > MOST_RESOURCES:
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection may own at most {MOST_RESOURCES} resources")
-    for resource in message.resources:
+        _require_topic(broker, request, name)
         if resource.generation < 0:
             raise ServerError(
                 ErrorCode.INVALID_REQUEST,
-                f"the generation of {resource.name!r} must not be negative, but is {resource.generation}",
+                f"the generation of {name!r} must not be negative, but is {resource.generation}",
             )
-    return [
-        ClaimedResource(
-            resource.name,
-            Generation(resource.generation),
-            None if resource.after_token == UNSET_TOKEN else resource.after_token,
-        )
-        for resource in message.resources
-    ]
+        after = None if resource.after_token == UNSET_TOKEN else resource.after_token
+        claimed[name] = ClaimedResource(name, Generation(resource.generation), after)
+    owned = {name for group, name in broker.owners.table.owned_by(request.connection) if group == claimed_in}
+    if len(owned | claimed.keys()) > MOST_RESOURCES:
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection may own at most {MOST_RESOURCES} resources")
+    return list(claimed.values())
 
 
 API = Api(key=10_000, name="Own", versions=(0, 1), handle=handle, waits=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from fencepost.core.security.access import GROUP_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -19,9 +20,11 @@ from fencepost.server.net.turns import paced
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message, owners = request.message, broker.owners
     wanted: str | None = message.group
+    if wanted is not None and not request.may(GROUP_DESCRIBE, wanted):
+        return {"error_code": GROUP_DESCRIBE.refusal, "owners": [], "waiting": [], "newest": []}
     answer: dict[str, Any] = {"error_code": ErrorCode.NONE, "owners": [], "waiting": [], "newest": []}
     async for group, name, holding in paced(owners.table):
-        if wanted in (None, group):
+        if wanted in (None, group) and request.sees(GROUP_DESCRIBE, group):
             answer["owners"].append(
                 {
                     "group": group,
@@ -34,7 +37,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
                 }
             )
     async for waiting in paced(owners.table.waiting()):
-        if wanted in (None, waiting.group):
+        if wanted in (None, waiting.group) and request.sees(GROUP_DESCRIBE, waiting.group):
             answer["waiting"].append(
                 {
                     "group": waiting.group,
@@ -45,6 +48,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             )
     async for name in paced(dict.fromkeys(getattr(message, "resources", ()))):
         for group, token in owners.table.newest(name, wanted).items():
+            if not request.sees(GROUP_DESCRIBE, group):
+                continue
             address, client_id = owners.last.get((group, name), ("", ""))
             since_ms = owners.since.get((group, name), -1)
             answer["newest"].append(

@@ -6,9 +6,10 @@ and a type (share groups) that is not supported: INVALID_REQUEST.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from fencepost.core.security.access import GROUP_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
@@ -23,11 +24,24 @@ _NO_NODE: Final = -1
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
-    node = _node(broker, request)
+    node, refusal = _node(broker, request), _refusal(request)
     if request.version >= _FIRST_VERSION_WITH_SEVERAL_KEYS:
         keys = dict.fromkeys(message.coordinator_keys)
-        return in_pieces(keys, lambda key: {"key": key, **node}, lambda rows: {"coordinators": rows})
-    return node
+        return in_pieces(keys, lambda key: {"key": key, **(refusal(key) or node)}, lambda rows: {"coordinators": rows})
+    return refusal(message.key) or node
+
+
+def _refusal(request: ApiRequest) -> Callable[[str], dict[str, Any] | None]:
+    """Return a function that returns the answer for a key that the client may not describe, or None."""
+    need = TRANSACTIONAL_ID_DESCRIBE if getattr(request.message, "key_type", _GROUP) == _TRANSACTION else GROUP_DESCRIBE
+
+    def refuse(name: str) -> dict[str, Any] | None:
+        if request.may(need, name):
+            return None
+        reason = request.refusal(need, name)
+        return {"error_code": need.refusal, "error_message": reason, "node_id": _NO_NODE, "host": "", "port": -1}
+
+    return refuse
 
 
 def _node(broker: Broker, request: ApiRequest) -> dict[str, Any]:
@@ -39,7 +53,7 @@ def _node(broker: Broker, request: ApiRequest) -> dict[str, Any]:
             "host": "",
             "port": -1,
         }
-    host, port = advertised(broker, request.connection)
+    host, port = advertised(request.connection)
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.core.groups.classic_messages import Join
+from fencepost.core.security.access import GROUP_READ
 from fencepost.server.broker import Broker
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -29,6 +30,8 @@ def client_host(connection: Connection) -> str:
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message, version, connection = request.message, request.version, request.connection
+    if not request.may(GROUP_READ, message.group_id):
+        return _refused(message.member_id, version)
     session_timeout_ms = messages.ms(message.session_timeout)
     joining = broker.groups.join(
         message.group_id,
@@ -61,6 +64,19 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
             for member in result.members
         ],
+    }
+
+
+def _refused(member_id: str, version: int) -> Fields:
+    return {
+        "error_code": GROUP_READ.refusal,
+        "generation_id": -1,
+        "protocol_type": None,
+        "protocol_name": None if version >= _FIRST_VERSION_WITH_NULL_PROTOCOL else "",
+        "leader": "",
+        "skip_assignment": False,
+        "member_id": member_id,
+        "members": [],
     }
 
 

@@ -5,12 +5,15 @@ Versions 0 to 4. v3 adds static members, v4 is flexible.
 
 from __future__ import annotations
 
+from fencepost.core.security.access import GROUP_READ
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
+    if not request.may(GROUP_READ, message.group_id):
+        return {"error_code": GROUP_READ.refusal}
     instance_id = getattr(message, "group_instance_id", None)
     error = broker.groups.heartbeat(message.group_id, message.member_id, message.generation_id, instance_id)
     return {"error_code": error}

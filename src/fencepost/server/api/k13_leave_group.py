@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.groups.classic_messages import Leave
+from fencepost.core.security.access import GROUP_READ
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -21,6 +22,8 @@ _AT_ONCE: Final = 1000
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
+    if not request.may(GROUP_READ, message.group_id):
+        return {"error_code": GROUP_READ.refusal, "members": []}
     if request.version < _FIRST_VERSION_WITH_SEVERAL:
         result = broker.groups.leave(message.group_id, [Leave(message.member_id)])
         return {"error_code": result if isinstance(result, ErrorCode) else result[0]}

@@ -6,12 +6,15 @@ Versions 0 to 5. v3 adds static members, v4 is flexible, v5 adds the protocol th
 from __future__ import annotations
 
 from fencepost.core.groups.classic_messages import Sync
+from fencepost.core.security.access import GROUP_READ
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message, connection = request.message, request.connection
+    if not request.may(GROUP_READ, message.group_id):
+        return {"error_code": GROUP_READ.refusal, "protocol_type": None, "protocol_name": None, "assignment": b""}
     syncing = broker.groups.sync(
         message.group_id,
         Sync(

@@ -1,8 +1,8 @@
 """DescribeGroups (15): state, protocol and members of classic groups.
 
-Versions 0 to 6. v3 adds authorised operations, which are not computed because there is no authentication, v4 adds
-static members, v5 is flexible. As in Kafka, a group that does not exist is "Dead" without an error up to v5; v6 answers
-GROUP_ID_NOT_FOUND. The same applies to a group of the new protocol: see k69.
+Versions 0 to 6. v3 adds authorized operations, v4 adds static members, v5 is flexible. As in Kafka, a group that does
+not exist is "Dead" without an error up to v5; v6 answers GROUP_ID_NOT_FOUND. The same applies to a group of the new
+protocol: see k69.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import GroupState
+from fencepost.core.security.access import GROUP_DESCRIBE
+from fencepost.core.security.acls import ResourceType
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -23,12 +25,29 @@ _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     return in_pieces(
         dict.fromkeys(request.message.groups),
-        lambda group_id: _describe(broker, group_id, request.version),
+        lambda group_id: _describe(broker, request, group_id),
         lambda groups: {"groups": groups},
     )
 
 
-def _describe(broker: Broker, group_id: str, version: int) -> dict[str, Any]:
+def _describe(broker: Broker, request: ApiRequest, group_id: str) -> dict[str, Any]:
+    if not request.may(GROUP_DESCRIBE, group_id):
+        return {
+            "error_code": GROUP_DESCRIBE.refusal,
+            "error_message": request.refusal(GROUP_DESCRIBE, group_id),
+            "group_id": group_id,
+            "group_state": "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+        }
+    found = _found(broker, group_id, request.version)
+    if getattr(request.message, "include_authorized_operations", False):
+        found["authorized_operations"] = request.operations(ResourceType.GROUP, group_id)
+    return found
+
+
+def _found(broker: Broker, group_id: str, version: int) -> dict[str, Any]:
     entry = broker.groups.get(group_id)
     if entry is None or not isinstance(entry.group, Group):
         missing = version >= _FIRST_VERSION_WITH_NOT_FOUND

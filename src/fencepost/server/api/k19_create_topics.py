@@ -1,7 +1,8 @@
 """CreateTopics (19): create topics; each has its own error code and message in the answer.
 
 Versions 2 to 7. v4 allows −1 for the number of partitions and replicas, v5 is flexible and returns the resulting
-configs, v7 the topic's id. The replication factor must be 1 or −1; a manual assignment may only name this node.
+configs, v6 may be refused by a quota (KIP-599), v7 returns the topic's id. The replication factor must be 1 or −1; a
+manual assignment may only name this node.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from fencepost.core.security.access import CLUSTER_CREATE, TOPIC_CREATE, TOPIC_DESCRIBE_CONFIGS
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -29,12 +31,12 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     rows: list[Fields] = []
     possible: list[Any] = []
     async for topic in paced(named_once):
-        row = await _create(broker, topic, only_check=True)
+        row = await _create(broker, request, topic, only_check=True)
         if message.validate_only or row["error_code"] is not ErrorCode.NONE:
             rows.append(row)
         else:
             possible.append(topic)
-    rows += await gather_in_pieces(possible, partial(_create, broker, only_check=False), _AT_ONCE)
+    rows += await gather_in_pieces(possible, partial(_create, broker, request, only_check=False), _AT_ONCE)
     twice = [
         _failed(name, ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
         for name, count in times.items()
@@ -43,18 +45,27 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     return {"topics": [*rows, *twice]}
 
 
-async def _create(broker: Broker, wanted: Any, *, only_check: bool) -> Fields:
+async def _create(broker: Broker, request: ApiRequest, wanted: Any, *, only_check: bool) -> Fields:
     configs = {config.name: config.value for config in wanted.configs}
     try:
+        if not request.sees(CLUSTER_CREATE):
+            request.require(TOPIC_CREATE, wanted.name)
         check_topic_name(wanted.name)
         partitions = _partition_count(broker, wanted)
         if only_check:
             accepted, topic_id = broker.topics.check_new(wanted.name, partitions, configs), None
         else:
+            request.count_mutations(partitions, strict_from=6)
             topic = await broker.topics.create(wanted.name, partitions, configs)
             accepted, topic_id = topic.configs, topic.topic_id
     except FencepostError as error:
         return _failed(wanted.name, error.code, error.reason)
+    if not request.sees(TOPIC_DESCRIBE_CONFIGS, wanted.name):
+        return {
+            **_failed(wanted.name, ErrorCode.NONE, None),
+            "topic_id": topic_id,
+            "topic_config_error_code": TOPIC_DESCRIBE_CONFIGS.refusal,
+        }
     return {
         "name": wanted.name,
         "topic_id": topic_id,
@@ -98,7 +109,7 @@ def _partition_count(broker: Broker, wanted: Any) -> int:
     return broker.config.default_partitions if wanted.num_partitions == -1 else int(wanted.num_partitions)
 
 
-def _failed(name: str, code: ErrorCode, message: str) -> Fields:
+def _failed(name: str, code: ErrorCode, message: str | None) -> Fields:
     return {
         "name": name,
         "topic_id": None,

@@ -1,18 +1,22 @@
 """DeleteTopics (20): delete topics by name, or by id from v6 on. When it answers, the records are unreachable; the
 server removes their files in the background. Only the owner of all partitions may delete a guarded topic.
 
-Versions 1 to 6. v4 is flexible, v5 adds an error message, v6 ids.
+Versions 1 to 6. v4 is flexible, v5 adds an error message and may be refused by a quota (KIP-599), v6 ids.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from fencepost.core.security.access import TOPIC_DELETE
+from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.audit_events import Event, Target
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_whole
-from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.router import NOT_AUTHORIZED, Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
+from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.topics import Topic
 
 
@@ -29,23 +33,29 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 async def _delete(broker: Broker, request: ApiRequest, name: str | None, topic_id: Any) -> Fields:
     answer = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
     try:
-        topic = _find(broker, name, topic_id)
+        topic = _find(broker, request, name, topic_id)
         check_whole(broker, request.connection, topic)
         answer |= {"name": topic.name, "topic_id": topic.topic_id}
+        request.count_mutations(topic.partition_count, strict_from=5)
         await broker.delete_topic(topic)
+        target = Target(Operation.DELETE.name, ResourceType.TOPIC.name, topic.name)
+        broker.audit.record(Event.TOPIC_DELETED, actor_of(request.connection), target, topic_id=topic.topic_id)
     except FencepostError as error:
         answer |= {"error_code": error.code, "error_message": error.reason}
     return answer
 
 
-def _find(broker: Broker, name: str | None, topic_id: Any) -> Topic:
+def _find(broker: Broker, request: ApiRequest, name: str | None, topic_id: Any) -> Topic:
     if name is not None and topic_id is not None:
         raise ServerError(ErrorCode.INVALID_REQUEST, "send the topic's name or its id, not both")
     if name is not None:
+        request.require(TOPIC_DELETE, name)
         return broker.topics.require(name)
     topic = broker.topics.by_id(topic_id)
     if topic is None:
         raise ServerError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    if not request.may(TOPIC_DELETE, topic.name):
+        raise ServerError(TOPIC_DELETE.refusal, NOT_AUTHORIZED)  # the client does not hear the topic's name
     return topic
 
 

@@ -5,11 +5,15 @@ Versions 0 to 2; v2 is flexible. It answers when the new start offset is durable
 
 from __future__ import annotations
 
+from fencepost.core.security.access import TOPIC_DELETE
+from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.audit_events import Event, Target
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import merged, paced
+from fencepost.server.security.audit import actor_of
 from fencepost.types import Offset
 
 _ALL = -1
@@ -35,6 +39,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 
 async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, before: int) -> Fields:
     try:
+        request.require(TOPIC_DELETE, topic)
         partition = broker.partition(topic, index)
         log = await partition.open()
         check_write(broker, request.connection, partition.topic, index)
@@ -48,6 +53,9 @@ async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, b
         log.apply_retention(broker.clock.now_ms(), only_deleted=True)
         partition.wake()
         await partition.save_snapshot()
+        target = Target(Operation.DELETE.name, ResourceType.TOPIC.name, topic)
+        actor = actor_of(request.connection)
+        broker.audit.record(Event.RECORDS_DELETED, actor, target, partition=index, before_offset=offset)
     except FencepostError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
     except OSError:

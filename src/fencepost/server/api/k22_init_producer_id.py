@@ -13,11 +13,15 @@ from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.producers.pid import Identity
-from fencepost.core.transactions import NOBODY
+from fencepost.core.security.access import CLUSTER_IDEMPOTENT_WRITE, TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
+from fencepost.core.security.acls import CLUSTER_NAME, ResourceType
+from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.transactions import NOBODY, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.types import NO_EPOCH, NO_PID, Epoch, Pid
+from fencepost.server.security.audit import actor_of
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid
 from fencepost.wire.messages import ms
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     )
     if name == "" or len(name or "") > _LONGEST_NAME or (expected.pid < 0) != (expected.epoch < 0):
         return _refused(ErrorCode.INVALID_REQUEST)
+    if (refusal := _authorize(request, name)) is not ErrorCode.NONE:
+        return _refused(refusal)
     known = name is None or broker.transactions.get(name) is not None
     if not known and len(broker.transactions) >= broker.config.max_transactional_ids:
         logger.warning("rejected transactional id %r: there are already max_transactional_ids", name)
@@ -44,12 +50,45 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             given = Identity(await broker.pids.allocate(), Epoch(0))
         else:
             timeout = ms(message.transaction_timeout)
-            given = await broker.transactions.init(name, timeout, expected, request.connection)
+            given = await _init(broker, request, name, timeout, expected)
     except Malformed:
         raise
     except FencepostError as error:
         return _refused(_code_of(error, request.version, _FIRST_VERSION_WITH_FENCED))
     return {"error_code": ErrorCode.NONE, "producer_id": given.pid, "producer_epoch": given.epoch}
+
+
+async def _init(broker: Broker, request: ApiRequest, name: str, timeout: Milliseconds, expected: Identity) -> Identity:
+    """Give the id its next epoch. If that aborts an open transaction, it goes to the audit log."""
+    found = broker.transactions.get(name)
+    was_open = found.identity if found is not None and found.state is TransactionState.ONGOING else None
+    code = ErrorCode.NONE
+    try:
+        return await broker.transactions.init(name, timeout, expected, request.connection)
+    except FencepostError as error:
+        code = error.code
+        raise
+    finally:
+        # CONCURRENT_TRANSACTIONS: the abort is under way, and the client comes again.
+        if was_open is not None and code in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
+            broker.audit.record(
+                Event.TRANSACTION_ABORTED,
+                actor_of(request.connection),
+                Target("WRITE", ResourceType.TRANSACTIONAL_ID.name, name),
+                api="InitProducerId",
+                producer_id=was_open.pid,
+                producer_epoch=was_open.epoch,
+            )
+
+
+def _authorize(request: ApiRequest, name: str | None) -> ErrorCode:
+    """Return NONE if the client may have a pid. Without a transactional id it may if it may write to some topic."""
+    if name is not None:
+        return ErrorCode.NONE if request.may(TRANSACTIONAL_ID_WRITE, name) else TRANSACTIONAL_ID_WRITE.refusal
+    if request.sees(CLUSTER_IDEMPOTENT_WRITE) or request.may_on_some(TOPIC_WRITE):
+        return ErrorCode.NONE
+    request.connection.denied(request.key, CLUSTER_IDEMPOTENT_WRITE, CLUSTER_NAME)
+    return CLUSTER_IDEMPOTENT_WRITE.refusal
 
 
 async def outcome_of(work: Awaitable[None], version: int, first_with_fenced: int = 2) -> ErrorCode:

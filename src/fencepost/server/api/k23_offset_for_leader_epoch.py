@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -23,16 +24,17 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         "topics": [
             {
                 "topic": name,
-                "partitions": [await _end(broker, name, ask) async for ask in paced(rows.values())],
+                "partitions": [await _end(broker, request, name, ask) async for ask in paced(rows.values())],
             }
             async for name, rows in paced(asked.items())
         ]
     }
 
 
-async def _end(broker: Broker, topic: str, ask: Any) -> Fields:
+async def _end(broker: Broker, request: ApiRequest, topic: str, ask: Any) -> Fields:
     answer = {"error_code": ErrorCode.NONE, "partition": ask.partition, "leader_epoch": -1, "end_offset": -1}
     try:
+        request.require(TOPIC_DESCRIBE, topic)
         check_leader_epoch(ask.current_leader_epoch)
         log = await broker.partition(topic, ask.partition).open()
     except FencepostError as error:

@@ -7,6 +7,7 @@ one partition does not exist or may not be written, the others are answered OPER
 from __future__ import annotations
 
 from fencepost.core.producers.pid import Identity
+from fencepost.core.security.access import TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.api.k22_init_producer_id import outcome_of
 from fencepost.server.broker import Broker
@@ -21,14 +22,17 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     topics = await merged(
         (topic.name, ((index, None) for index in topic.partitions)) for topic in message.v3_and_below_topics
     )
+    may = request.may(TRANSACTIONAL_ID_WRITE, message.v3_and_below_transactional_id)
     asked: list[TopicPartition] = []
     errors: list[ErrorCode] = []
     async for name, indexes in paced(topics.items()):
         async for index in paced(indexes):
             asked.append(TopicPartition(name, index))
-            errors.append(_check(broker, request, asked[-1]))
+            errors.append(_check(broker, request, asked[-1]) if may else TRANSACTIONAL_ID_WRITE.refusal)
     whole = ErrorCode.NONE
-    if any(errors):
+    if not may:  # nor may the transaction begin with no partition at all
+        whole = TRANSACTIONAL_ID_WRITE.refusal
+    elif any(errors):
         whole = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
         who = Identity(Pid(message.v3_and_below_producer_id), Epoch(message.v3_and_below_producer_epoch))
@@ -49,6 +53,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 
 def _check(broker: Broker, request: ApiRequest, name: TopicPartition) -> ErrorCode:
     try:
+        request.require(TOPIC_WRITE, name.topic)
         partition = broker.partition(name.topic, name.partition)
         by = request.message.v3_and_below_transactional_id
         check_write(broker, request.connection, partition.topic, name.partition, by)

@@ -2,19 +2,24 @@
 
 Version 1. It works only for hanging transactions. If the coordinator knows the transaction as open or decided, the
 request is rejected, because the coordinator must end it (`fencepost transactions abort`). In a guarded topic only the
-owner may commit, because that is a write. Any administrator may abort, because the transaction blocks readers.
+owner may commit, because that is a write. Any administrator may abort, because the transaction blocks readers. Nobody
+writes into the audit topic.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from fencepost.core.security.access import CLUSTER_ACTION, CLUSTER_ALTER, TOPIC_WRITE
+from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.audit_events import Event, Target
 from fencepost.core.transactions import DECIDED, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write, refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import merged, paced
+from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.partition import Partition
 
 
@@ -40,6 +45,11 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 
 async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, index: int) -> ErrorCode:
     try:
+        if not request.sees(CLUSTER_ACTION):
+            request.require(CLUSTER_ALTER)
+        if topic == broker.config.audit_topic:
+            request.connection.denied(request.key, TOPIC_WRITE, topic)
+            raise ServerError(TOPIC_WRITE.refusal, request.refusal(TOPIC_WRITE, topic))
         partition: Partition = broker.partition(topic, index)
         log = await partition.open()
         # No await between here and the append, so that the checks still hold there.
@@ -60,6 +70,16 @@ async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, i
         )
     except FencepostError as error:
         return error.code
+    if not marker.transaction_result:
+        broker.audit.record(
+            Event.TRANSACTION_ABORTED,
+            actor_of(request.connection),
+            Target(Operation.ALTER.name, ResourceType.TOPIC.name, topic),
+            api="WriteTxnMarkers",
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            partition=index,
+        )
     return ErrorCode.NONE
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.producers.pid import Identity
+from fencepost.core.security.access import GROUP_READ, TRANSACTIONAL_ID_WRITE
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k08_offset_commit import check_partition, committed
 from fencepost.server.api.k22_init_producer_id import outcome_of
@@ -41,7 +42,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             if error is ErrorCode.NONE:
                 offsets[partition] = committed(broker, message, row)
         topics.append({"name": name, "partitions": answers[first:]})
-    whole = _check_member(broker, message)
+    whole = _check_permissions(request) or _check_member(broker, message)
     if whole is ErrorCode.NONE:
         whole = broker.groups.check_room(message.group_id, offsets)
     if whole is ErrorCode.NONE and offsets:
@@ -56,6 +57,14 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         async for answer in paced(answers):
             answer["error_code"] = whole
     return {"topics": topics}
+
+
+def _check_permissions(request: ApiRequest) -> ErrorCode:
+    message = request.message
+    for need, name in (TRANSACTIONAL_ID_WRITE, message.transactional_id), (GROUP_READ, message.group_id):
+        if not request.may(need, name):
+            return need.refusal
+    return ErrorCode.NONE
 
 
 def _check_member(broker: Broker, message: Any) -> ErrorCode:

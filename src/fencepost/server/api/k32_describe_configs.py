@@ -9,6 +9,12 @@ import dataclasses
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from fencepost.core.security.access import (
+    CLUSTER_DESCRIBE_CONFIGS,
+    GROUP_DESCRIBE_CONFIGS,
+    TOPIC_DESCRIBE_CONFIGS,
+    Need,
+)
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -33,12 +39,13 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     once = {(resource.resource_type, resource.resource_name): resource for resource in reversed(message.resources)}
     return in_pieces(
         list(reversed(once.values())),
-        lambda resource: _describe(broker, resource, message),
+        lambda resource: _describe(broker, request, resource),
         lambda results: {"results": results},
     )
 
 
-def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
+def _describe(broker: Broker, request: ApiRequest, resource: Any) -> Fields:
+    message = request.message
     answer = {
         "error_code": ErrorCode.NONE,
         "error_message": None,
@@ -46,6 +53,7 @@ def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
         "resource_name": resource.resource_name,
     }
     try:
+        require_config(request, resource, TOPIC_DESCRIBE_CONFIGS, GROUP_DESCRIBE_CONFIGS, CLUSTER_DESCRIBE_CONFIGS)
         rows = _rows(broker, resource, with_synonyms=message.include_synonyms)
     except FencepostError as error:
         return {**answer, "error_code": error.code, "error_message": error.reason, "configs": []}
@@ -56,6 +64,14 @@ def _describe(broker: Broker, resource: Any, message: Any) -> Fields:
     if not getattr(message, "include_documentation", False):
         rows = [{**row, "documentation": None} for row in rows]
     return {**answer, "configs": rows}
+
+
+def require_config(request: ApiRequest, resource: Any, topic: Need, group: Need, cluster: Need) -> None:
+    """Raise if the client does not have the permission for this type of resource."""
+    if resource.resource_type in (TOPIC, GROUP):
+        request.require(topic if resource.resource_type == TOPIC else group, resource.resource_name)
+    else:
+        request.require(cluster)
 
 
 def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]:
@@ -93,23 +109,32 @@ def _row(name: str, own: str | None, default: str, kind: str, documentation: str
 
 
 def _server_rows(broker: Broker) -> list[Fields]:
-    rows: list[Fields] = []
-    for field in dataclasses.fields(broker.config):
-        value = getattr(broker.config, field.name)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        rows.append(
-            {
-                "name": field.name.replace("_", "."),
-                "value": None if value is None else text,
-                "read_only": True,
-                "config_source": _FROM_DEFAULT if value == field.default else _FROM_SERVER,
-                "is_sensitive": False,
-                "synonyms": [],
-                "config_type": _TYPES[_PYTHON_TYPES.get(type(value), "string")],
-                "documentation": None,
-            }
-        )
+    config = broker.config
+    rows = [_server_row(field.name, field, config) for field in dataclasses.fields(config) if field.name != "listeners"]
+    for listener in config.listeners:
+        rows += [
+            _server_row(listener.named(field.name), field, listener)
+            for field in dataclasses.fields(listener)
+            if field.name != "name"
+        ]
     return rows
+
+
+def _server_row(name: str, field: dataclasses.Field[Any], config: object) -> Fields:
+    value = getattr(config, field.name)
+    text = (
+        str(value).lower() if isinstance(value, bool) else ";".join(value) if isinstance(value, tuple) else str(value)
+    )
+    return {
+        "name": name.replace("_", "."),
+        "value": None if value is None else text,
+        "read_only": True,
+        "config_source": _FROM_DEFAULT if value == field.default else _FROM_SERVER,
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": _TYPES[_PYTHON_TYPES.get(type(value), "string")],
+        "documentation": None,
+    }
 
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)

@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CONFIGS, TOPIC_ALTER_CONFIGS
+from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.audit_events import Event, Target
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.server.api.k32_describe_configs import TOPIC
+from fencepost.server.api.k32_describe_configs import TOPIC, require_config
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
+from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.topic_config import check_config, check_guards
 from fencepost.server.storage.topics import Topic
 
@@ -40,20 +44,35 @@ async def alter(
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named more than once")
+            require_config(request, resource, TOPIC_ALTER_CONFIGS, GROUP_ALTER_CONFIGS, CLUSTER_ALTER_CONFIGS)
             if resource.resource_type != TOPIC:
                 raise ServerError(
                     ErrorCode.INVALID_REQUEST, "only topics can be altered; restart the server to change its settings"
                 )
             async with broker.topics.changing(resource.resource_name) as topic:
                 refuse_severed(request.connection)
+                before = dict(topic.configs)
                 configs = changed(topic, resource)
                 check_guards(configs)
                 if not message.validate_only:
                     await broker.topics.configure(topic, configs)
+                    _keep(broker, request, topic.name, before, configs)
         except FencepostError as error:
             row |= {"error_code": error.code, "error_message": error.reason}
         rows.append(row)
     return rows
+
+
+def _keep(broker: Broker, request: ApiRequest, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Add the change to the audit log; None stands for the default."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    broker.audit.record(
+        Event.CONFIG_CHANGED,
+        actor_of(request.connection),
+        Target(Operation.ALTER_CONFIGS.name, ResourceType.TOPIC.name, topic),
+        before={name: before.get(name) for name in names},
+        after={name: after.get(name) for name in names},
+    )
 
 
 def _replaced(_: Topic, resource: Any) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -20,6 +21,8 @@ from fencepost.server.storage.topics import Topic
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
+    if not request.may(CLUSTER_DESCRIBE):
+        return {"error_code": CLUSTER_DESCRIBE.refusal, "results": []}
     wanted = await _wanted(broker, request.message.topics)
 
     def measure() -> Fields:

@@ -1,6 +1,6 @@
 """CreatePartitions (37): add partitions to a topic. Their number cannot be reduced, because records would be lost.
 
-Versions 0 to 3; v2 is flexible. A manual assignment may only name this node.
+Versions 0 to 3; v2 is flexible, v3 may be refused by a quota (KIP-599). A manual assignment may only name this node.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from fencepost.core.security.access import TOPIC_ALTER
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
@@ -23,12 +24,14 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     async for wanted in paced(message.topics):
         row = {"name": wanted.name, "error_code": ErrorCode.NONE, "error_message": None}
         try:
+            request.require(TOPIC_ALTER, wanted.name)
             if times[wanted.name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"the request names topic {wanted.name!r} more than once")
             async with broker.topics.changing(wanted.name) as topic:
                 refuse_severed(request.connection)
                 _check(broker, topic, wanted)
                 if not message.validate_only:
+                    request.count_mutations(wanted.count - topic.partition_count, strict_from=3)
                     await broker.topics.add_partitions(topic, wanted.count)
         except FencepostError as error:
             row |= {"error_code": error.code, "error_message": error.reason}

@@ -10,13 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from fencepost.core.security.access import GROUP_DELETE
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import gather_in_pieces
 
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 100
+"""Groups that share a commit of the store, and one turn of the loop: about 5 ms."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -27,6 +29,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
 
 
 async def _delete(broker: Broker, request: ApiRequest, name: str) -> ErrorCode:
+    if not request.may(GROUP_DELETE, name):
+        return GROUP_DELETE.refusal
     entry = broker.groups.get(name)
     for partition in entry.offsets if entry is not None else ():
         topic = broker.topics.get(partition.topic)

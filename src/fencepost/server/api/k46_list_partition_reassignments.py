@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields:
+    if not request.may(CLUSTER_DESCRIBE):
+        reason = request.refusal(CLUSTER_DESCRIBE)
+        return {"error_code": CLUSTER_DESCRIBE.refusal, "error_message": reason, "topics": []}
     return {"error_code": ErrorCode.NONE, "error_message": None, "topics": []}
 
 

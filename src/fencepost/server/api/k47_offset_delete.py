@@ -11,6 +11,7 @@ from typing import Any
 
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import CONSUMER
+from fencepost.core.security.access import GROUP_DELETE, TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
@@ -25,6 +26,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     asked = await merged(
         (topic.name, ((row.partition_index, None) for row in topic.partitions)) for topic in message.topics
     )
+    if not request.may(GROUP_DELETE, message.group_id):
+        return {"error_code": GROUP_DELETE.refusal, "topics": []}
     entry = broker.groups.get(message.group_id)
     if entry is None:
         return {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "topics": []}
@@ -34,11 +37,14 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     topics: list[dict[str, Any]] = []
     doomed: list[tuple[Topic, dict[str, Any]]] = []
     async for name, indexes in paced(asked.items()):
+        may_read = request.may(TOPIC_READ, name)
         topic = broker.topics.get(name)
         is_read = topic is not None and entry.reads(name)
         partitions: list[dict[str, Any]] = []
         async for index in paced(indexes):
-            if topic is None or not 0 <= index < topic.partition_count:
+            if not may_read:
+                error = TOPIC_READ.refusal
+            elif topic is None or not 0 <= index < topic.partition_count:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif is_read:
                 error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

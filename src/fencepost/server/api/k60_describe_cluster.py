@@ -5,6 +5,8 @@ Versions 0 to 2; v1 asks for brokers or controllers, v2 for fenced brokers too.
 
 from __future__ import annotations
 
+from fencepost.core.security.access import CLUSTER_DESCRIBE
+from fencepost.core.security.acls import ResourceType
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
@@ -15,6 +17,9 @@ _BROKERS = 1
 
 def handle(broker: Broker, request: ApiRequest) -> Fields:
     endpoint_type = getattr(request.message, "endpoint_type", _BROKERS)
+    operations = -(2**31)
+    if request.message.include_cluster_authorized_operations:
+        operations = request.operations(ResourceType.CLUSTER) if request.sees(CLUSTER_DESCRIBE) else 0
     answer: Fields = {
         "error_code": ErrorCode.NONE,
         "error_message": None,
@@ -22,7 +27,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields:
         "cluster_id": broker.cluster_id,
         "controller_id": broker.config.node_id,
         "brokers": [],
-        "cluster_authorized_operations": -(2**31),
+        "cluster_authorized_operations": operations,
     }
     if endpoint_type != _BROKERS:
         return {
@@ -30,7 +35,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields:
             "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             "error_message": "this is a broker's endpoint, not a controller's",
         }
-    host, port = advertised(broker, request.connection)
+    host, port = advertised(request.connection)
     node = {"broker_id": broker.config.node_id, "host": host, "port": port, "rack": None, "is_fenced": False}
     return {**answer, "brokers": [node]}
 

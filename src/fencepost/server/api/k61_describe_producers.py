@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.core.producers.dedup import ProducerEntry
+from fencepost.core.security.access import TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -18,16 +19,17 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         "topics": [
             {
                 "name": name,
-                "partitions": [await _describe(broker, name, index) async for index in paced(indexes)],
+                "partitions": [await _describe(broker, request, name, index) async for index in paced(indexes)],
             }
             async for name, indexes in paced(asked.items())
         ]
     }
 
 
-async def _describe(broker: Broker, topic: str, index: int) -> Fields:
+async def _describe(broker: Broker, request: ApiRequest, topic: str, index: int) -> Fields:
     answer: Fields = {"partition_index": index, "error_code": ErrorCode.NONE, "error_message": None}
     try:
+        request.require(TOPIC_READ, topic)
         log = await broker.partition(topic, index).open()
     except FencepostError as error:
         message = error.reason

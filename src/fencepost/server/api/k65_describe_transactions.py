@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from fencepost.core.security.access import TOPIC_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.transactions import TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
@@ -13,14 +14,15 @@ from fencepost.server.net.turns import in_pieces
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     names = dict.fromkeys(request.message.transactional_ids)
-    return in_pieces(names, lambda name: _describe(broker, name), lambda rows: {"transaction_states": rows})
+    return in_pieces(names, lambda name: _describe(broker, request, name), lambda rows: {"transaction_states": rows})
 
 
-def _describe(broker: Broker, name: str) -> Fields:
-    found = broker.transactions.get(name)
+def _describe(broker: Broker, request: ApiRequest, name: str) -> Fields:
+    may = request.may(TRANSACTIONAL_ID_DESCRIBE, name)
+    found = broker.transactions.get(name) if may else None
     if found is None:
         return {
-            "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if may else TRANSACTIONAL_ID_DESCRIBE.refusal,
             "transactional_id": name,
             "transaction_state": "",
             "transaction_timeout": 0,
@@ -31,7 +33,8 @@ def _describe(broker: Broker, name: str) -> Fields:
         }
     topics: dict[str, list[int]] = {}
     for partition in sorted(found.partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
+        if request.sees(TOPIC_DESCRIBE, partition.topic):
+            topics.setdefault(partition.topic, []).append(partition.partition)
     return {
         "error_code": ErrorCode.NONE,
         "transactional_id": name,

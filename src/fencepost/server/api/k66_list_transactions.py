@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.groups.patterns import BadPattern, name_matcher
+from fencepost.core.security.access import TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
@@ -40,6 +41,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
             and (not pids or found.pid in pids)
             and (longer_than < 0 or (found.started_ms >= 0 and now - found.started_ms > longer_than))
             and (matches is None or matches(found.name))
+            and request.sees(TRANSACTIONAL_ID_DESCRIBE, found.name)
         )
         if not wanted:
             return None

@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat (68): the whole membership protocol of KIP-848 in one request.
 
 Versions 0 and 1. With v0 the server may choose a member's id; v1 adds subscriptions by regular expression, matched
-against whole topic names. As in Kafka, expressions have RE2's syntax (`core.groups.patterns`).
+against whole topic names. As in Kafka, expressions have RE2's syntax (`core.groups.patterns`), and do not match topics
+that the member may not describe.
 
 The rules are in `core.groups.kip848`.
 """
@@ -14,16 +15,27 @@ from typing import Any
 
 from fencepost.core.groups.assignors import PartitionId, Partitions
 from fencepost.core.groups.kip848_messages import JOIN_EPOCH, Heartbeat
+from fencepost.core.security.access import GROUP_READ, TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k11_join_group import client_host
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import paced
 from fencepost.wire import messages
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     member_id = message.member_id
+    if (refusal := _authorize(request)) is not ErrorCode.NONE:
+        return {
+            "error_code": refusal,
+            "error_message": "not authorized",
+            "member_id": None,
+            "member_epoch": 0,
+            "heartbeat_interval": 0,
+            "assignment": None,
+        }
     if not member_id and message.member_epoch == JOIN_EPOCH and request.version == 0:
         member_id = str(uuid.uuid4())
     names = message.subscribed_topic_names
@@ -38,9 +50,10 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             topic_names=frozenset(names) if names is not None else None,
             topic_regex=getattr(message, "subscribed_topic_regex", None),
             assignor=message.server_assignor,
-            owned=_partitions(message.topic_partitions),
+            owned=await _partitions(message.topic_partitions),
             client_id=request.client_id or "",
             client_host=client_host(request.connection),
+            principal=str(request.session.principal),
         ),
     )
     failed = result.error is not ErrorCode.NONE
@@ -54,6 +67,15 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     }
 
 
+def _authorize(request: ApiRequest) -> ErrorCode:
+    message = request.message
+    if not request.may(GROUP_READ, message.group_id):
+        return GROUP_READ.refusal
+    if not all(request.may(TOPIC_DESCRIBE, name) for name in dict.fromkeys(message.subscribed_topic_names or ())):
+        return TOPIC_DESCRIBE.refusal
+    return ErrorCode.NONE
+
+
 def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
     """Return the partitions grouped by topic, as in the wire format."""
     indexes: dict[uuid.UUID, list[int]] = {}
@@ -62,10 +84,11 @@ def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
     return [{"topic_id": topic_id, "partitions": listed} for topic_id, listed in indexes.items()]
 
 
-def _partitions(topics: Iterable[Any] | None) -> Partitions | None:
+async def _partitions(topics: Iterable[Any] | None) -> Partitions | None:
     if topics is None:
         return None
-    return frozenset(PartitionId(topic.topic_id, index) for topic in topics for index in topic.partitions)
+    listed = ((topic.topic_id, index) for topic in topics for index in topic.partitions)
+    return frozenset([PartitionId(*each) async for each in paced(listed)])
 
 
 API = Api(key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), handle=handle)

@@ -1,7 +1,6 @@
 """ConsumerGroupDescribe (69): state, epochs, members and assignments of groups of the new protocol (KIP-848).
 
-Versions 0 and 1; v1 adds the type of each member. Authorised operations are not computed, because there is no
-authentication. For a classic group the answer is GROUP_ID_NOT_FOUND: see k15.
+Versions 0 and 1; v1 adds the type of each member. For a classic group the answer is GROUP_ID_NOT_FOUND: see k15.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import Any, Final
 from fencepost.core.groups.assignors import Partitions
 from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import ConsumerMember
+from fencepost.core.security.access import GROUP_DESCRIBE, TOPIC_DESCRIBE
+from fencepost.core.security.acls import ResourceType
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k68_consumer_group_heartbeat import by_topic
 from fencepost.server.broker import Broker
@@ -23,23 +24,46 @@ _CONSUMER_MEMBER: Final = 1
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     names = dict.fromkeys(request.message.group_ids)
-    return in_pieces(names, lambda group_id: _describe(broker, group_id), lambda groups: {"groups": groups})
+    return in_pieces(names, lambda group_id: _describe(broker, request, group_id), lambda groups: {"groups": groups})
 
 
-def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
+def _describe(broker: Broker, request: ApiRequest, group_id: str) -> dict[str, Any]:
+    if not request.may(GROUP_DESCRIBE, group_id):
+        return _refused(group_id, GROUP_DESCRIBE.refusal, request.refusal(GROUP_DESCRIBE, group_id))
     entry = broker.groups.get(group_id)
     group = entry.group if entry is not None else None
     if not isinstance(group, ConsumerGroup):
-        return {
-            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-            "error_message": f"there is no group {group_id} of the consumer protocol",
-            "group_id": group_id,
-            "group_state": "",
-            "group_epoch": 0,
-            "assignment_epoch": 0,
-            "assignor_name": "",
-            "members": [],
-        }
+        reason = f"there is no group {group_id} of the consumer protocol"
+        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason)
+    described = _found(broker, group_id, group)
+    topics = {
+        row["topic_name"]
+        for member in described["members"]
+        for rows in (member["assignment"], member["target_assignment"])
+        for row in rows["topic_partitions"]
+    }
+    subscribed = {name for member in described["members"] for name in member["subscribed_topic_names"]}
+    if not all(request.may(TOPIC_DESCRIBE, name) for name in topics | subscribed):
+        return _refused(group_id, TOPIC_DESCRIBE.refusal, "the group reads topics that the client may not describe")
+    if request.message.include_authorized_operations:
+        described["authorized_operations"] = request.operations(ResourceType.GROUP, group_id)
+    return described
+
+
+def _refused(group_id: str, code: ErrorCode, reason: str) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": reason,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": [],
+    }
+
+
+def _found(broker: Broker, group_id: str, group: ConsumerGroup) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "group_id": group_id,

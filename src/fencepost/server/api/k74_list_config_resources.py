@@ -5,6 +5,7 @@ Versions 0 and 1. v0 asks for client metrics only, and there are none; v1 adds a
 
 from __future__ import annotations
 
+from fencepost.core.security.access import CLUSTER_DESCRIBE_CONFIGS
 from fencepost.errors import ErrorCode
 from fencepost.server.api.k32_describe_configs import BROKER, TOPIC
 from fencepost.server.broker import Broker
@@ -12,6 +13,8 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields:
+    if not request.may(CLUSTER_DESCRIBE_CONFIGS):
+        return {"error_code": CLUSTER_DESCRIBE_CONFIGS.refusal, "config_resources": []}
     resources = [
         *((TOPIC, topic.name) for topic in broker.topics),
         (BROKER, str(broker.config.node_id)),

@@ -118,7 +118,8 @@ def size_of_heartbeat(request: Heartbeat, group: Group | ConsumerGroup | None) -
     size = sum(map(len, request.topic_names or ())) + len(request.topic_regex or "")
     if former is not None:
         return size - sum(map(len, former.topic_names))
-    return size + _MEMBER + sum(len(name or "") for name in (request.member_id, request.instance_id, request.rack_id))
+    names = request.member_id, request.instance_id, request.rack_id, request.principal
+    return size + _MEMBER + sum(len(name or "") for name in names)
 
 
 def size_of_offsets(offsets: Mapping[TopicPartition, Committed], former: OffsetTable) -> int:
@@ -151,6 +152,7 @@ def size_of_members(group: Group | ConsumerGroup) -> int:
         + len(member.rack_id or "")
         + sum(map(len, member.topic_names))
         + len(member.topic_regex or "")
+        + len(member.principal)
         + _PARTITION * (len(member.assigned) + len(member.target) + len(member.revoking))
         for member in group.members.values()
     )

@@ -265,10 +265,11 @@ class GroupCoordinator:
         return True
 
     def _current_topics(self) -> ExistingTopics:
-        topics = self._broker.topics
-        if self._topics.version != topics.version:
+        topics, authorizer = self._broker.topics, self._broker.authorizer
+        version = topics.version, authorizer.table.version
+        if self._topics.version != version:
             known = {topic.name: TopicInfo(topic.topic_id, topic.partition_count) for topic in topics}
-            self._topics = ExistingTopics(topics.version, known)
+            self._topics = ExistingTopics(version, known, authorizer.may_describe if authorizer.enabled else None)
         return self._topics
 
     # ------------------------------------------------------------------------------------------ offsets
@@ -426,6 +427,10 @@ class GroupCoordinator:
 
     def get(self, group_id: str) -> GroupEntry | None:
         return self._groups.get(group_id)
+
+    @property
+    def memory_used(self) -> int:
+        return self._memory.used
 
     async def delete(self, group_id: str) -> ErrorCode:
         entry = self._groups.get(group_id)

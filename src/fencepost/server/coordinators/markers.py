@@ -37,11 +37,16 @@ class Markers:
         """Sync the transaction's records; raise StorageError if this fails, so that it cannot be committed."""
         if self._broker.config.sync != "always":
             return
-        partitions = (self._partition(name) for name in transaction.partitions)
-        logs = [partition.log for partition in partitions if partition is not None and partition.log is not None]
-        ends = [log.end_offset for log in logs]
-        await self._broker.syncer.barrier()
-        for log, end in zip(logs, ends, strict=True):
+        found = [self._partition(name) for name in transaction.partitions]
+        unsynced = [
+            (partition, partition.log, partition.log.end_offset)
+            for partition in found
+            if partition is not None and partition.log is not None
+            if partition.log.high_watermark < partition.log.end_offset or partition.log.failed is not None
+        ]
+        if unsynced:
+            await self._broker.syncer.join_all([partition for partition, _, _ in unsynced])
+        for _, log, end in unsynced:
             if log.failed is not None or log.high_watermark < end:
                 raise StorageError(f"cannot sync the records of transaction {transaction.name} in {log.directory}")
 
@@ -101,7 +106,7 @@ class Markers:
         if not touched:
             return
         if self._broker.config.sync == "always":
-            await self._broker.syncer.join(touched)
+            await self._broker.syncer.join_all(touched)
         else:
             for partition in touched:
                 if partition.log is not None:

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, overload
 
-from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnershipTable
+from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource, OwnershipTable
+from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.audit_events import SERVER, Actor, Event, Target
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server.health import Chore
+from fencepost.server.net.turns import paced
+from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.store import Statement
+from fencepost.server.storage.syncer import FEW
 from fencepost.types import Milliseconds, partition_named
 
 if TYPE_CHECKING:
@@ -35,6 +41,33 @@ SCHEMA: Final = (
 _SAVE_TOKEN: Final = "INSERT OR REPLACE INTO own_tokens (own_group, resource, token) VALUES (?, ?, ?)"  # noqa: S105
 
 _PATROL_SECONDS: Final = 0.05
+_SECONDS: Final = 0.003
+"""Duration of a piece of work, after which others get their turn."""
+_NAMES_IN_LOG: Final = 20
+"""Maximum number of resources that a line in the log names."""
+_NAMES_IN_AUDIT: Final = 1000
+"""The same for a line in the audit log."""
+
+
+class _TokenRows(Sequence[Statement]):
+    """The statements that store the tokens of a grant. They are made by the store's thread, not on the loop."""
+
+    def __init__(self, group: str, fresh: Sequence[OwnedResource]) -> None:
+        self._group = group
+        self._fresh = fresh
+
+    def __len__(self) -> int:
+        return len(self._fresh)
+
+    @overload
+    def __getitem__(self, at: int) -> Statement: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Statement]: ...
+    def __getitem__(self, at: int | slice) -> Statement | Sequence[Statement]:
+        if isinstance(at, slice):
+            return _TokenRows(self._group, self._fresh[at])
+        row = self._fresh[at]
+        return _SAVE_TOKEN, (self._group, row.name, row.token)
 
 
 class Owners:
@@ -110,24 +143,24 @@ class Owners:
             return judged
         claimed = {(group, row.name) for row in judged.fresh}
         for owner in judged.severed:
-            names = ", ".join(row.name for row in judged.fresh)
+            names = ", ".join(row.name for row in judged.fresh[:_NAMES_IN_LOG])
             logger.warning(
                 "severed the owner %s (%s): %s (%s) takes over %.200s in group %s",
                 owner.peer, owner.client_id, connection.peer, connection.client_id, names, group,
             )  # fmt: skip
+            self._keep_severed(owner, group, judged.fresh, "another owner takes over", actor_of(connection))
+            self._broker.counters.takeovers += 1
             self._broker.transactions.leave(owner, claimed)
             owner.sever()
-        now = self._broker.clock.now_ms()
-        for row in judged.fresh:
-            self.since[group, row.name] = now
-            self.last[group, row.name] = (connection.peer, connection.client_id)
+        self.since.update(dict.fromkeys(claimed, self._broker.clock.now_ms()))
+        self.last.update(dict.fromkeys(claimed, (connection.peer, connection.client_id)))
         durable: list[Awaitable[Any]] = []
         if judged.fresh:
             durable += self._broker.transactions.make_way(connection, claimed)
             # Also if nobody was severed: the previous owner may have disconnected a moment ago.
             durable.append(self._broker.syncer.barrier())
-            durable += [self._bring_to_light(partition) for partition in self._unread(judged)]
-            durable.append(self._broker.store.execute(self._token_rows(group, judged)))
+            durable.append(self._broker.store.execute(_TokenRows(group, judged.fresh)))
+            durable.append(self._bring_all_to_light(judged))
         try:
             # Shielded: others wait for the same sync, and a claimant that disconnects must not cancel it for them.
             await asyncio.gather(*(asyncio.shield(each) for each in durable))
@@ -137,24 +170,54 @@ class Owners:
             raise
         return judged
 
-    def _unread(self, judged: Granted[Connection]) -> list[Partition]:
-        """Return the granted partitions with records that cannot be read yet. A closed partition has none: a read opens
-        it, which makes everything visible."""
-        named = (partition_named(row.name) for row in judged.fresh)
-        topics = ((name, self._broker.topics.get(name.topic)) for name in named if name is not None)
-        found = (topic.partition(name.partition) for name, topic in topics if topic is not None)
-        return [
-            partition
-            for partition in found
-            if partition is not None and (log := partition.log) is not None and log.high_watermark < log.end_offset
-        ]
+    def _keep_severed(
+        self, owner: Connection, group: str, rows: Sequence[OwnedResource], reason: str, by: Actor
+    ) -> None:
+        """Add to the audit log who lost what."""
+        if not self._broker.audit.is_on:
+            return
+        who = actor_of(owner)
+        self._broker.audit.record(
+            Event.OWNER_SEVERED,
+            by,
+            Target(Operation.READ.name, ResourceType.GROUP.name, group),
+            reason=reason,
+            severed_principal=who.principal,
+            severed_address=who.address,
+            severed_client_id=who.client_id,
+            resources=[
+                {"resource": row.name, "generation": row.generation, "token": row.token}
+                for row in rows[:_NAMES_IN_AUDIT]
+            ],
+            resource_count=len(rows),
+        )
 
-    async def _bring_to_light(self, partition: Partition) -> None:
+    async def _bring_all_to_light(self, judged: Granted[Connection]) -> None:
+        """Wait until all records of the granted partitions can be read; look for these in pieces."""
+        unread: list[Partition] = []
+        async for row in paced(judged.fresh):
+            partition = self._partition(row.name)
+            # A closed partition has nothing that cannot be read: a read opens it, which makes everything visible.
+            if partition is not None and (log := partition.log) is not None and log.high_watermark < log.end_offset:
+                unread.append(partition)
+        syncer = self._broker.syncer
+        join = syncer.join if len(unread) <= FEW else syncer.join_wide
+        await asyncio.gather(*(self._bring_to_light(partition, join) for partition in unread))
+
+    def _partition(self, resource: str) -> Partition | None:
+        """Return the partition that the resource names, if there is one."""
+        name = partition_named(resource)
+        topic = self._broker.topics.get(name.topic) if name is not None else None
+        return topic.partition(name.partition) if topic is not None and name is not None else None
+
+    async def _bring_to_light(
+        self, partition: Partition, join: Callable[[Sequence[Partition]], asyncio.Future[None]]
+    ) -> None:
         """Wait until all appended records of the partition can be read. A barrier alone does not ensure that: it also
         ends when a sync has failed, and the rest becomes visible when the log is reopened."""
         log = partition.log
         if log is not None and log.failed is None:
-            await self._broker.syncer.join([partition])
+            await join([partition])
         if partition.topic.deleted or (log is not None and log is partition.log and log.failed is None):
             return
         partition.usable()  # drops a failed log, so that it is reopened
@@ -165,16 +228,18 @@ class Owners:
         if log.failed is not None:
             raise StorageError(f"after a failed sync the content of {partition.name} is unknown") from log.failed
 
-    def _token_rows(self, group: str, judged: Granted[Connection]) -> list[Statement]:
-        return [(_SAVE_TOKEN, (group, row.name, row.token)) for row in judged.fresh]
-
     def _serve_line(self) -> None:
+        """Grant waiting claims whose resources are free, in several turns of the loop if that takes long."""
+        began = perf_counter()
         for waiting, judged in self.table.runnable():
             answer = self._answers.get(waiting)
             if answer is not None and not answer.done():
                 answer.set_result(judged)
             elif isinstance(judged, Granted):  # it gave up in the same turn
                 self.table.release(waiting.claimant, waiting.group, [row.name for row in judged.fresh])
+            if perf_counter() - began > _SECONDS:
+                asyncio.get_running_loop().call_soon(self._serve_line)
+                return
 
     # -- letting go -------------------------------------------------------------------------------------------
 
@@ -222,4 +287,12 @@ class Owners:
                 "severed the owner %s (%s): silent for more than its session of %d ms",
                 connection.peer, connection.client_id, session_ms,
             )  # fmt: skip
+            held: dict[str, list[OwnedResource]] = {}
+            for group, name in self.table.owned_by(connection):
+                found = self.table.ownership(group, name)
+                if found is not None:
+                    held.setdefault(group, []).append(OwnedResource(name, found.generation, found.token))
+            for group, rows in held.items():
+                self._keep_severed(connection, group, rows, "silent for longer than its session", SERVER)
+            self._broker.counters.severed_silent += 1
             connection.sever()

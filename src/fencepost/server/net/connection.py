@@ -15,31 +15,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from functools import partial
-from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.server.coordinators.guards import refuse_severed
+from fencepost.server.net.answer_place import AnswerPlace
 from fencepost.server.net.receiving import Frame, FrameReceiver
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred, Fields, encode
+from fencepost.server.net.session import Session
+from fencepost.server.net.sockets import drop_unsent, keep_alive
+from fencepost.server.net.throttle import Throttle
+from fencepost.server.net.turns import close_unstarted
 from fencepost.wire import frame, messages
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
+    from fencepost.core.security.access import Need
     from fencepost.server.net.listener import Listener
+    from fencepost.server.security.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 
-_NO_LINGER: Final = Struct("ii").pack(1, 0)
-"""SO_LINGER value with which closing resets the connection and drops unsent bytes."""
-_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
-"""The system probes a client after a minute of silence, and closes the connection after another without a reply."""
 _WRITE_HIGH_WATER: Final = 1024 * 1024
 _BYTES_PER_TURN: Final = 512 * 1024
 """Bytes of requests that one connection handles before it yields: about half a millisecond of work."""
@@ -54,56 +55,40 @@ _UNCHECKED_BYTES: Final = 2 * 1024
 _COUNTED_AT_ONCE: Final = 16 * 1024
 """A larger answer is counted before the next one is made, a smaller one at the end of the loop's turn."""
 _BEHIND_SECONDS: Final = 0.5
-"""Time that requests may stay behind one that waits (a long poll) while others need their memory."""
+"""Time that requests may stay behind a long poll, or on a muted connection, while others need their memory."""
 _MUCH_UNREAD_SECONDS: Final = 1.0
 """Limit for a client that reads nothing while it holds more than its share of the answer memory and others wait."""
 _LONGEST_CLIENT_ID: Final = 255
 """Characters of a client id that the server keeps."""
+_LOGIN_KEYS: Final = frozenset({Key.SASL_HANDSHAKE, Key.API_VERSIONS, Key.SASL_AUTHENTICATE})
+"""Requests that a client may send before it has logged in."""
+_MOST_BYTES_BEFORE_LOGIN: Final = 128 * 1024
+"""Maximum size of a request before the login. The longest are those with tokens."""
 _MOST_WAITING: Final = 64
 """Maximum number of unanswered requests of one connection; at this limit the server stops reading from it."""
 _MOST_WAITING_BYTES: Final = 1024 * 1024
 """Maximum bytes of received requests that have not started; at this limit the server stops reading from it."""
 
 
-def _keep_alive(raw: Any) -> None:
-    """Let the system detect a dead client machine, also while neither side sends anything."""
-    if raw is None:
-        return
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, seconds in _KEEP_ALIVE:
-        option = getattr(socket, name, None)
-        if option is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, option, seconds)
-
-
-class _Pending:
-    """The place of an answer in the order of answers, before and after the answer is made."""
-
-    __slots__ = ("answer", "cost")
-
-    def __init__(self, cost: int) -> None:
-        self.cost = cost
-        self.answer: list[Buffer] | None = None
-
-
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, session: Session) -> None:
         self._listener = listener
         self._memory: RequestMemory = listener.memory
         self._answers = listener.broker.answers
         self._codecs = listener.broker.codecs
+        self._quotas = listener.broker.quotas
         self._monotonic = listener.broker.clock.monotonic
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[Frame] = deque()
         self._receiver = FrameReceiver(
             listener.memory,
             listener.apis,
-            listener.broker.config.max_request_bytes,
+            listener.broker.config.max_request_bytes if session.authenticated else _MOST_BYTES_BEFORE_LOGIN,
             self._inbox,
             waiter=self,
             monotonic=listener.broker.clock.monotonic,
         )
-        self._line: deque[_Pending] = deque()
+        self._line: deque[AnswerPlace] = deque()
         self._busy = False
         """A request is in progress that later ones must not overtake."""
         self._turn_bytes = 0
@@ -112,6 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         """Seconds spent on them."""
         self._yielding = False
         self._task: asyncio.Task[None] | None = None
+        self._handling: Awaitable[Answer] | None = None
+        """The handler's work in that task."""
         self._waits = False
         """The request in progress only waits, so it may be cancelled when its client leaves."""
         self._began_at = 0.0
@@ -132,6 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that the client must have read within a minute after this time if memory is short."""
         self._read_paused = False
         self._finishing = False
+        self._expelled = False
         self.closed = False
         self.severed = False
         """Fenced by a new owner. Handlers check it whenever they append, commit or return data."""
@@ -141,9 +129,19 @@ class Connection(asyncio.BufferedProtocol):
         """The client id of the last request, shown to administrators."""
         self.software_name = ""
         """The client software's name from ApiVersions."""
+        self.session = session
+        self.throttle = Throttle(listener.broker.quotas, session, self._work)
         self.peer = ""
         self.dialled: tuple[str, int] = ("", 0)
         """The server's address that this client connected to."""
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self._listener.broker.authorizer
+
+    def denied(self, key: int, need: Need, name: str) -> None:
+        """Keep in the audit log that the client lacks a permission."""
+        self._listener.broker.audit.denied(self, self.apis[key].name, need, name)
 
     @property
     def apis(self) -> Mapping[int, Api]:
@@ -158,11 +156,13 @@ class Connection(asyncio.BufferedProtocol):
         here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self.dialled = (here[0], here[1]) if here else ("", 0)
         self.peer = f"{there[0]}:{there[1]}" if there else "?"
-        _keep_alive(transport.get_extra_info("socket"))
+        self.session.client_host = there[0] if there else ""
+        keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.throttle.end()
         self._in_line = 0
         self._count_unread()
         self._answers.forget(self)
@@ -170,6 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             if self._waits:
                 self._task.cancel()
+                close_unstarted(self._handling)
             else:
                 # The request may be half-way through a change: let it finish, although nobody receives the answer.
                 self._listener.adopt(self._task)
@@ -188,25 +189,47 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def client_host(self) -> str:
+        """Implement `Pending`."""
+        return self.session.client_host
+
+    def refuse(self, why: str) -> None:
+        """Close the connection at once and log why."""
+        logger.warning("closing %s: %s", self.peer, why)
+        self.close()
+
     def sever(self) -> None:
         """Close the connection because another one has taken over its resources. From now on none of its requests
         takes effect, and unsent answers are dropped instead of being delivered late."""
         self.severed = True
         self._listener.broker.owners.ended(self)
         if self._transport is not None:
-            raw = self._transport.get_extra_info("socket")
-            if raw is not None:
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            drop_unsent(self._transport.get_extra_info("socket"))
             self._transport.abort()
+
+    def logged_in(self) -> None:
+        """Accept requests of any size from now on."""
+        self._receiver.most_bytes = self._listener.broker.config.max_request_bytes
+        self._listener.logged_in(self)
 
     def finish(self) -> None:
         """Stop reading, and close the connection when all received requests are answered."""
         self._pause_reading()
         self._finishing = True
+        if self.throttle.end():
+            self._work()
         self._close_when_idle()
 
+    def expel(self) -> None:
+        """Close the connection after the answer to the current request, which refuses the client. Requests that the
+        client has sent behind it, such as further attempts to log in, are not handled."""
+        self._expelled = True
+        self.finish()
+
     def _close_when_idle(self) -> None:
-        if self._finishing and not self._line and not self._inbox and self._transport is not None:
+        is_done = not self._line and (self._expelled or not self._inbox)
+        if self._finishing and is_done and self._transport is not None:
             self._transport.close()
 
     def pause_writing(self) -> None:
@@ -273,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receiver.received(nbytes)
         except Malformed as error:
-            self._refuse(error)
+            self.refuse(str(error))
             return
         self._received()
 
@@ -285,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receiver.resume()
         except Malformed as error:
-            self._refuse(error)
+            self.refuse(str(error))
             return
         self._received()
         self._resume_reading()
@@ -301,10 +324,6 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._line) + len(inbox) >= _MOST_WAITING or (
             bool(inbox) and sum(map(len, inbox)) >= _MOST_WAITING_BYTES
         )
-
-    def _refuse(self, error: FencepostError) -> None:
-        logger.warning("closing %s: %s", self.peer, error)
-        self.close()
 
     @property
     def waiting_for_memory(self) -> bool:
@@ -334,11 +353,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def is_late(self, now: float, grace: float) -> bool:
         """Tell if this connection has held memory for too long while others wait for it: for a frame that stalls, for
-        answers that the client does not read, or for whole requests that wait until it reads or until the request in
-        progress is done."""
+        answers that the client does not read, or for whole requests that wait until it reads, until the request in
+        progress is done or until the connection is no longer muted."""
         if self._receiver.is_late(now, grace) or self._reads_late(now, grace):
             return True
-        if self._busy and self._waits and now - self._began_at > _BEHIND_SECONDS and self._receiver.holds_much:
+        behind = now - self._began_at if self._busy and self._waits else self.throttle.muted_seconds
+        if behind > _BEHIND_SECONDS and self._receiver.holds_much:
             return True
         return (
             self._write_paused
@@ -367,7 +387,9 @@ class Connection(asyncio.BufferedProtocol):
             self._inbox
             and not self._busy
             and not self._yielding
+            and not self.throttle.is_muted
             and not self._is_held
+            and not self._expelled
             and not self.closed
             and not self.severed
         ):
@@ -379,12 +401,12 @@ class Connection(asyncio.BufferedProtocol):
                 return
             received = self._inbox.popleft()
             self._turn_bytes += max(len(received), _MIN_REQUEST_BYTES)
-            pending = _Pending(len(received))
+            pending = AnswerPlace(len(received), self._monotonic())
             self._line.append(pending)
             try:
                 self._begin(received, pending)
             except FencepostError as error:
-                self._refuse(error)
+                self.refuse(str(error))
                 return
             except Exception:  # an unexpected error in a handler closes this connection only
                 logger.exception("closing %s: a request failed unexpectedly", self.peer)
@@ -404,12 +426,13 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_seconds = 0.0
         self._work()
 
-    def _begin(self, received: Frame, pending: _Pending) -> None:
+    def _begin(self, received: Frame, pending: AnswerPlace) -> None:
         head = frame.read_request_head(received)
         api = self._listener.apis.get(head.key)
         if api is None:
             raise Malformed(f"API key {head.key} is not supported")
         version = head.version
+        pending.api = api.name
         if not api.versions[0] <= version <= api.versions[1]:
             if head.key != Key.API_VERSIONS:
                 raise Malformed(f"{api.name} v{version} is not supported; use v{api.versions[0]} to v{api.versions[1]}")
@@ -417,10 +440,20 @@ class Connection(asyncio.BufferedProtocol):
             answer = self._listener.unsupported_version()
             self._settle(pending, encode(api, 0, head.correlation_id, answer))
             return
+        session = self.session
+        if head.key not in _LOGIN_KEYS and (not session.authenticated or session.ends_at is not None):
+            session.check_login(api.name, self._monotonic())
         if head.client_id != self.client_id:
             head = head._replace(client_id=(head.client_id or "")[:_LONGEST_CLIENT_ID])
-            self.client_id = head.client_id or ""
+            self.client_id = self.throttle.client_id = head.client_id or ""
         answer_or_work: Answer | Awaitable[Answer]
+        throttles = self._quotas.is_active and session.authenticated
+        if throttles:
+            if self.throttle.must_wait(head.key):
+                self._inbox.appendleft(received)  # with its memory, and before those behind it
+                self._line.pop()
+                return
+            self.throttle.begin()
         if api.raw:
             answer_or_work = api.handle(
                 self._listener.broker, ApiRequest(head.key, version, head.client_id, received, head.body_at, self)
@@ -436,9 +469,21 @@ class Connection(asyncio.BufferedProtocol):
             self._busy = True
             self._waits = api.waits
             self._began_at = self._monotonic()
+            self._handling = answer_or_work
+            if throttles:
+                answer_or_work = self.throttle.timed(answer_or_work)
             self._task = asyncio.ensure_future(self._await(answer_or_work, api, version, head.correlation_id, pending))
         else:
+            if throttles:
+                answer_or_work = self._throttled(answer_or_work, api)
             self._take(answer_or_work, api, version, head.correlation_id, pending)
+
+    def _throttled(self, answer: Answer, api: Api) -> Answer:
+        """Return the answer with its throttle time. Produce and Fetch, the raw ones, do this themselves."""
+        if api.raw or not self.session.authenticated:
+            return answer
+        throttle_ms = self.throttle.settle()
+        return {**answer, "throttle_time": throttle_ms} if throttle_ms and isinstance(answer, Mapping) else answer
 
     async def _handle_large(self, received: Frame, head: frame.RequestHead, api: Api) -> Answer:
         """Decode a large request in the codec thread, then handle it like any other."""
@@ -454,26 +499,28 @@ class Connection(asyncio.BufferedProtocol):
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _await(
-        self, work: Awaitable[Answer], api: Api, version: int, correlation_id: int, pending: _Pending
+        self, work: Awaitable[Answer], api: Api, version: int, correlation_id: int, pending: AnswerPlace
     ) -> None:
         try:
             answer = await work
+            if self._quotas.is_active:
+                answer = self._throttled(answer, api)
             if isinstance(answer, Mapping) and self._codecs.is_large_answer(answer):
                 await self._settle_large(answer, api, version, correlation_id, pending)
             else:
                 self._take(answer, api, version, correlation_id, pending)
         except FencepostError as error:
-            self._refuse(error)
+            self.refuse(str(error))
             return
         except Exception:
             logger.exception("closing %s: %s failed unexpectedly", self.peer, api.name)
             self.close()
             return
         self._busy = False
-        self._task = None
+        self._task = self._handling = None
         self._work()
 
-    def _take(self, answer: Answer, api: Api, version: int, correlation_id: int, pending: _Pending) -> None:
+    def _take(self, answer: Answer, api: Api, version: int, correlation_id: int, pending: AnswerPlace) -> None:
         if isinstance(answer, Deferred):
             deferred = answer
             deferred.ready.add_done_callback(
@@ -488,17 +535,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._settle(pending, encode(api, version, correlation_id, answer))
 
-    def _settle_later(self, deferred: Deferred, api: Api, version: int, correlation_id: int, pending: _Pending) -> None:
+    def _settle_later(
+        self, deferred: Deferred, api: Api, version: int, correlation_id: int, pending: AnswerPlace
+    ) -> None:
         if not self.closed and not self.severed:
             try:
                 self._take(deferred.finish(), api, version, correlation_id, pending)
             except FencepostError as error:
-                self._refuse(error)
+                self.refuse(str(error))
                 return
             self._work()
 
     async def _settle_large(
-        self, answer: Fields, api: Api, version: int, correlation_id: int, pending: _Pending
+        self, answer: Fields, api: Api, version: int, correlation_id: int, pending: AnswerPlace
     ) -> None:
         """Encode a large answer in the codec thread; later answers wait for it, to keep the order."""
 
@@ -509,7 +558,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             encoded = await self._codecs.run(check_and_encode)
         except FencepostError as error:
-            self._refuse(error)
+            self.refuse(str(error))
             return
         except Exception:
             logger.exception("closing %s: cannot encode the answer to %s", self.peer, api.name)
@@ -521,10 +570,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- answers, in order ------------------------------------------------------------------------------------
 
-    def _settle(self, pending: _Pending, answer: list[Buffer]) -> None:
+    def _settle(self, pending: AnswerPlace, answer: list[Buffer]) -> None:
         if self.closed:
             return  # nobody will read it, and `connection_lost` has released the memory of its request
         pending.answer = answer
+        self._listener.broker.counters.note_request(pending.api, self._monotonic() - pending.began)
         size = sum(map(len, answer))
         self._in_line += size
         self._written += size

@@ -1,23 +1,27 @@
-"""The listener: it accepts connections, closes idle ones, and lets all finish when the server stops."""
+"""The listener: it accepts connections on every port, closes idle ones, and lets all finish when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from fencepost.errors import FencepostError
+from fencepost.core.security.principal import Principal
 from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
 from fencepost.server.health import Chore
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.connection import Connection
+from fencepost.server.net.limits import ConnectionLimits
+from fencepost.server.net.pending import Pending, PendingConnections
+from fencepost.server.net.port import Port, look_at_files, make_tls
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Api, Fields
-from fencepost.server.settings import parse_address
+from fencepost.server.net.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -30,30 +34,46 @@ class Listener:
         self.apis = apis
         self.memory = RequestMemory(broker.config.request_memory)
         self.connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self.ports: dict[str, Port] = {}
+        """By the names of their listeners."""
+        self._limits = ConnectionLimits(broker)
+        self._pending = PendingConnections()
+        self._entered: dict[Connection, Principal] = {}
+        """Authenticated connections that count for their users."""
+        self.handshake_threads: ThreadPoolExecutor | None = None
+        """Made by the first connection that needs them."""
         self._numbers = itertools.count(1)
         self._adopted: set[asyncio.Task[None]] = set()
         """Requests that run to their end although their clients have disconnected."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    async def start(self) -> str:
-        """Listen, and return the address that clients can connect to."""
-        host, port = parse_address(self.broker.config.listen)
-        loop = asyncio.get_running_loop()
+    async def start(self) -> dict[str, str]:
+        """Open every port, and return the addresses that clients can connect to, by the listeners' names."""
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
-        except OSError as error:
-            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise FencepostError(f"cannot listen on {self.broker.config.listen}: {reason}") from error
-        bound = self._server.sockets[0].getsockname()
+            for config in self.broker.config.endpoints:
+                port = Port(config, self._accept)
+                await port.open()
+                self.ports[config.name] = port
+        except BaseException:
+            for port in self.ports.values():
+                port.close()
+            raise
         self.broker.spawn(self._patrol(), "close idle connections")
-        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        return {name: port.address for name, port in self.ports.items()}
+
+    def _accept(self, port: Port) -> asyncio.BaseProtocol:
+        connection = Connection(self, Session(port.config))
+        if port.tls is None:
+            return connection
+        return port.tls.accept(connection, self)
 
     async def stop(self) -> None:
         """Accept no new connections, wait `drain_ms` for requests in progress, then close all connections."""
-        if self._server is not None:
-            self._server.close()
+        for port in self.ports.values():
+            port.close()
+        for pending in self._pending:
+            self._refuse_pending(pending, "the server stops")
         for connection in list(self.connections):
             connection.finish()
         await self.broker.groups.close()  # otherwise waiting JoinGroup requests would delay the stop
@@ -63,6 +83,8 @@ class Listener:
             for connection in list(self.connections):
                 connection.close()
             await self._all_closed.wait()
+        if self.handshake_threads is not None:
+            self.handshake_threads.shutdown(wait=False)
         if self._adopted:
             await asyncio.wait(self._adopted, timeout=self.broker.config.drain_ms / 1000)
 
@@ -73,14 +95,71 @@ class Listener:
     def next_number(self) -> int:
         return next(self._numbers)
 
+    def accepts(self, client_host: str) -> str | None:
+        """Count an accepted socket; return why it must be closed at once, or None."""
+        return self._limits.accepted(client_host)
+
     def opened(self, connection: Connection) -> None:
+        """Count a connection that can send requests, or only log in."""
         self.connections.add(connection)
+        self.broker.counters.connections_accepted += 1
         self._all_closed.clear()
-        if len(self.connections) > self.broker.config.max_connections:
-            logger.warning("closing %s: max_connections (%d) are open", connection.peer, len(self.connections) - 1)
-            connection.close()
+        config, session = self.broker.config, connection.session
+        why = None if session.listener.encrypts else self.accepts(session.client_host)  # TLS has asked already
+        why = self._limits.opened(session.client_host) or why
+        if len(self.connections) > config.max_connections:
+            why = f"max_connections ({config.max_connections}) are open"
+        if why is not None:
+            connection.refuse(why)
+        elif session.authenticated:
+            self._enter(connection)
+        else:
+            self.wait_for(connection)
+
+    def logged_in(self, connection: Connection) -> None:
+        """Stop waiting for the login of a connection, and count it for its user."""
+        self.settled(connection)
+        if not connection.closed and connection not in self._entered:
+            self._enter(connection)
+
+    def _enter(self, connection: Connection) -> None:
+        user = self._entered[connection] = connection.session.principal
+        why = self._limits.entered(user)
+        if why is not None:
+            connection.refuse(why)
+
+    def wait_for(self, pending: Pending) -> None:
+        """Close the connection if it is not settled in time, or if it becomes the oldest of too many."""
+        config, now = self.broker.config, self.broker.clock.monotonic()
+        oldest = self._pending.add(
+            pending,
+            now,
+            most=config.max_pending_connections,
+            most_per_address=config.max_pending_connections_per_address,
+        )
+        if oldest is not None:
+            self._refuse_pending(oldest, "too many connections wait for authentication")
+
+    def settled(self, pending: Pending) -> None:
+        """Stop waiting for a connection: it has authenticated, or is gone."""
+        self._pending.discard(pending)
+
+    def _refuse_pending(self, pending: Pending, why: str) -> None:
+        self._pending.discard(pending)
+        pending.refuse(why)
+
+    def _close_late(self) -> None:
+        """Close the connections that take too long to authenticate."""
+        seconds = self.broker.config.authentication_timeout_ms / 1000
+        for pending in self._pending.late(self.broker.clock.monotonic() - seconds):
+            self._refuse_pending(pending, f"not authenticated within {seconds:g} s")
 
     def lost(self, connection: Connection) -> None:
+        self.settled(connection)
+        if connection in self.connections:
+            self._limits.closed(connection.session.client_host)
+        if connection in self._entered:
+            self._limits.left(self._entered.pop(connection))
         self.connections.discard(connection)
         if not self.connections:
             self._all_closed.set()
@@ -92,10 +171,58 @@ class Listener:
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
             self.close_stalled()
+            await self.reload_changed_certificates()
 
     def close_stalled(self) -> None:
-        """Close idle connections and, while others wait for memory, those that hold it and make too little progress."""
+        """Close idle connections, those that take too long to authenticate and, while others wait for memory, those
+        that hold it and make too little progress."""
+        self._close_late()
         self.broker.health.each(Chore.CONNECTIONS, list(self.connections), self._close_if_stalled)
+
+    async def reload_changed_certificates(self) -> None:
+        """Use certificates whose files have changed; keep the old ones while the new files cannot be used."""
+        for port in list(self.ports.values()):
+            if port.tls is None:
+                continue
+            config = port.config
+            in_thread = asyncio.get_running_loop().run_in_executor
+            with self.broker.health.watch(Chore.CERTIFICATES, config.name):
+                files = await in_thread(self.broker.threads, look_at_files, config)
+                if files == port.files:  # as before, or the old files are back
+                    continue
+                tls = await in_thread(self.broker.threads, make_tls, config)
+                if port.config is config:  # no reload of the settings came in between
+                    port.files, port.tls = files, tls
+                    logger.info("listener %s uses changed certificates", config.name)
+
+    async def change_ports(self, configs: Iterable[ListenerConfig]) -> list[str]:
+        """Open, change and close ports, and return the names of the listeners that are not as before. Raise
+        FencepostError before anything changes if a port cannot be opened or a certificate cannot be used.
+
+        Connections stay, with the settings that they were accepted with."""
+        wanted = {config.name: config for config in configs}
+        opened: dict[str, Port] = {}
+        changed: dict[str, Port] = {}
+        try:
+            for name, config in wanted.items():
+                port = self.ports.get(name)
+                if port is None or port.config.address != config.address:
+                    opened[name] = Port(config, self._accept)
+                    await opened[name].open()
+                elif port.config != config:
+                    changed[name] = Port(config, self._accept)  # only for its settings: the socket stays
+        except BaseException:
+            for port in opened.values():
+                port.close()
+            raise
+        for name, port in changed.items():
+            self.ports[name].adopt(port)
+        gone = [name for name in self.ports if name not in wanted or name in opened]
+        for name in gone:
+            self.ports.pop(name).close()
+        self.ports |= opened
+        self.broker.health.keep_only(Chore.CERTIFICATES, self.ports)
+        return [*changed, *opened, *(name for name in gone if name not in opened)]
 
     def _close_if_stalled(self, connection: Connection) -> None:
         config, now = self.broker.config, self.broker.clock.monotonic()

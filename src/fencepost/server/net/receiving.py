@@ -57,7 +57,8 @@ class FrameReceiver:
     ) -> None:
         self._memory = memory
         self._apis = apis
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
+        """Maximum size of a frame."""
         self._inbox = inbox
         """Complete frames; the memory of each is reserved."""
         self._waiter = waiter
@@ -177,8 +178,8 @@ class FrameReceiver:
         self._began = self.last_progress
 
     def _check_size(self, size: int) -> None:
-        if not _LEAST_FRAME <= size <= self._most_bytes:
-            raise Malformed(f"frame length must be from {_LEAST_FRAME} to {self._most_bytes} bytes, not {size}")
+        if not _LEAST_FRAME <= size <= self.most_bytes:
+            raise Malformed(f"frame length must be from {_LEAST_FRAME} to {self.most_bytes} bytes, not {size}")
 
     def _grow(self, arrived: int) -> bool:
         """Reserve memory for the arrived bytes and for some of the next; return False if none is free."""

@@ -8,6 +8,7 @@ only one such thread, so that many large requests together do not slow down the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,13 @@ _MOST_ELEMENTS: Final = 1_000_000
 """Maximum number of elements of an answer: about 100 MB, the most that clients accept."""
 
 
+def close_unstarted(work: object) -> None:
+    """Close a coroutine that nobody has awaited yet. The task that should await it was cancelled before its first step,
+    and Python would warn of a coroutine that was never awaited."""
+    if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        work.close()
+
+
 class Turns:
     """A pause between two pieces of work: it yields to the loop if the current turn has lasted too long."""
 
@@ -56,11 +64,13 @@ class SharedTurns:
     def __init__(self) -> None:
         self._spent = 0.0
         self._line: deque[asyncio.Future[None]] = deque()
+        self._too_late: list[asyncio.Future[None]] = []
+        """Tasks that were woken when the time of their turn was already spent; they are first in the next turn."""
         self._ends = False
 
     @property
     def is_over(self) -> bool:
-        return self._spent > _SECONDS or bool(self._line)
+        return self._spent > _SECONDS or bool(self._line) or bool(self._too_late)
 
     def spend(self, seconds: float) -> None:
         """Charge the duration of a piece of work."""
@@ -76,6 +86,11 @@ class SharedTurns:
         self._line.append(mine)
         self._end_soon()
         await mine
+        while self._spent > _SECONDS:  # others that were woken with this task have used the turn
+            mine = asyncio.get_running_loop().create_future()
+            self._too_late.append(mine)
+            self._end_soon()
+            await mine
 
     async def paced(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Iterate over `items` within the shared budget."""
@@ -99,6 +114,8 @@ class SharedTurns:
         self._ends = False
         count = 1 if self._spent > _SECONDS else _AT_ONCE
         self._spent = 0.0
+        self._line.extendleft(reversed(self._too_late))
+        self._too_late.clear()
         while self._line and count:
             mine = self._line.popleft()
             if not mine.done():

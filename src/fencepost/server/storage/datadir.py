@@ -2,6 +2,7 @@
 
 fencepost.lock      locked while a server uses the directory
 meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
+reload.json         whether the server can reload its configuration, and the outcome of the last reload
 reserve             a file that is deleted when the disk is full, so that cleanup has room to start
 logs/NAME.ID/P/     segments of partition P; the id distinguishes a recreated topic from the deleted one
 """
@@ -31,6 +32,20 @@ _TOPIC_FOLDER = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_IN_FOLDER}}}\.[a-zA-Z0-9_
 def topic_id_text(topic_id: uuid.UUID) -> str:
     """Return the id as Kafka writes it: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def serving_process(folder: Path) -> int | None:
+    """Return the id of the process whose server uses the data directory; None if there is none."""
+    try:
+        with (folder / "fencepost.lock").open("r+", encoding="ascii") as lock:
+            try:
+                _lock_file(lock)
+            except OSError:
+                holder = lock.read().strip()
+                return int(holder) if holder.isdigit() else None
+    except OSError:
+        return None
+    return None
 
 
 def _private(path: str, flags: int) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from fencepost.core.fetch_sessions import FetchSession
+from fencepost.core.security.access import TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel.header import Buffer, read_header, split_batches
 from fencepost.log.partition import PartitionLog
@@ -34,7 +35,7 @@ _READ_COMMITTED: Final = 1
 _SECONDS: Final = 0.003
 """Duration of a piece of reading, after which others get their turn."""
 _FEW: Final = 500
-"""Maximum number of partitions to unwatch in one piece."""
+"""Maximum number of partitions to watch, unwatch or note in one piece."""
 _ON_THE_LOOP: Final = 4 * 1024 * 1024
 """A larger batch is read in a thread, unless the answer has room for it anyway."""
 
@@ -124,12 +125,26 @@ class FetchContext(FetchSession[Key, FetchRow]):
     def watch(self) -> None:
         """Let partitions report changes from now on, and mark those that changed since the last check."""
         self.watches = True
-        for key, row in self.rows.items():
-            partition = row.partition
-            if partition is not None:
-                partition.watch(row)
-                if partition.log is None or self.visible_end(partition.log) != row.upto:
-                    self.changed(key)
+        for row in self.rows.values():
+            self._watch(row)
+
+    async def watch_in_pieces(self, broker: Broker) -> None:
+        """Watch like `watch`, in several turns of the loop if there are many partitions."""
+        if len(self.rows) <= _FEW:
+            self.watch()
+            return
+        self.watches = True
+        async for row in broker.reading_turns.paced(list(self.rows.values())):
+            if not self.watches:
+                return  # the session has ended in the meantime
+            self._watch(row)
+
+    def _watch(self, row: FetchRow) -> None:
+        partition = row.partition
+        if partition is not None:
+            partition.watch(row)
+            if partition.log is None or self.visible_end(partition.log) != row.upto:
+                self.changed(row.key)
 
     def unwatch(self, broker: Broker) -> None:
         """Stop partitions from reporting changes; with many partitions, in the background."""
@@ -299,7 +314,12 @@ class Reading:
             code = row.look_up(self._broker)
             partition = row.partition
             if partition is None:
+                name = row.key[0]
+                if isinstance(name, str) and not self._request.may(TOPIC_READ, name):
+                    return TOPIC_READ.refusal
                 return code
+        if not self._request.may(TOPIC_READ, partition.topic.name):
+            return TOPIC_READ.refusal
         log = partition.log
         if log is None:
             if self._opened is not row:
@@ -358,11 +378,22 @@ class Reading:
     def tell(self) -> None:
         """Note the offsets that the client knows once it has the answer."""
         for row, offsets, has_records in self._untold:
-            row.offsets = offsets
-            if has_records:
-                self._context.was_served(row.key)
-            elif self._is_idle(row, offsets):
-                self._context.is_idle(row.key)
+            self._tell(row, offsets, has_records)
+
+    async def tell_in_pieces(self) -> None:
+        """Do the work of `tell`, in several turns of the loop if there are many partitions."""
+        if len(self._untold) <= _FEW:
+            self.tell()
+            return
+        async for row, offsets, has_records in self._broker.reading_turns.paced(self._untold):
+            self._tell(row, offsets, has_records)
+
+    def _tell(self, row: FetchRow, offsets: PartitionOffsets, has_records: bool) -> None:
+        row.offsets = offsets
+        if has_records:
+            self._context.was_served(row.key)
+        elif self._is_idle(row, offsets):
+            self._context.is_idle(row.key)
 
 
 def untouched(row: FetchRow, isolation_level: int) -> FetchedPartition:

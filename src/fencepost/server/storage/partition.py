@@ -78,6 +78,7 @@ class Partition:
         "_sync_failed",
         "_watchers",
         "appended_bytes",
+        "appended_records",
         "directory",
         "index",
         "log",
@@ -101,6 +102,8 @@ class Partition:
         self.appended_bytes = 0
         """Bytes appended since the server started. The difference to an earlier `visible_bytes` is the most that can
         be new for a reader."""
+        self.appended_records = 0
+        """Records of clients since the server started; markers do not count."""
         self.visible_bytes = 0
         """A lower bound of the readable ones: those appended before the last move but one of the high watermark."""
         self._soon_visible_bytes = 0
@@ -184,6 +187,7 @@ class Partition:
             raise space.refusal()
         offset = log.append(batch, header, now)
         self.appended_bytes += header.size
+        self.appended_records += header.count
         if log.wants_snapshot():
             self._snapshot(log)
         return verdict, offset

@@ -3,15 +3,23 @@
 Syncs happen in rounds. A request that has appended joins the next round and waits for its end. When a round starts,
 threads sync all logs that are dirty at that moment. When it ends, their records become readable and its requests are
 answered. Requests that arrive during a round join the next one: the busier the server, the more requests share a sync.
+
+A request with thousands of partitions has its own line, and each round takes only a few logs from it. In one round with
+all of them it would make everybody else wait for thousands of syncs.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
-from typing import Final
+from itertools import islice
+from time import perf_counter
+from typing import Final, TypeAlias
 
 from fencepost.log.partition import PartitionLog
+from fencepost.server.counters import Histogram
 from fencepost.server.health import Chore, Health
 from fencepost.server.storage.partition import Partition
 from fencepost.types import Offset
@@ -19,59 +27,176 @@ from fencepost.types import Offset
 _PARALLEL: Final = 4
 """Threads per round: concurrent syncs of different files share the file system's journal commit."""
 
+FEW: Final = 32
+"""Maximum number of partitions with which a request joins one round; with more it takes the wide line."""
+_WIDE_PER_ROUND: Final = 32
+"""Logs of wide requests per round."""
+
+_Synced: TypeAlias = tuple[Partition, PartitionLog, Offset | Exception]
+
+
+class _WideLine:
+    """Partitions of wide requests that wait for their sync, in order, and who waits for them."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[Partition, None] = {}
+        self._added = 0
+        """Partitions that ever stood in this line."""
+        self._done = 0
+        """Those of them whose sync has ended."""
+        self._taken = 0
+        """Those of them that are in this round."""
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._partitions)
+
+    def add(self, partitions: Iterable[Partition]) -> None:
+        """One that is in line already keeps its place: its sync is still to come, and covers the new appends."""
+        for partition in partitions:
+            if partition not in self._partitions:
+                self._partitions[partition] = None
+                self._added += 1
+
+    def end(self) -> asyncio.Future[None]:
+        """Return a future that is done when everything added so far is synced."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._done == self._added:
+            done.set_result(None)
+        else:
+            self._waiting.append((self._added, done))
+        return done
+
+    def take(self) -> list[Partition]:
+        """Take the partitions of the next round."""
+        taken = list(islice(self._partitions, _WIDE_PER_ROUND))
+        for partition in taken:
+            del self._partitions[partition]
+        self._taken = len(taken)
+        return taken
+
+    def round_ended(self) -> None:
+        self._done += self._taken
+        self._taken = 0
+        while self._waiting and self._waiting[0][0] <= self._done:
+            _, done = self._waiting.popleft()
+            if not done.done():  # one who waited may have been cancelled
+                done.set_result(None)
+
 
 class Syncer:
-    def __init__(self, threads: Executor, health: Health) -> None:
+    def __init__(self, threads: Executor, health: Health, durations: Histogram | None = None) -> None:
         self._threads = threads
         self._health = health
+        self._durations = durations or Histogram()
+        self._began = 0.0
         self._dirty: set[Partition] = set()
+        self._wide = _WideLine()
         self._gathering: asyncio.Future[None] | None = None
+        """The end of the next round; None: nobody has joined it."""
+        self._under_way: asyncio.Future[None] | None = None
+        """The end of this round; None: nobody waits for it."""
         self._running = False
+        """A round is under way, or about to start."""
+        self._left = 0
+        """Threads that are still syncing in this round."""
+        self._synced: list[_Synced] = []
         self.rounds = 0
 
-    def join(self, partitions: list[Partition]) -> asyncio.Future[None]:
+    def join(self, partitions: Iterable[Partition]) -> asyncio.Future[None]:
         """Return a future that is done when all appends to these partitions so far are on disk, or have failed."""
         self._dirty.update(partitions)
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().create_future()
-            if not self._running:
-                self._running = True
-                asyncio.ensure_future(self._run())  # noqa: RUF006 - it ends by itself, and `_running` prevents a second one
+            self._start_soon()
         return self._gathering
+
+    def join_all(self, partitions: Collection[Partition]) -> asyncio.Future[None]:
+        """`join` for few partitions, `join_wide` for many."""
+        return self.join(partitions) if len(partitions) <= FEW else self.join_wide(partitions)
+
+    def join_wide(self, partitions: Iterable[Partition]) -> asyncio.Future[None]:
+        """Like `join`, for a request with many partitions: it may take many rounds, so that others need not wait."""
+        self._wide.add(partitions)
+        if self._wide:
+            self._start_soon()
+        return self._wide.end()
 
     def barrier(self) -> asyncio.Future[None]:
         """Return a future that is done when all appends to any partition so far are on disk, or have failed."""
-        if self._running:
-            return self.join([])
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        wide = self._wide.end()
+        if not self._running:
+            return wide
+        joined = self.join([])
+        return joined if wide.done() else _both(joined, wide)
 
-    async def _run(self) -> None:
+    def _start_soon(self) -> None:
+        if not self._running:
+            self._running = True
+            asyncio.get_running_loop().call_soon(self._start)  # others join in the same turn
+
+    def _start(self) -> None:
+        """Start the next round, if there is one. Callbacks from the threads end it, not a task: each `await` on the
+        way would cost a turn of the loop, and on a busy loop a turn is long."""
+        self._running = self._gathering is not None or bool(self._wide)
+        if not self._running:
+            return
+        self._under_way, self._gathering = self._gathering, None
+        self._began = perf_counter()
+        partitions, self._dirty = self._dirty, set()
+        partitions.update(self._wide.take())
+        logs = [(partition, partition.log) for partition in partitions if partition.log is not None]
+        shares = [logs[i::_PARALLEL] for i in range(min(_PARALLEL, len(logs)))]
+        self._left = len(shares)
         loop = asyncio.get_running_loop()
-        while (this_round := self._gathering) is not None:
-            self._gathering = None
-            partitions, self._dirty = self._dirty, set()
-            logs = [(partition, partition.log) for partition in partitions if partition.log is not None]
-            shares = [logs[i::_PARALLEL] for i in range(min(_PARALLEL, len(logs)))]
-            results = await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
-            for synced in results:
-                for partition, log, outcome in synced:
-                    if isinstance(outcome, Exception):
-                        self._health.note(Chore.SYNC, partition.name, outcome)
-                    elif partition.log is log:
-                        self._health.clear(Chore.SYNC, partition.name)
-                        partition.advance(outcome)
-            self.rounds += 1
-            this_round.set_result(None)
-        self._running = False
+        if not shares:
+            loop.call_soon(self._end)  # no recursion: thousands of partitions in the wide line may have been deleted
+
+        def report(synced: list[_Synced]) -> None:
+            loop.call_soon_threadsafe(self._share_synced, synced)
+
+        for share in shares:
+            self._threads.submit(_sync_all, share, report)
+
+    def _share_synced(self, synced: list[_Synced]) -> None:
+        self._synced += synced
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    def _end(self) -> None:
+        synced, self._synced = self._synced, []
+        for partition, log, outcome in synced:
+            if isinstance(outcome, Exception):
+                self._health.note(Chore.SYNC, partition.name, outcome)
+            elif partition.log is log:
+                self._health.clear(Chore.SYNC, partition.name)
+                partition.advance(outcome)
+        self.rounds += 1
+        self._durations.add(perf_counter() - self._began)
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and not under_way.done():  # one who waited may have been cancelled
+            under_way.set_result(None)
+        self._wide.round_ended()
+        self._start()
 
 
-def _sync_all(
-    logs: list[tuple[Partition, PartitionLog]],
-) -> list[tuple[Partition, PartitionLog, Offset | Exception]]:
-    """Sync every log; after a failure go on with the others."""
-    results: list[tuple[Partition, PartitionLog, Offset | Exception]] = []
+def _both(one: asyncio.Future[None], other: asyncio.Future[None]) -> asyncio.Future[None]:
+    """Return a future that is done when both are."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(_: asyncio.Future[None]) -> None:
+        if one.done() and other.done() and not done.done():
+            done.set_result(None)
+
+    one.add_done_callback(tell)
+    other.add_done_callback(tell)
+    return done
+
+
+def _sync_all(logs: list[tuple[Partition, PartitionLog]], report: Callable[[list[_Synced]], None]) -> None:
+    """Sync every log, after a failure go on with the others, and report the outcomes."""
+    results: list[_Synced] = []
     for partition, log in logs:
         outcome: Offset | Exception
         try:
@@ -79,4 +204,4 @@ def _sync_all(
         except Exception as error:  # noqa: BLE001 - the round must end, because requests wait for it
             outcome = error
         results.append((partition, log, outcome))
-    return results
+    report(results)

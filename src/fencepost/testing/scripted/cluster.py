@@ -85,7 +85,8 @@ class ScriptedCluster(ScriptedState):
     def _receive(self, node: int, frame: bytes, link: ScriptedLink) -> tuple[bytes | None, Script]:
         """Return the response to a request (None if it is lost), and the request's fate."""
         head = read_request_head(frame)
-        request = ScriptedRequest(node, head.key, head.version, decode(head.key, head.version, frame, head.body_at))
+        message = decode(head.key, head.version, frame, head.body_at)
+        request = ScriptedRequest(node, head.key, head.version, message, link.number)
         self.seen.append(request)
         scripts = self._scripts[head.key]
         script = scripts.popleft() if scripts else self.choose(request)

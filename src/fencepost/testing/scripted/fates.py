@@ -57,3 +57,5 @@ class ScriptedRequest(NamedTuple):
     version: int
     message: Any
     """A kio entity, or a `hot.ProduceRequest` or `hot.FetchRequest`."""
+    connection: int = 0
+    """The client's connection that it came over, numbered from 0 in the order of dialling."""

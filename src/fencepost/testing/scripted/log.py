@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from fencepost.core.producers.dedup import (
-    Accept,
-    Conflict,
-    Duplicate,
-    Forgotten,
-    ProducerTable,
-    SequencedBatch,
-    StaleEpoch,
-)
+from fencepost.core.producers.dedup import Accept, Conflict, Duplicate, Forgotten, ProducerTable, StaleEpoch
 from fencepost.errors import ErrorCode
-from fencepost.kernel import BatchHeader, Buffer, check_batch, stamp_offset
+from fencepost.kernel import Buffer, check_batch, stamp_offset
 from fencepost.types import Offset
 
 
@@ -34,7 +26,7 @@ class MemoryLog:
         if header.size > self.max_batch_bytes:
             return ErrorCode.MESSAGE_TOO_LARGE, -1
         if header.is_idempotent:
-            judged = _judged(header)
+            judged = header.sequenced(header.crc, header.max_timestamp)
             verdict = self.producers.judge(judged)
             match verdict:
                 case Accept():
@@ -76,16 +68,3 @@ class MemoryLog:
                     break
                 found.append(batch)
         return found
-
-
-def _judged(header: BatchHeader) -> SequencedBatch:
-    return SequencedBatch(
-        header.pid,
-        header.epoch,
-        header.base_sequence,
-        header.last_sequence,
-        header.count,
-        header.crc,
-        header.max_timestamp,
-        header.is_transactional,
-    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import select
+import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
@@ -14,6 +16,7 @@ from fencepost.kernel import Buffer
 from fencepost.testing.scripted.fates import DelayedAnswer, Fate, Script
 from fencepost.testing.scripted.state import ScriptedState
 from fencepost.wire.frame import FrameReader
+from fencepost.wire.primitives import INT32
 
 NO_ANSWER: Final = b""
 """The response to a Produce with acks=0. A server that rejects one closes the connection; a test uses Fate.CUT."""
@@ -22,8 +25,9 @@ NO_ANSWER: Final = b""
 class ScriptedLink:
     """A connection to one scripted broker."""
 
-    def __init__(self, network: ScriptedNetwork, address: Address, handler: Handler) -> None:
+    def __init__(self, network: ScriptedNetwork, address: Address, handler: Handler, number: int) -> None:
         self.address = address
+        self.number = number
         self.written = 0
         self.queued = 0
         self._network = network
@@ -34,6 +38,7 @@ class ScriptedLink:
         self.is_mute = False
         """No further responses: one was swallowed, or the connection is about to close."""
         self.is_severed = False
+        self._arrived = b""
         self.lags_until: float | None = None
         """The time at which the server notices that the connection is closed."""
 
@@ -43,6 +48,20 @@ class ScriptedLink:
         self.written += len(data)
         for frame in self._frames.feed(data):
             self._network.carry(self, frame)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_open
+
+    def write_now(self, data: bytes) -> bool:
+        self.write([data])
+        return True
+
+    def peek(self, most: int) -> bytes | None:
+        return self._arrived[:most]
+
+    def consume(self, size: int) -> None:
+        self._arrived = self._arrived[size:]
 
     def close(self) -> None:
         self._handler = None
@@ -65,7 +84,12 @@ class ScriptedLink:
             self._handler.connected()
 
     def deliver(self, frame: bytes) -> None:
-        if self._handler is not None:
+        if self._handler is None:
+            return
+        self._arrived = INT32.pack(len(frame)) + frame
+        self._network.before_frame()
+        if self._arrived:  # nobody has consumed it
+            self._arrived = b""
             self._handler.frame(memoryview(frame))
 
     def end(self, error: FencepostError) -> None:
@@ -89,9 +113,15 @@ class ScriptedNetwork:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self.woken = 0
+        self.before_frame: Callable[[], None] = lambda: None
+        """Called before `poll` hands a frame over: a caller's thread may read it first."""
+        self.lent: select.epoll | None = None
+        self.awaits_poke = False
+        self.lend: Callable[[], object] = lambda: None
+        self.take_back: Callable[[], object] = lambda: None
 
     def dial(self, address: Address, handler: Handler) -> ScriptedLink:
-        link = ScriptedLink(self, address, handler)
+        link = ScriptedLink(self, address, handler, len(self._links))
         self._links.append(link)
         node = self._node(address)
         if node in self._state.keeps_out:
@@ -106,7 +136,14 @@ class ScriptedNetwork:
     def before_work(self) -> None:
         """Do nothing: no thread sleeps here."""
 
-    def poll(self, timeout: float | None) -> None:
+    def wait(self, timeout: float | None) -> bool:
+        """Do nothing: nothing was lent."""
+        return True
+
+    def poke(self) -> None:
+        """Do nothing: nobody waits."""
+
+    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
         """Advance to the next event, or by `timeout`; never wait for ever."""
         clock = self._state.clock
         now = clock.monotonic()

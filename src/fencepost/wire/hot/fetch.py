@@ -9,13 +9,16 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, Key
-from fencepost.wire.hot.pieces import check_count, counted, length, not_spoken, read_topic, topic
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
     Buffer,
+    check_count,
     compact_string,
+    counted,
     cut_off,
+    length,
+    not_spoken,
     read_array_length,
     read_bytes,
     read_compact_array_length,
@@ -23,8 +26,10 @@ from fencepost.wire.primitives import (
     read_compact_string,
     read_string,
     read_tags,
+    read_topic,
     skip_tags,
     string,
+    topic,
 )
 
 _VERSIONS: Final = range(APIS[Key.FETCH].lowest, APIS[Key.FETCH].highest + 1)

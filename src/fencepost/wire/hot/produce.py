@@ -9,29 +9,27 @@ from uuid import UUID
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import APIS, Key
-from fencepost.wire.hot.pieces import (
-    check_count,
-    counted,
-    length,
-    named,
-    not_spoken,
-    read_flexible_topic,
-    read_topic,
-    topic,
-)
 from fencepost.wire.primitives import (
     INT32,
     NOT_READABLE,
     Buffer,
+    check_count,
     compact_string,
+    counted,
+    length,
+    named,
+    not_spoken,
     read_array_length,
     read_bytes,
     read_compact_array_length,
     read_compact_bytes,
     read_compact_string,
+    read_flexible_topic,
     read_string,
+    read_topic,
     skip_tags,
     string,
+    topic,
 )
 
 _VERSIONS: Final = range(APIS[Key.PRODUCE].lowest, APIS[Key.PRODUCE].highest + 1)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -20,10 +22,12 @@ from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
+from fencepost.server.coordinators.owners import Owners
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.router import Fields
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.storage.store import Statement
+from fencepost.server.storage.syncer import Syncer
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire.apis import Key
@@ -339,6 +343,30 @@ def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_trace(
     run(test)
 
 
+def test_many_waiting_claims_are_granted_in_order_over_several_turns(
+    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost.server.coordinators.owners._SECONDS", -1.0)
+
+    async def test(bed: Bed) -> None:
+        owners = bed.broker.owners
+        first, *others = (bed.connect() for _ in range(4))
+        names = ["a", "b", "c"]
+        await owners.claim(first, WRITERS, [ClaimedResource(name) for name in names])
+        waiting = [
+            asyncio.ensure_future(owners.wait(other, WRITERS, [ClaimedResource(name)], 60_000))
+            for other, name in zip(others, names, strict=True)
+        ]
+        await turns()
+        owners.release(first, WRITERS, names)
+        assert [owners.table.owns(other, WRITERS, name) for other, name in zip(others, names, strict=True)] == [
+            True, False, False,
+        ]  # fmt: skip
+        assert all(isinstance(judged, Granted) for judged in await asyncio.gather(*waiting))
+
+    run(test)
+
+
 # --- what begins before a claim and would take effect after it ---
 
 
@@ -497,3 +525,39 @@ def test_a_claim_fails_while_it_is_unknown_what_a_failed_sync_left_in_the_log(
         assert bed.readable() == 2
 
     run(test)
+
+
+def test_a_claim_of_many_unsynced_partitions_makes_others_wait_for_few_of_them() -> None:
+    class Log:
+        failed, high_watermark, end_offset, syncs = None, 0, 1, 0
+
+        def sync(self) -> int:
+            self.syncs += 1
+            return 1
+
+    class Unsynced:
+        name, topic = "t/0", SimpleNamespace(deleted=False)
+
+        def __init__(self) -> None:
+            self.log = Log()
+
+        def advance(self, offset: int) -> None:
+            self.log.high_watermark = offset
+
+    async def work() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            syncer: Any = Syncer(threads, SimpleNamespace(note=print, clear=lambda *told: None))  # type: ignore[arg-type]
+            partitions, bystander = [Unsynced() for _ in range(1_000)], Unsynced()
+            owners: Any = Owners.__new__(Owners)
+            owners._broker = SimpleNamespace(syncer=syncer)
+            owners._partition = lambda name: partitions[int(name)]
+            granted = SimpleNamespace(fresh=[SimpleNamespace(name=str(number)) for number in range(len(partitions))])
+            claim = asyncio.ensure_future(owners._bring_all_to_light(granted))
+            while not syncer.rounds:
+                await asyncio.sleep(0)
+            await syncer.join([bystander])
+            assert sum(partition.log.syncs for partition in partitions) <= 200
+            await claim
+            assert all(partition.log.high_watermark == 1 for partition in partitions)
+
+    asyncio.run(work())

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import warnings
+from dataclasses import replace
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fencepost.core.security.principal import ANONYMOUS
+from fencepost.server.counters import Counters
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.connection import _BYTES_PER_TURN, Connection
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
+from fencepost.server.net.session import Session
 from fencepost.server.net.turns import Codecs
 from fencepost.wire.frame import request_head
 
@@ -39,8 +46,8 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
-    def get_extra_info(self, name: str) -> socket.socket | None:
-        return self.socket if name == "socket" else None
+    def get_extra_info(self, name: str) -> Any:
+        return self.socket if name == "socket" else ("192.0.2.7", 4711) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
     def write(self, data: bytes) -> None: ...
@@ -52,11 +59,14 @@ class Served:
 
     def __init__(self, raw: socket.socket | None = None) -> None:
         self.begun: list[int] = []
+        self.sessions: list[Session] = []
         self.wire = Wire()
         self.wire.socket = raw
         broker = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: 0.0),
             answers=AnswerMemory(1 << 30),
+            quotas=SimpleNamespace(is_active=False),
+            counters=Counters(),
             codecs=Codecs,
             config=SimpleNamespace(max_request_bytes=1 << 30),
             owners=SimpleNamespace(ended=lambda connection: None),
@@ -68,11 +78,12 @@ class Served:
             opened=lambda connection: None,
             apis={KEY: Api(key=KEY, name="Noted", versions=(0, VERSION), handle=self._note, raw=True)},
         )
-        self.connection = Connection(listener)
+        self.connection = Connection(listener, Session(ListenerConfig(name="default")))
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
 
     def _note(self, broker: object, request: ApiRequest) -> Answer:
         self.begun.append(int(request.message[request.body_at]))
+        self.sessions.append(request.session)
         return None
 
     def receive(self, number: int, size: int = SIZE) -> None:
@@ -161,6 +172,26 @@ def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_a_muted_connection_is_late_if_it_holds_memory_that_others_wait_for() -> None:
+    async def talk() -> None:
+        served = Served()
+        served.connection.throttle.mute(3600)
+        served.receive(1, 100_000)
+        served.connection.throttle._muted_at -= 1
+        assert served.begun == []
+        assert served.wire.is_read, "so that the server notices when the client hangs up"
+        assert not served.connection.is_late(0.0, 10)
+        pool = served.connection._memory.small
+        pool.take(1 << 30)
+        pool.reserve(1, 1, SimpleNamespace())
+        assert served.connection.is_late(0.0, 10)
+        served.connection.throttle._muted_at += 1
+        assert not served.connection.is_late(0.0, 10), "a short pause is no harm"
+        served.connection.throttle.end()
+
+    asyncio.run(talk())
 
 
 # --- answers ---
@@ -314,3 +345,50 @@ def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
         assert (served.answers.used, served.slow.buffered) == (0, 0)
 
     asyncio.run(talk())
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_waiting_request_ends_with_its_client_also_before_its_first_step(steps: int) -> None:
+    """The client may leave in the turn of the loop in which its request begins. Python warns, and pytest fails, if the
+    handler's coroutine is then dropped instead of closed."""
+    ends: list[str] = []
+
+    class Waiting(Served):
+        def _note(self, broker: object, request: ApiRequest) -> Any:
+            return self._wait()
+
+        async def _wait(self) -> Answer:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ends.append("cancelled")
+            return None
+
+    async def leave() -> None:
+        served = Waiting()
+        listener: Any = served.connection._listener
+        listener.apis = {KEY: replace(listener.apis[KEY], waits=True)}
+        listener.lost = lambda connection: None
+        listener.broker.fetch_sessions = SimpleNamespace(ended=lambda connection: None)
+        served.receive(1, 100)
+        for _ in range(steps):
+            await settle()
+        served.connection.connection_lost(None)
+        await settle()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(leave())
+        gc.collect()
+    assert ends == ["cancelled"] * steps
+
+
+def test_handlers_see_the_session_of_the_connection() -> None:
+    async def once() -> Session:
+        served = Served()
+        served.receive(1)
+        return served.sessions[0]
+
+    session = asyncio.run(once())
+    assert (session.listener.name, session.listener.protocol) == ("default", "plaintext")
+    assert (session.principal, session.authenticated, session.client_host) == (ANONYMOUS, True, "192.0.2.7")

@@ -12,9 +12,11 @@ import pytest
 
 from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.connection import _UNREAD_SECONDS, Connection
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.receiving import _FRAME_SECONDS
+from fencepost.server.net.session import Session
 from fencepost.server.settings import ServerConfig
 from fencepost.testing.clock import HandWoundClock
 
@@ -32,7 +34,7 @@ class Peer:
 
     def __init__(self, listener: Listener) -> None:
         self.is_closed = False
-        self._connection = Connection(listener)
+        self._connection = Connection(listener, Session(ListenerConfig(name="default")))
         self._connection.connection_made(self)  # type: ignore[arg-type]
 
     def sends(self, data: bytes) -> None:

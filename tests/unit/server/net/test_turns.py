@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from fencepost.core.own.ownership import OwnershipTable
 from fencepost.errors import ErrorCode, Malformed, ServerError
 from fencepost.server.api import APIS
+from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.router import ApiRequest
+from fencepost.server.net.session import Session
 from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, merged, paced
+from fencepost.wire.own import UNSET_TOKEN
 
 pytestmark = pytest.mark.unit
 
@@ -89,6 +93,136 @@ def test_many_who_want_the_same_turn_share_its_time() -> None:
     assert max(asyncio.run(work())) == 1
 
 
+def test_those_who_are_woken_together_share_one_turn_and_keep_their_order() -> None:
+    """After a short turn several are woken, because most need little time; here the first of these takes all of it."""
+
+    async def work() -> list[int]:
+        turns, done = SharedTurns(), list[int]()
+
+        async def one(number: int) -> None:
+            await turns()
+            turns.spend(0.1 if number % 10 else 0.0)
+            done.append(number)
+
+        turns.spend(1)
+        tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
+        at_once = []
+        while not all(task.done() for task in tasks):
+            before = len(done)
+            await asyncio.sleep(0)
+            at_once.append(sum(number % 10 > 0 for number in done[before:]))
+        assert done == list(range(50))
+        return at_once
+
+    assert max(asyncio.run(work())) == 1
+
+
+def test_few_of_many_groups_are_deleted_in_one_turn() -> None:
+    since, most = 0, 0
+
+    class Groups:
+        def get(self, name: str) -> None:
+            return None
+
+        async def delete(self, name: str) -> ErrorCode:
+            nonlocal since
+            since += 1
+            return ErrorCode.GROUP_ID_NOT_FOUND
+
+    async def work() -> None:
+        nonlocal since, most
+        broker: Any = SimpleNamespace(groups=Groups())
+        message = SimpleNamespace(groups_names=[f"{n}" for n in range(2000)])
+        connection: Any = SimpleNamespace(session=None, authorizer=SimpleNamespace(allows=lambda *asked: True))
+        answer = APIS[42].handle(broker, ApiRequest(42, 2, "", message, 0, connection))
+        assert isinstance(answer, Awaitable)
+        task = asyncio.ensure_future(answer)
+        while not task.done():
+            since = 0
+            await asyncio.sleep(0)
+            most = max(most, since)
+
+    asyncio.run(work())
+    assert 0 < most <= 100
+
+
+class Connected:
+    session = None
+    authorizer = SimpleNamespace(allows=lambda *asked: True)
+    severed = False
+
+
+async def longest_piece(work: Awaitable[Any], table: OwnershipTable[Any]) -> tuple[Any, int, int]:
+    """Return the result, and the most resources that were granted and released in one turn."""
+    granted, released = 0, 0
+    task = asyncio.ensure_future(work)
+    before = len(list(table))
+    while not task.done():
+        await asyncio.sleep(0)
+        now = len(list(table))
+        granted, released = max(granted, now - before), max(released, before - now)
+        before = now
+    return await task, granted, released
+
+
+def own(owners: Any, connection: Any, **fields: Any) -> Awaitable[Any]:
+    message = SimpleNamespace(**{"group": "g", "wait_ms": 0, "session_ms": 0, "resources": [], "release": [], **fields})
+    broker: Any = SimpleNamespace(owners=owners, topics=SimpleNamespace(get=lambda name: None))
+    answer = APIS[10_000].handle(broker, ApiRequest(10_000, 1, "", message, 0, connection))
+    assert isinstance(answer, Awaitable)
+    return answer
+
+
+def test_a_claim_of_many_is_granted_as_a_whole_and_released_in_pieces() -> None:
+    table: OwnershipTable[Any] = OwnershipTable()
+
+    class Owners:
+        def __init__(self) -> None:
+            self.table = table
+
+        async def claim(self, connection: Any, group: str, claimed: Any) -> Any:
+            return table.claim(connection, group, claimed)
+
+        def release(self, connection: Any, group: str, names: Any) -> None:
+            time.sleep(0.001)
+            table.release(connection, group, names)
+
+    async def work() -> None:
+        names = [f"r{n}" for n in range(5000)]
+        resources = [SimpleNamespace(name=name, generation=1, after_token=UNSET_TOKEN) for name in names]
+        connection = Connected()
+        answer, granted, _ = await longest_piece(own(Owners(), connection, resources=resources), table)
+        assert granted == len(answer["resources"]) == 5000
+        _, _, released = await longest_piece(own(Owners(), connection, release=names), table)
+        assert 0 < released < 5000
+
+    asyncio.run(work())
+
+
+def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
+    table: OwnershipTable[Any] = OwnershipTable()
+    connection = Connected()
+
+    class Slow(SimpleNamespace):
+        @property
+        def generation(self) -> int:
+            time.sleep(0.004)
+            return 1
+
+    async def claim(*claimed: Any) -> Any:
+        raise AssertionError("a severed connection must not claim")
+
+    async def work() -> dict[str, Any]:
+        resources = [Slow(name=f"r{n}", after_token=UNSET_TOKEN) for n in range(3)]
+        task = asyncio.ensure_future(own(SimpleNamespace(table=table, claim=claim), connection, resources=resources))
+        await asyncio.sleep(0)
+        connection.severed = True
+        answer: dict[str, Any] = await task
+        return answer
+
+    assert asyncio.run(work())["error_code"] is not ErrorCode.NONE
+
+
 @pytest.mark.parametrize(
     ("key", "version", "fields"),
     [
@@ -100,10 +234,10 @@ def test_many_who_want_the_same_turn_share_its_time() -> None:
             SimpleNamespace(resource_type=9, resource_name=f"{n}", configuration_keys=None) for n in range(50_000)]}),
         (9, 8, {"groups": [SimpleNamespace(group_id=f"{n}", topics=()) for n in range(50_000)]}),
         (13, 3, {"group_id": "g", "members": [
-            SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(50_000)]}),
+            SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(150_000)]}),
         (24, 3, {"v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
                  "v3_and_below_topics": [SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
-        (28, 0, {"group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
+        (28, 0, {"transactional_id": "t", "group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
             SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
         (47, 0, {"group_id": "g", "topics": [SimpleNamespace(name=f"{n}", partitions=[
             SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
@@ -131,9 +265,14 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
         topics=SimpleNamespace(get=lambda name: None),
         groups=Groups(),
         transactions=SimpleNamespace(get=lambda name: None),
+        users=SimpleNamespace(of=lambda name: []),
         config=SimpleNamespace(node_id=1, advertise=None),
     )
-    connection: Any = SimpleNamespace(dialled=("here", 1))
+    connection: Any = SimpleNamespace(
+        dialled=("here", 1),
+        session=Session(ListenerConfig(name="default")),
+        authorizer=SimpleNamespace(allows=lambda *asked: True),
+    )
 
     async def work() -> int:
         answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields), 0, connection))

@@ -1,0 +1,377 @@
+"""The server's settings from all their sources. Flags take precedence over the environment (FENCEPOST_…), the
+environment over the file, the file over the defaults.
+
+Names and types come from `ServerConfig` and `ListenerConfig` alone, so every setting has one name in all sources:
+
+    sync              --sync, -X sync=os                      FENCEPOST_SYNC
+    oauth.issuer      -X oauth.issuer=…                       FENCEPOST_OAUTH_ISSUER
+    listeners.a.key   -X listeners.a.key=…                    FENCEPOST_LISTENERS_A_KEY
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from fencepost.errors import ConfigError
+from fencepost.server.listener_settings import (
+    ListenerConfig,
+    WrongSetting,
+    check_listener_name,
+    check_listener_setting,
+)
+from fencepost.server.settings import FILES_OR_ADDRESSES, SECTIONS, ServerConfig, check_setting, file_name
+from fencepost.server.toml_lines import Names, TomlFile
+
+ENVIRONMENT_PREFIX: Final = "FENCEPOST_"
+_LISTENERS: Final = "listeners"
+_TABLES: Final = (*SECTIONS, _LISTENERS)
+_LISTENER_VARIABLE: Final = re.compile(rf"{ENVIRONMENT_PREFIX}LISTENERS_([A-Z0-9]+)_([A-Z_]+)")
+_NEAR: Final = 0.8
+"""Similarity from which an unknown environment variable counts as a misspelled setting. It is not an error, because
+others use the prefix too: clients (FENCEPOST_SERVERS), or Kubernetes for a service of this name."""
+
+
+class Mistake(NamedTuple):
+    where: str
+    """FILE:LINE, a variable's name, or "" for a flag."""
+    text: str
+    setting: str = ""
+    """The name of a known setting whose value is wrong."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+class WrongConfiguration(ConfigError):
+    """All mistakes of a configuration, one per line."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        super().__init__("\n".join(map(str, mistakes)))
+        self.mistakes = mistakes
+
+
+class _Given(NamedTuple):
+    value: object
+    where: Callable[[], str]
+
+
+_Settings: TypeAlias = dict[Names, _Given]
+"""By name: ("sync",), ("oauth", "issuer") or ("listeners", "a", "key")."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the settings come from. `load` may be called again and again: a reload reads the file anew."""
+
+    file: Path | None
+    environment: Mapping[str, str]
+    flags: Mapping[str, object]
+    """By name (`oauth.issuer`). Texts (`-X`) are parsed, other values are taken as they are."""
+
+    def load(self) -> ServerConfig:
+        """Return the settings, or raise WrongConfiguration with every mistake."""
+        mistakes: list[Mistake] = []
+        given: _Settings = {}
+        if self.file is not None:
+            given |= _from_file(self.file, mistakes)
+        given |= _from_environment(self.environment, mistakes)
+        given |= _from_flags(self.flags, mistakes)
+        if _single(given) and any(names[0] == _LISTENERS for names in given):
+            mistakes.append(
+                Mistake(_single(given)[0].where(), "listen and advertise cannot be combined with listeners")
+            )
+        config = _build(given, mistakes)
+        if mistakes:
+            raise WrongConfiguration(mistakes)
+        assert config is not None
+        return config
+
+    def misspelled_variables(self) -> list[str]:
+        """Return a sentence for each environment variable that is nearly the name of a setting."""
+        known = {"_".join(names).upper() for names in _server_fields()}
+        found = []
+        for variable in self.environment:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX)
+            if variable == name or name in known or _LISTENER_VARIABLE.fullmatch(variable):
+                continue
+            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+            if near:
+                found.append(
+                    f"the server does not know the variable {variable}; did you mean {ENVIRONMENT_PREFIX}{near[0]}?"
+                )
+        return found
+
+
+def _single(given: _Settings) -> list[_Given]:
+    return [given[names] for names in (("listen",), ("advertise",)) if names in given]
+
+
+# -- the known names ----------------------------------------------------------------------------------------------
+
+
+@cache
+def _server_fields() -> dict[Names, Field[Any]]:
+    return {
+        tuple(file_name(field.name).split(".")): field for field in fields(ServerConfig) if field.name != _LISTENERS
+    }
+
+
+@cache
+def _listener_fields() -> dict[str, Field[Any]]:
+    return {field.name: field for field in fields(ListenerConfig) if field.name != "name"}
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def setting_names() -> list[str]:
+    """Return every name that a configuration file may have, with NAME for the name of a listener."""
+    return [".".join(names) for names in _server_fields()] + [f"listeners.NAME.{name}" for name in _listener_fields()]
+
+
+def _variable(names: Names) -> str:
+    return ENVIRONMENT_PREFIX + "_".join(names).upper()
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+# -- the sources ---------------------------------------------------------------------------------------------------
+
+
+def _from_file(path: Path, mistakes: list[Mistake]) -> _Settings:
+    try:
+        file = TomlFile(path)
+    except ConfigError as error:
+        mistakes.append(Mistake("", str(error)))
+        return {}
+    given: _Settings = {}
+    for names, value in _leaves(file.values):
+        problem = _problem_with(names)
+        if problem is not None:
+            mistakes.append(Mistake(file.where(names), problem))
+        else:
+            _add(given, names, value, partial(file.where, names), mistakes, folder=path.parent)
+    return given
+
+
+def _leaves(table: Mapping[str, Any], around: Names = ()) -> Iterator[tuple[Names, object]]:
+    """Return settings with their values, and tables that cannot be there."""
+    for name, value in table.items():
+        names = (*around, name)
+        holds_settings = names[0] == _LISTENERS if len(names) == 2 else len(names) == 1 and name in _TABLES
+        if holds_settings and isinstance(value, dict) and (value or len(names) == 1):
+            yield from _leaves(value, names)
+        else:
+            yield names, value
+
+
+def _problem_with(names: Names) -> str | None:
+    """Tell why a file cannot have this name; None if it can."""
+    name = ".".join(names)
+    if names[0] == _LISTENERS and len(names) > 1:
+        if len(names) == 2:
+            return f"{name} needs an address"
+        known = [f"{_LISTENERS}.{names[1]}.{each}" for each in _listener_fields()]
+        return None if names[2] in _listener_fields() and len(names) == 3 else _unknown(name, known)
+    if names in _server_fields():
+        return None
+    return _unknown(name, [*(".".join(each) for each in _server_fields()), *_TABLES])
+
+
+def _from_environment(environment: Mapping[str, str], mistakes: list[Mistake]) -> _Settings:
+    given: _Settings = {}
+    for names in _server_fields():
+        variable = _variable(names)
+        if variable in environment:
+            _add(given, names, environment[variable], partial(str, variable), mistakes, as_text=True)
+    for variable, text in environment.items():
+        found = _LISTENER_VARIABLE.fullmatch(variable)
+        if found is None:
+            continue
+        names = (_LISTENERS, found[1].lower(), found[2].lower())
+        if names[2] not in _listener_fields():
+            known = [_variable((*names[:2], each)) for each in _listener_fields()]
+            mistakes.append(Mistake("", _unknown(variable, known)))
+        else:
+            _add(given, names, text, partial(str, variable), mistakes, as_text=True)
+    return given
+
+
+def _from_flags(flags: Mapping[str, object], mistakes: list[Mistake]) -> _Settings:
+    """Dots and dashes in a flag's name count as underscores, but those around a listener's name are dots."""
+    flat = {"_".join(names): names for names in _server_fields()}
+    given: _Settings = {}
+    for name, value in flags.items():
+        names: Names | None
+        if name.startswith(f"{_LISTENERS}."):
+            names = tuple(name.replace("-", "_").split("."))
+            if len(names) != 3 or names[2] not in _listener_fields():
+                listener = names[1] if len(names) > 1 else "NAME"
+                known = [f"{_LISTENERS}.{listener}.{each}" for each in _listener_fields()]
+                mistakes.append(Mistake("", _unknown(name, known)))
+                continue
+        else:
+            names = flat.get(name.replace(".", "_").replace("-", "_"))
+            if names is None:
+                mistakes.append(Mistake("", _unknown(name.replace(".", "_").replace("-", "_"), list(flat))))
+                continue
+        _add(given, names, value, str, mistakes, as_text=isinstance(value, str))
+    return given
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def _add(
+    given: _Settings,
+    names: Names,
+    value: object,
+    where: Callable[[], str],
+    mistakes: list[Mistake],
+    *,
+    as_text: bool = False,
+    folder: Path | None = None,
+) -> None:
+    """Add a setting if its value is right, whatever the others are."""
+    name = ".".join(names)
+    if names[0] == _LISTENERS:
+        try:
+            check_listener_name(names[1])
+        except ConfigError as error:
+            mistakes.append(Mistake(where(), str(error), name))
+            return
+    try:
+        if names[0] == _LISTENERS:
+            hint = _hints(ListenerConfig)[names[2]]
+            value = _converted(name, value, hint, as_text=as_text, folder=folder)
+            check_listener_setting(names[1], _listener_fields()[names[2]], value)
+        else:
+            field = _server_fields()[names]
+            value = _converted(name, value, _hints(ServerConfig)[field.name], as_text=as_text, folder=folder)
+            if field.name in FILES_OR_ADDRESSES and folder is not None and "://" not in str(value):
+                value = str(folder / str(value))
+            check_setting(field, value)
+    except ConfigError as error:
+        text = str(error)
+        mistakes.append(Mistake(where(), text if name in text else f"{name}: {text}", name))
+        return
+    given[names] = _Given(value, where)
+
+
+def _converted(name: str, value: object, hint: Any, *, as_text: bool, folder: Path | None) -> object:
+    """Return the value as the setting's type, or raise ConfigError."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    (kind,) = [each for each in kinds if each is not type(None)]
+    if kind is bool:
+        if as_text and str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be true or false, not {value!r}")
+        return value
+    if kind is int:
+        if as_text:
+            try:
+                return int(str(value))
+            except ValueError:
+                raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(f"{name} must be a whole number, not {value!r}")
+        return value
+    if get_origin(kind) is tuple:
+        if as_text:
+            return tuple(part.strip() for part in str(value).split(";") if part.strip())
+        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+            raise ConfigError(f"{name} must be a list of strings, not {value!r}")
+        return tuple(value)
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value) if folder is None else folder / value
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ConfigError(f"{name} must be {' or '.join(map(repr, get_args(kind)))}, not {value!r}")
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string, not {value!r}")
+    return value
+
+
+# -- the whole -----------------------------------------------------------------------------------------------------
+
+
+def _build(given: _Settings, mistakes: list[Mistake]) -> ServerConfig | None:
+    """Return the configuration. Add the mistakes that only show when all settings are known."""
+    listeners: dict[str, dict[str, Any]] = {}
+    settings: dict[str, Any] = {}
+    for names, (value, _) in given.items():
+        if names[0] == _LISTENERS:
+            listeners.setdefault(names[1], {})[names[2]] = value
+        else:
+            settings[_server_fields()[names].name] = value
+    wrong = {mistake.setting for mistake in mistakes if mistake.setting}
+    built = []
+    for name, chosen in listeners.items():
+        if any(each.startswith(f"{_LISTENERS}.{name}.") for each in wrong):
+            continue  # without these settings it would seem to lack them
+        try:
+            if "address" not in chosen:
+                raise ConfigError(f"listeners.{name} needs an address")
+            listener = ListenerConfig(name=name, **chosen)
+            if listener.encrypts:
+                from fencepost.server.net.tls import check_files  # only servers with TLS load it
+
+                check_files(listener)
+            built.append(listener)
+        except ConfigError as error:
+            mistakes += [Mistake(_where(each, given, name), str(each)) for each in _all(error)]
+    try:
+        config = ServerConfig(**settings, listeners=tuple(built))
+        _check_keys(config)
+    except ConfigError as error:
+        mistakes += [Mistake(_where(each, given, None), str(each)) for each in _all(error) if not _follows(each, wrong)]
+        return None
+    return config
+
+
+def _check_keys(config: ServerConfig) -> None:
+    """Raise WrongSetting if a listener takes tokens, and the keys of their issuer cannot be read."""
+    if any("OAUTHBEARER" in each.mechanisms for each in config.endpoints if each.authenticates):
+        from fencepost.server.broker import make_tokens  # only servers that take tokens load it
+
+        try:
+            make_tokens(config)
+        except ConfigError as error:
+            raise WrongSetting("oauth_jwks", str(error)) from error
+
+
+def _all(error: ConfigError) -> list[ConfigError]:
+    return [error, *error.others] if isinstance(error, WrongSetting) else [error]
+
+
+def _follows(error: ConfigError, wrong: set[str]) -> bool:
+    """Tell if the settings only seem to be wrong because another one is."""
+    if not isinstance(error, WrongSetting):
+        return False
+    return any(file_name(name) in wrong for name in (error.setting_name, *error.because_of))
+
+
+def _where(error: ConfigError, given: _Settings, listener: str | None) -> str:
+    """Return where the setting of an error was given, or else the first setting of its listener."""
+    if isinstance(error, WrongSetting):
+        for names, (_, where) in given.items():
+            if error.setting_name in (".".join(names), "_".join(names)):
+                return where()
+    for names, (_, where) in given.items():
+        if listener is not None and names[:2] == (_LISTENERS, listener):
+            return where()
+    return ""

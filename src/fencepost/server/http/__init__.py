@@ -1,0 +1,7 @@
+"""The HTTP port. Nothing of it is imported while the port is off.
+
+port.py        uvicorn on the server's own loop
+app.py         the pages
+readiness.py   is the server ready for clients?
+access.py      who may see the server's state
+"""

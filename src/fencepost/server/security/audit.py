@@ -1,0 +1,277 @@
+"""The audit log: one JSON line per decision worth keeping, in a file or in a topic.
+
+The loop puts events into a bounded queue; a thread makes the lines and writes them. If a place cannot be written, its
+lines wait, the thread tries again every second, and the server's health says so. The other place gets its lines
+meanwhile. Events that do not fit into the queue, and lines beyond those that may wait, are counted, and the count
+becomes a line. Repeated refusals and logins are counted too, but the first refusal of each culprit is always queued.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from fencepost.clock import Clock
+from fencepost.core.security.access import Need
+from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, Event, Target, line
+from fencepost.core.security.floods import Floods
+from fencepost.server.addresses import one_client
+from fencepost.server.line_thread import LineThread
+from fencepost.types import Milliseconds
+
+if TYPE_CHECKING:
+    from fencepost.server.net.session import Client
+
+logger = logging.getLogger(__name__)
+
+_MOST_EVENTS: Final = 10_000
+"""Limit of the queue, and of the lines that wait for a place."""
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Limit of the lines that wait for a place."""
+_AT_ONCE: Final = 500
+_PERIOD_SECONDS: Final = 10.0
+"""Repeated refusals and logins become one line per period."""
+_RETRY_SECONDS: Final = 1.0
+_CLOSE_SECONDS: Final = 5.0
+_ONCE: Final[tuple[Mapping[str, Any], ...]] = ({},)
+
+
+class Place(Protocol):
+    """Where the lines go. Only the audit thread writes."""
+
+    def write(self, lines: list[bytes]) -> None:
+        """Write the lines, and remove from the list those that are written, also if FencepostError ends it. The next
+        call has the rest of the list, and may have more lines behind it."""
+
+    def close(self) -> None: ...
+
+
+class _Entry(NamedTuple):
+    time_ms: Milliseconds
+    event: Event
+    actor: Actor
+    target: Target
+    failed: bool
+    each: Iterable[Mapping[str, Any]]
+    """The details of one line each. The thread walks through them, because they may be many."""
+
+
+class _Who(NamedTuple):
+    event: Event
+    principal: str | None
+    client: str
+    """The address, or the network of an IPv6 client."""
+    listener: str
+
+
+class _Waiting:
+    """Lines that a place has not taken yet."""
+
+    __slots__ = ("dropped", "lines", "retry_at")
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self.lines = lines
+        self.dropped = 0
+        self.retry_at: float | None = None
+        """None: the place has not failed."""
+
+    def cut(self) -> None:
+        """Drop and count the newest lines beyond the limits. The place may have begun with the oldest ones."""
+        size = 0
+        for number, each in enumerate(self.lines):
+            size += len(each)
+            if number >= _MOST_EVENTS or size > _MOST_BYTES:
+                self.dropped += len(self.lines) - number
+                del self.lines[number:]
+                return
+
+
+class _What(NamedTuple):
+    target: Target
+    details: tuple[tuple[str, Any], ...]
+    principal: str | None
+
+
+def actor_of(connection: Client) -> Actor:
+    session = connection.session
+    return Actor(str(session.principal), connection.peer, connection.client_id or None, session.listener.name)
+
+
+class Audit:
+    """The loop calls it. Without a place it does nothing."""
+
+    def __init__(self, clock: Clock, report: Callable[[Exception | None], None]) -> None:
+        """`report` hears from the thread of a failure to write, and of the next success."""
+        self._clock = clock
+        self._report = report
+        self.places: tuple[Place, ...] = ()
+        self._waiting: dict[Place, _Waiting] = {}
+        self._failing = False
+        """A place has failed and not yet succeeded. Only the thread uses it."""
+        self._lock = threading.Lock()
+        """Guards `_floods` and `_logins`. The loop takes it, so it is never held for long."""
+        self._writing = threading.Lock()
+        """Guards `_waiting`. Held while the thread writes, which may take long; the loop never waits for it."""
+        self._floods: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
+        self._logins: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
+        """Successful logins; their own, so that they take no room from refusals."""
+        self._thread: LineThread[_Entry] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.places)
+
+    def use(self, *places: Place) -> None:
+        """Write to these places from now on, and close the others; a new place gets what the others have not taken.
+        Blocks while the thread writes."""
+        with self._writing:
+            gone = [self._waiting.pop(place) for place in self.places if place not in places]
+            for place in self.places:
+                if place not in places:
+                    place.close()
+            for place in places:
+                if place not in self._waiting:
+                    new = self._waiting[place] = _Waiting([each for old in gone for each in old.lines])
+                    new.dropped = sum(old.dropped for old in gone)
+                    gone = []
+            self.places = places
+        if places and self._thread is None:
+            self._thread = LineThread("fencepost-audit", self._write, self._look, most=_MOST_EVENTS, at_once=_AT_ONCE)
+
+    def close(self) -> None:
+        """Write what is queued, for at most a few seconds. Blocks."""
+        if self._thread is not None and not self._thread.close(_CLOSE_SECONDS):
+            logger.error("the last lines of the audit log could not be written")
+            return
+        for place in self.places:
+            place.close()
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        event: Event,
+        actor: Actor = SERVER,
+        target: Target = NOTHING,
+        *,
+        failed: bool = False,
+        each: Iterable[Mapping[str, Any]] | None = None,
+        **details: Any,
+    ) -> None:
+        """Add a line with these details, or one line for `each`, which must not change any more."""
+        if self._thread is not None and self.places:
+            made = each if each is not None else (details,) if details else _ONCE
+            self._thread.put(_Entry(self._clock.now_ms(), event, actor, target, failed, made))
+
+    def denied(self, connection: Client, api: str, need: Need, name: str) -> None:
+        """Add a line about an operation that a client may not perform, unless it repeats itself."""
+        if self.places:
+            target = Target(need.operation.name, need.resource_type.name, name)
+            self._refuse(connection, Event.ACCESS_DENIED, str(connection.session.principal), target, {"api": api})
+
+    def login_failed(self, connection: Client, user: str, mechanism: str, reason: str) -> None:
+        """Add a line about a client that has not proved who it is, unless it repeats itself. The principal is the one
+        that the client claims to be."""
+        if self.places:
+            claimed = f"User:{user}" if user else None
+            details = {"mechanism": mechanism, "reason": reason}
+            self._refuse(connection, Event.LOGIN_FAILED, claimed, NOTHING, details)
+
+    def login_succeeded(self, connection: Client, mechanism: str) -> None:
+        """Add a line about a client that has logged in, unless it repeats itself: a client may log in again at any
+        time, and must not be able to push older lines out."""
+        if self.places:
+            session = connection.session
+            principal = str(session.principal)
+            who = _Who(Event.LOGIN_SUCCEEDED, principal, one_client(session.client_host), session.listener.name)
+            what = _What(NOTHING, (("mechanism", mechanism),), principal)
+            with self._lock:
+                is_new, _ = self._logins.add(who, what, self._clock.monotonic())
+            if is_new:
+                self.record(Event.LOGIN_SUCCEEDED, actor_of(connection), mechanism=mechanism)
+
+    def _refuse(
+        self, connection: Client, event: Event, principal: str | None, target: Target, details: dict[str, Any]
+    ) -> None:
+        session = connection.session
+        # Whoever fails to log in chooses the name, so only the address tells the culprit.
+        culprit = principal if event is Event.ACCESS_DENIED else None
+        who = _Who(event, culprit, one_client(session.client_host), session.listener.name)
+        what = _What(target, tuple(details.items()), principal)
+        with self._lock:
+            is_new, is_first = self._floods.add(who, what, self._clock.monotonic())
+        if is_new and self._thread is not None:
+            actor = actor_of(connection)._replace(principal=principal)
+            entry = _Entry(self._clock.now_ms(), event, actor, target, True, (details,))
+            self._thread.put(entry, even_if_full=is_first)
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    def _write(self, entries: list[_Entry]) -> None:
+        self._deliver(
+            [
+                line(entry.time_ms, entry.event, entry.actor, entry.target, details, failed=entry.failed)
+                for entry in entries
+                for details in entry.each
+            ]
+        )
+
+    def _look(self, dropped: int, ended: bool) -> None:
+        """Write what was only counted."""
+        with self._lock:
+            time = self._clock.monotonic()
+            counted = [
+                *self._floods.end_periods(time, all_of_them=ended),
+                *self._logins.end_periods(time, all_of_them=ended),
+            ]
+        now = self._clock.now_ms()
+        lines = []
+        for who, what, count in counted:
+            if who is None:
+                lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": count}, failed=True))
+                continue
+            found = what or _What(NOTHING, (), who.principal)
+            actor = Actor(found.principal, who.client, None, who.listener)
+            details = {**dict(found.details), "count": count}
+            failed = who.event is not Event.LOGIN_SUCCEEDED
+            lines.append(line(now, who.event, actor, found.target, details, failed=failed))
+        if dropped:
+            lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": dropped}, failed=True))
+        if ended:
+            lines.append(line(now, Event.SERVER_STOPPED, SERVER, NOTHING, {}, failed=False))
+        if lines or self._failing:
+            self._deliver(lines, last=ended)
+
+    def _deliver(self, lines: list[bytes], *, last: bool = False) -> None:
+        """Write the lines to all places, with those that wait. What a place does not take waits for the next try,
+        unless this is the last one."""
+        with self._writing:
+            for place, waiting in self._waiting.items():
+                waiting.lines += lines
+                if last or waiting.retry_at is None or self._clock.monotonic() >= waiting.retry_at:
+                    self._try(place, waiting, last=last)
+                if waiting.retry_at is not None:
+                    waiting.cut()
+            failing = any(waiting.retry_at is not None for waiting in self._waiting.values())
+        if self._failing and not failing:
+            self._report(None)
+        self._failing = failing
+
+    def _try(self, place: Place, waiting: _Waiting, *, last: bool) -> None:
+        try:
+            if waiting.lines:
+                place.write(waiting.lines)
+            if waiting.dropped:
+                count, waiting.dropped = waiting.dropped, 0
+                now = self._clock.now_ms()
+                waiting.lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": count}, failed=True))
+                place.write(waiting.lines)
+            waiting.retry_at = None
+        except Exception as error:  # noqa: BLE001 - if this thread ended, nothing more would be written anywhere
+            waiting.retry_at = self._clock.monotonic() + _RETRY_SECONDS
+            self._report(error)
+            if last:
+                lost = len(waiting.lines) + waiting.dropped
+                logger.error("%d lines of the audit log may be lost: %s", lost, error)

@@ -1,0 +1,358 @@
+"""The HTTP port of a real server: health, readiness and metrics, and who may see them."""
+
+from __future__ import annotations
+
+import base64
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import fencepost
+from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from fencepost.errors import FencepostError
+from fencepost.log.files import OsFiles, Room
+from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.metrics import families
+from fencepost.server.metrics.state import ServerState
+from tests.support.certificates import make
+from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
+
+pytestmark = pytest.mark.integration
+
+ANY = "127.0.0.1:0"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Page(NamedTuple):
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+def get(url: str, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> Page:
+    no_proxy = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers or {}), timeout=30) as answer:
+            return Page(answer.status, answer.read().decode(), dict(answer.headers))
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return Page(refusal.code, refusal.read().decode(), dict(refusal.headers))
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+class Metrics:
+    def __init__(self, server: fencepost.Server) -> None:
+        page = get(f"{server.http}/metrics")
+        assert page.status == 200, page
+        self._samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(page.text)
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._samples.get((name, frozenset(labels.items())))
+
+    def sum(self, name: str) -> float:
+        return sum(value for (known, _), value in self._samples.items() if known == name)
+
+
+class FullDisk(OsFiles):
+    def room(self, path: str) -> Room:
+        return super().room(path)._replace(free=0)
+
+
+@pytest.fixture
+def server() -> Iterator[fencepost.Server]:
+    with fencepost.Server(http_address=ANY) as started:
+        yield started
+
+
+def test_health_readiness_and_an_index(server: fencepost.Server) -> None:
+    assert get(f"{server.http}/healthz")[:2] == (200, "ok\n")
+    assert get(f"{server.http}/readyz")[:2] == (200, "ready\n")
+    index = get(server.http)
+    assert index.status == 200
+    for path in re.findall('href="([^"]+)"', index.text):
+        assert get(server.http + path).status == 200
+    assert get(f"{server.http}/nothing").status == 404
+
+
+def test_a_disk_without_room_makes_it_unready(tmp_path: Path) -> None:
+    with fencepost.Server(tmp_path, http_address=ANY, files=FullDisk()) as started:
+        page = get(f"{started.http}/readyz")
+        assert Metrics(started)("fencepost_disk_low") == 1
+    assert page.status == 503
+    assert "new records are rejected" in page.text
+
+
+def test_a_store_that_cannot_commit_makes_it_unready(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.server.http.readiness._PROBE", "INSERT INTO no_such_table VALUES (?)")
+    page = get(f"{server.http}/readyz")
+    assert page.status == 503
+    assert "cannot write metadata" in page.text
+
+
+def test_offsets_and_lag_are_those_of_the_log(server: fencepost.Server) -> None:
+    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
+        admin.create_topic("orders", 2)
+        for number in range(10):
+            producer.send("orders", b"x", partition=number % 2)
+        producer.flush()
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.address, "group.id": "readers"})
+        offsets = [confluent_kafka.TopicPartition("orders", 0, 3), confluent_kafka.TopicPartition("orders", 1, 99)]
+        consumer.commit(offsets=offsets, asynchronous=False)
+        consumer.close()
+        metrics = Metrics(server)
+    assert metrics("kafka_topic_partitions", topic="orders") == 2
+    assert metrics("kafka_topic_partition_current_offset", topic="orders", partition="1") == 5
+    assert metrics("kafka_topic_partition_oldest_offset", topic="orders", partition="1") == 0
+    labels = {"consumergroup": "readers", "topic": "orders"}
+    assert metrics("kafka_consumergroup_current_offset", **labels, partition="0") == 3
+    assert metrics("kafka_consumergroup_lag", **labels, partition="0") == 2
+    assert metrics("kafka_consumergroup_lag", **labels, partition="1") == 0  # committed behind the end
+    assert metrics("kafka_consumergroup_lag_sum", **labels) == 2
+    assert metrics("kafka_consumergroup_members", consumergroup="readers") == 0
+    assert metrics("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 10
+    assert (metrics("fencepost_request_duration_seconds_count", api="Produce") or 0) >= 1
+    assert metrics("fencepost_request_duration_seconds_bucket", api="Produce", le="+Inf") == metrics(
+        "fencepost_request_duration_seconds_count", api="Produce"
+    )
+
+
+def test_takeovers_and_fenced_writes_are_counted(server: fencepost.Server) -> None:
+    guarded = {"fencepost.writer.group": "writers"}
+    with fencepost.Admin(server.address) as admin:
+        admin.create_topic("journal", 1, configs=guarded)
+    with fencepost.Producer(server.address) as first, fencepost.Producer(server.address) as second:
+        first.own("writers", ["journal-0"], generation=0)
+        first.send("journal", b"1", partition=0).result()
+        assert Metrics(server)("fencepost_owned_resources", owner_group="writers") == 1
+        second.own("writers", ["journal-0"], generation=0)
+        second.send("journal", b"2", partition=0).result()
+        with fencepost.Producer(server.address) as stranger, pytest.raises(FencepostError):
+            stranger.send("journal", b"3", partition=0).result()
+        metrics = Metrics(server)
+    assert metrics("fencepost_takeovers_total") == 1
+    assert (metrics("fencepost_fenced_batches_total", by="owner") or 0) >= 1
+    assert (metrics("fencepost_refused_batches_total", error="TOPIC_AUTHORIZATION_FAILED") or 0) >= 1
+
+
+def test_an_open_transaction_is_seen_with_what_it_holds_back(server: fencepost.Server) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.address, "transactional.id": "pays"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("payments", b"1")
+    producer.flush()
+    metrics = Metrics(server)
+    assert metrics("fencepost_open_transactions") == 1
+    assert metrics("fencepost_partition_undecided_offsets", topic="payments", partition="0") == 1
+    producer.abort_transaction()
+    metrics = Metrics(server)
+    assert metrics("fencepost_open_transactions") == 0
+    assert metrics("fencepost_partition_undecided_offsets", topic="payments", partition="0") == 0
+
+
+def test_the_number_of_series_can_be_limited() -> None:
+    with fencepost.Server(http_address=ANY, http_max_series=50) as started:
+        with fencepost.Admin(started.address) as admin, fencepost.Producer(started.address) as producer:
+            admin.create_topic("wide", 20)
+            for index in range(20):
+                producer.send("wide", b"x", partition=index)
+            producer.flush()
+        metrics = Metrics(started)
+    assert metrics.sum("kafka_topic_partition_current_offset") == 0
+    assert metrics("fencepost_metrics_partitions_left_out") == 20
+    assert metrics("kafka_server_brokertopicmetrics_messagesin_total", topic="wide") == 20
+
+
+def test_with_authorization_only_those_who_may_describe_the_cluster_see_metrics(tmp_path: Path) -> None:
+    secrets = {"admin": "admin-secret", "prometheus": "scrape-secret", "mallory": "mallory-secret"}
+    add_users(tmp_path / "data", secrets)
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), authorization_enabled=True,
+        authorization_super_users=("User:admin",), http_address=ANY,
+    ) as started:  # fmt: skip
+        with log_in(started.address, "admin", secrets["admin"]) as client:
+            create_acls(client, [grant("prometheus", ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)])
+        url = f"{started.http}/metrics"
+        asks = get(url)
+        assert (asks.status, asks.headers["www-authenticate"].partition(" ")[0]) == (401, "Basic")
+        for wrong in ("Basic", "Basic !", "Basic Og==", "Bearer abc", "Digest x"):
+            assert get(url, {"Authorization": wrong}).status == 401, wrong
+        for user in ("prometheus", "nobody"):
+            assert get(url, basic(user, "wrong")).status == 401
+        assert get(url, basic("mallory", secrets["mallory"])).status == 403
+        for user in ("admin", "prometheus"):
+            assert "kafka_brokers 1.0" in get(url, basic(user, secrets[user])).text
+        assert get(f"{started.http}/healthz").status == get(f"{started.http}/readyz").status == 200
+
+
+def test_the_port_takes_the_certificate_of_a_listener(tmp_path: Path) -> None:
+    certificates = make(tmp_path)
+    listener = ListenerConfig(name="tls", address=ANY, protocol="ssl", certificate=certificates.server)
+    with fencepost.Server(listeners=(listener,), http_address=ANY, http_listener="tls") as started:
+        assert started.http.startswith("https://")
+        trusting = ssl.create_default_context(cafile=certificates.authority)
+        assert get(f"{started.http}/healthz", context=trusting).text == "ok\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"http_address": "0.0.0.0:0"}, "anyone who can reach it could see everything"),
+        ({"http_address": ANY, "http_listener": "tls"}, "must name a listener with TLS"),
+        ({"http_address": "nowhere"}, "HOST:PORT"),
+    ],
+)
+def test_a_port_for_strangers_is_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(FencepostError, match=re.escape(said)):
+        fencepost.Server(**settings)  # type: ignore[arg-type]
+
+
+def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(FencepostError, match=f"cannot serve HTTP on {address}: the port is in use"):
+            fencepost.Server(http_address=address).start()
+
+
+def test_serve_leaves_signals_to_itself_and_stops_with_an_open_page() -> None:
+    command = [sys.executable, "-m", "fencepost", "serve", "--ephemeral", "--listen", ANY, "--http", ANY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        [_, _, http] = [process.stdout.readline() for _ in range(3)]
+        host, port = http.split("http://")[1].strip().split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as kept:
+            kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in kept.recv(1000)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert process.stdout.read() == "fencepost: stopped\n"
+
+
+def test_a_connection_that_sends_no_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.server.http.port.SILENT_SECONDS", 0.2)
+    with fencepost.Server(http_address=ANY) as started:
+        host, port = started.http.removeprefix("http://").split(":")
+        for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost:"):
+            with socket.create_connection((host, int(port)), timeout=30) as silent:
+                silent.sendall(begun)
+                assert silent.recv(1000) == b""
+        assert get(f"{started.http}/healthz").status == 200
+
+
+def test_a_connection_that_goes_on_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after its first request, when it has begun another one."""
+    monkeypatch.setattr("fencepost.server.http.port.SILENT_SECONDS", 0.3)
+    with fencepost.Server(http_address=ANY) as started:
+        host, port = started.http.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in slow.recv(1000)
+            slow.sendall(b"G")
+            while slow.recv(1000):
+                pass
+
+
+def test_idle_connections_make_way_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.server.http.port.MOST_CONNECTIONS", 5)
+    with fencepost.Server(http_address=ANY) as started, ExitStack() as stack:
+        host, port = started.http.removeprefix("http://").split(":")
+        for _ in range(20):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            assert get(f"{started.http}/healthz").text == "ok\n"
+
+
+def test_failed_logins_do_not_fill_the_port(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", {"admin": "admin-secret"})
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), authorization_enabled=True, http_address=ANY
+    ) as started, ThreadPoolExecutor(40) as threads:  # fmt: skip
+        url = f"{started.http}/metrics"
+        guesses = [threads.submit(get, url, basic("admin", f"guess {number}")) for number in range(40)]
+        assert get(f"{started.http}/healthz").text == "ok\n"
+        assert {guess.result().status for guess in guesses} <= {401, 429}
+
+
+def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    renders = 0
+
+    def slowly(state: ServerState, max_series: int) -> bytes:
+        nonlocal renders
+        renders += 1
+        begun.set()
+        assert go_on.wait(30)
+        return families.render(state, max_series)
+
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr("fencepost.server.http.app.render", slowly)
+    with ThreadPoolExecutor(5) as threads:
+        first = threads.submit(get, f"{server.http}/metrics")
+        assert begun.wait(30)
+        others = [threads.submit(get, f"{server.http}/metrics") for _ in range(4)]
+        get(f"{server.http}/healthz")
+        go_on.set()
+        assert all("kafka_brokers" in each.result().text for each in (first, *others))
+    assert renders < 5
+
+
+def test_an_embedded_server_without_the_port_imports_nothing_of_it() -> None:
+    code = (
+        "import sys, fencepost\n"
+        "with fencepost.Server(): pass\n"
+        "print([name for name in ('uvicorn', 'starlette', 'prometheus_client') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_lag_is_never_negative_while_everybody_writes_and_commits(server: fencepost.Server) -> None:
+    topic = "busy"
+    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address, linger=0) as producer:
+        admin.create_topic(topic, 1)
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.address, "group.id": "close-behind"})
+        end = 0
+        for _ in range(20):
+            for _ in range(50):
+                end = producer.send(topic, b"x", partition=0).result().offset + 1
+            consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, end)], asynchronous=True)
+            metrics = Metrics(server)
+            labels = {"topic": topic, "partition": "0"}
+            at_end = metrics("kafka_topic_partition_current_offset", **labels)
+            committed = metrics("kafka_consumergroup_current_offset", consumergroup="close-behind", **labels)
+            assert committed is None or at_end is None or committed <= at_end
+            assert (metrics("kafka_consumergroup_lag", consumergroup="close-behind", **labels) or 0) >= 0
+        consumer.close()
+    assert end == 1_000
+
+
+def test_the_docs_list_every_metric(server: fencepost.Server) -> None:
+    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
+        admin.create_topic("some", 1)
+        producer.send("some", b"x").result()
+    page = get(f"{server.http}/metrics").text
+    given = {name for name in re.findall("^# TYPE ([a-z_]+) ", page, re.MULTILINE) if not name.startswith("process_")}
+    told = set(re.findall("`((?:kafka|fencepost)_[a-z_]+)`", (ROOT / "docs/metrics.md").read_text()))
+    assert given == told
