@@ -3,14 +3,16 @@
     python -m tools.matrix [VERSION …] [--work .work/matrix]
 
 For each version fencepost's wheel and that PySpark are installed from the package index that pip is configured for, and
-`tests/spark/test_platform.py` is run there. The table is written into docs/spark.md, between the two marks. A version
-that cannot be installed, or does not start here, has a column that says so. Environments are kept and used again.
+`tests/spark/test_platform.py` is run there. The table is written into docs/spark.md, between the two marks, after each
+version; a version that was not run yet keeps the column of its last run here. A version that cannot be installed, or
+does not start here, has a column that says so. Environments are kept and used again.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import platform
 import subprocess
 import sys
@@ -23,7 +25,15 @@ from tools.section import ROOT, Section
 TESTS = ROOT / "tests/spark/test_platform.py"
 SECTION = Section(ROOT / "docs" / "spark.md", "<!-- made by `make matrix` -->", "<!-- end -->")
 VERSIONS = ("3.5.*", "4.0.*", "4.1.*", "4.2.*", "4.3.*")
-BESIDE = ("pandas>=2.2,<3", "confluent-kafka>=2.6", "psutil>=6", "pytest>=8", "pytest-timeout>=2.3")
+BESIDE = (
+    "pyyaml>=5",
+    "hypothesis>=6.100",
+    "pandas>=2.2,<3",
+    "confluent-kafka>=2.6",
+    "psutil>=6",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+)
 PASSED, SKIPPED, FAILED = "yes", "–", "**no**"
 
 
@@ -38,7 +48,10 @@ class Column:
 
 
 def run(*command: str | Path, quiet: bool = False) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the wheel is tried, not a tree
+    done = subprocess.run(
+        [str(word) for word in command], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
     if not quiet and done.returncode:
         print(done.stdout[-4000:], done.stderr[-2000:], sep="\n", file=sys.stderr)
     return done
@@ -63,7 +76,8 @@ def tried(asked: str, work: Path, built: Path) -> Column:
     if not python.exists():
         run(sys.executable, "-m", "venv", home)
     pip: list[str | Path] = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    installed = run(*pip, f"pyspark=={asked}", f"{built}[arrow]", *BESIDE)
+    connect = "" if asked.startswith("3.") else "[connect]"  # with 3.5 it asks for a NumPy that Arrow is too new for
+    installed = run(*pip, f"pyspark{connect}=={asked}", f"{built}[arrow]", *BESIDE)
     if installed.returncode == 0:  # the same number, perhaps newer content
         installed = run(*pip, "--force-reinstall", "--no-deps", built)
     if installed.returncode:
@@ -76,12 +90,29 @@ def tried(asked: str, work: Path, built: Path) -> Column:
     if not report.exists():
         column.why = "the tests did not start"
         return column
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
+    column.results = outcomes(report)
+    return column
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """Return test → outcome. Of a test with parameters the worst outcome counts."""
+    results: dict[str, str] = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has written it
         test = str(case.get("name")).partition("[")[0]
         bad = case.find("failure") is not None or case.find("error") is not None
         found = FAILED if bad else SKIPPED if case.find("skipped") is not None else PASSED
-        column.results[test] = FAILED if FAILED in (found, column.results.get(test)) else found
-    return column
+        results[test] = FAILED if FAILED in (found, results.get(test)) else found
+    return results
+
+
+def kept(asked: str, work: Path) -> Column | None:
+    """Return the column of a version's last run, if its report is still there."""
+    reports = sorted(work.glob(f"{asked}.xml"), key=lambda report: report.stat().st_mtime)
+    return Column(asked, reports[-1].stem, outcomes(reports[-1])) if reports else None
+
+
+def minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def titles() -> dict[str, str]:
@@ -109,13 +140,14 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     built = wheel(arguments.work)
-    columns = []
-    for asked in arguments.versions:
-        print(f"PySpark {asked} …", flush=True)
-        columns.append(tried(asked, arguments.work, built))
-        print(columns[-1].why or f"  {columns[-1].version}: {columns[-1].results}", flush=True)
-    SECTION.write(table(columns))
-    if any(FAILED in column.results.values() for column in columns):
+    earlier = ((version, kept(version, arguments.work)) for version in VERSIONS)
+    columns = {minor(version): column for version, column in earlier if column is not None}
+    for version in arguments.versions:
+        print(f"PySpark {version} …", flush=True)
+        column = columns[minor(version)] = tried(version, arguments.work, built)
+        print(column.why or f"  {column.version}: {column.results}", flush=True)
+        SECTION.write(table([columns[each] for each in sorted(columns)]))
+    if any(FAILED in column.results.values() for column in columns.values()):
         sys.exit("some failed: see the table")
 
 

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Final
 from bench.brokers import KAFKA, OS, Broker
 from bench.results import Results
 from bench.server.plan import Say
-from bench.spark import alone, processes
+from bench.spark import alone, by_format, processes
 from bench.spark.names import (
     ALONE,
     CONNECTOR,
     COPY,
     CPU,
+    FORMAT,
     OURS,
     OURS_ON_KAFKA,
     READ,
     SMALL,
+    SMALL_FORMAT,
     STEPS,
     THROUGH,
     WRITE,
+    way_on,
 )
 from bench.spark.plan import Plan
 from bench.spark.session import jvm_of
@@ -48,7 +51,7 @@ def measure(
     whose = [(OURS_ON_KAFKA, KAFKA), (OURS, OS)]
     if connector:
         whose.insert(0, (CONNECTOR, KAFKA))
-    wanted = only or (*_WORKS, SMALL)
+    wanted = only or (*_WORKS, FORMAT, SMALL, SMALL_FORMAT)
     for rep in range(plan.reps + 1):  # the first warms everything up
         say("warming up" if not rep else f"repetition {rep} of {plan.reps}")
         for section in wanted:
@@ -76,6 +79,10 @@ class _Run:
 
     def one(self, section: str, target: str, broker: str, *, count: bool) -> None:
         address = self._brokers[broker].address
+        if section in (FORMAT, SMALL_FORMAT):
+            if target != CONNECTOR:
+                self._by_format(section, target, broker, count=count)
+            return
         if section == SMALL:
             if target != CONNECTOR:
                 done = small(self._spark, address, self._plan.small_batches)
@@ -92,6 +99,21 @@ class _Run:
         done = work()
         if count:
             self._note(section, target, done, processes.since(before, meter.read()))
+
+    def _by_format(self, section: str, target: str, broker: str, *, count: bool) -> None:
+        address, source, rows = self._brokers[broker].address, self._sources[broker], self._plan.rows
+        if section == SMALL_FORMAT:
+            done = by_format.small(self._spark, address, self._plan.small_batches)
+            if count:
+                self._results.add(section, ("10 rows",), target, "s", done.seconds)
+                self._say(f"    {section}, {target}: {done.seconds:.3f} s")
+            return
+        for way in by_format.WAYS:
+            rate = rows / by_format.through(self._spark, address, source, rows, way).seconds
+            if count:
+                labels = (f"{rows / 1e6:g} M rows of {ROW_BYTES} B",)
+                self._results.add(section, labels, way_on(way, broker), "rows/s", rate)
+                self._say(f"    {section}, {way_on(way, broker)}: {rate:,.0f} rows/s")
 
     def _note_small(self, target: str, done: Done) -> None:
         self._results.add(SMALL, ("10 rows",), target, "s", done.seconds)

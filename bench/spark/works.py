@@ -65,9 +65,9 @@ def fresh_topic(address: str) -> Iterator[str]:
         admin.delete_topic(name)
 
 
-def _reader(reader: Any, address: str, topic: str, *, ours: bool, columns: str | None = None) -> DataFrame:
+def reader(given: Any, address: str, topic: str, *, ours: bool, columns: str | None = None) -> DataFrame:
     """`columns`: what ours is told to read, as its users are advised; the connector cannot be told."""
-    reading = reader.format("fencepost" if ours else "kafka").option("kafka.bootstrap.servers", address)
+    reading = given.format("fencepost" if ours else "kafka").option("kafka.bootstrap.servers", address)
     if ours and columns is not None:
         reading = reading.schema(columns)
     return reading.option("subscribe", topic).option("startingOffsets", "earliest").load()
@@ -75,7 +75,7 @@ def _reader(reader: Any, address: str, topic: str, *, ours: bool, columns: str |
 
 def _read(spark: SparkSession, address: str, topic: str, *, ours: bool) -> Done:
     began = time.perf_counter()
-    _reader(spark.read, address, topic, ours=ours).write.format("noop").mode("overwrite").save()
+    reader(spark.read, address, topic, ours=ours).write.format("noop").mode("overwrite").save()
     return Done(time.perf_counter() - began)
 
 
@@ -105,7 +105,7 @@ def _through(spark: SparkSession, address: str, source: str, rows: int, *, ours:
     import fencepost.spark
 
     with tempfile.TemporaryDirectory() as checkpoint, fresh_topic(address) as topic, Admin(address) as admin:
-        rows_of = _reader(spark.readStream, address, source, ours=ours, columns="key binary, value binary")
+        rows_of = reader(spark.readStream, address, source, ours=ours, columns="key binary, value binary")
         writing = rows_of.select("key", "value").writeStream
         sink = fencepost.spark.Sink(address, topic=topic, name=topic)
         began = time.perf_counter()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from fencepost import Admin, Producer
 from tests.support.committed import committed_values
 from tests.support.spark import ROOT
-from tests.support.spark_drivers import PATIENCE, Drivers, environment
+from tests.support.spark_drivers import PATIENCE, Drivers, connecting, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -22,7 +24,8 @@ VALUES = [b"%d" % number for number in range(300)]
 
 def put(servers: str, topic: str) -> None:
     with Admin(servers) as admin:
-        admin.create_topic(topic, 2)
+        if topic not in {found.name for found in admin.topics()}:
+            admin.create_topic(topic, 2)
     with Producer(servers) as producer:
         for number, value in enumerate(VALUES):
             producer.send(topic, value, partition=number % 2)
@@ -58,13 +61,38 @@ def test_enriching_goes_on_until_it_is_ended(ours: str, name: str, tmp_path: Pat
     command = [sys.executable, "examples/spark_enrich.py", ours, name, f"{name}-out", str(tmp_path / "checkpoint")]
     with Drivers(tmp_path) as drivers:
         driver = drivers.run(command)
-        deadline = time.monotonic() + PATIENCE
-        while "300 rows" not in drivers.output(driver):
-            assert driver.poll() is None and time.monotonic() < deadline, drivers.output(driver)
-            time.sleep(0.05)  # what it prints is all there is to wait for
+        drivers.wait_for_output("300 rows", driver)
     found = committed_values(ours, f"{name}-out")
     assert sorted(value.split()[0] for value in found) == sorted(VALUES)
     assert all(b" seen at " in value for value in found)
+
+
+def test_a_pipeline_project_is_killed_run_again_and_run_with_more(ours: str, name: str, tmp_path: Path) -> None:
+    project, values = tmp_path / "project", VALUES
+    shutil.copytree(ROOT / "examples/spark_pipeline", project)
+    spec = project / "spark-pipeline.yml"
+    adapted = spec.read_text().replace("/tmp/enrich-pipeline", str(tmp_path / "storage"))
+    adapted = adapted.replace("127.0.0.1:9092", ours).replace("target: orders", f"target: {name}")
+    spec.write_text(adapted.replace("source: orders", f"source: {name}"))
+    command = [
+        str(Path(sys.executable).with_name("spark-pipelines")),
+        "--conf",
+        "spark.ui.enabled=false",
+        "run",
+        "--spec",
+        str(spec),
+    ]
+    put(ours, name)
+    with Drivers(tmp_path) as drivers:
+        killed = drivers.run(command, connecting())
+        drivers.wait_for_output("Flow enrich is RUNNING", killed)
+        drivers.kill(killed)
+        for _ in range(2):
+            drivers.finish(drivers.run(command, connecting()))
+            found = committed_values(ours, f"{name}-enriched")
+            assert Counter(value.split()[0] for value in found) == Counter(values)
+            put(ours, name)
+            values = values + VALUES
 
 
 def test_windowed_counts_count(ours: str, name: str, tmp_path: Path) -> None:

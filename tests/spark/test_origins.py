@@ -20,6 +20,7 @@ import pytest
 import fencepost.spark
 from fencepost import Admin
 from fencepost.core.micro_batch import Progress
+from fencepost.spark.origin import checkpoint_hash, origin_of, query_of
 from tests.support.committed import committed_values
 from tests.support.spark_drivers import Drivers
 
@@ -239,3 +240,26 @@ def test_a_sink_called_from_a_pool_of_threads_says_how(
         run(df, wrapped, tmp_path / "checkpoint")
     for topic in (f"{name}-out", f"{name}-other"):
         assert numbers(ours, topic) == Counter(range(30))
+
+
+def test_both_witnesses_of_a_batchs_offsets_say_the_same(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """foreachBatch asks the running query, `format` reads the checkpoint's files: a query moves between the two."""
+    lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+    fill(spark, ours, name, 0, 300)
+    spark.range(3).selectExpr("cast(id as string) value").write.text(str(lines))
+    files = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(lines))
+    both = stream(spark, ours, name, 100).select("value").union(files.selectExpr("cast(value as binary)"))
+    asked: dict[int, str] = {}
+    read: dict[int, str] = {}
+
+    def compare(df: Any, batch: int) -> None:
+        asked[batch] = origin_of(df, query_of(df), batch, "").offsets
+        read[batch] = checkpoint_hash(checkpoint.as_uri() if batch % 2 else str(checkpoint), batch)
+
+    run(both, compare, checkpoint)
+    assert len(asked) >= 3
+    assert asked == read
+    assert len(set(asked.values())) == len(asked) and all(asked.values())
+    assert checkpoint_hash(str(tmp_path / "elsewhere"), 0) == ""

@@ -17,7 +17,8 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
-from tests.support.committed import committed_values
+from tests.support.committed import committed, committed_values
+from tests.support.spark_drivers import Drivers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default"), pytest.m
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 needs_sources = pytest.mark.skipif(VERSION < (4, 0), reason="Python data sources came with PySpark 4.0")
-needs_limits = pytest.mark.skipif(VERSION < (4, 2), reason="Python data sources can be limited from PySpark 4.2 on")
+needs_limits = pytest.mark.skipif(
+    VERSION < (4, 2), reason="Python data sources have admission control from PySpark 4.2 on"
+)
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
@@ -200,9 +203,41 @@ def test_source_stream(spark: SparkSession, ours: str, name: str, tmp_path: Path
     assert each_once(ours, f"{name}-out", 3_000)
 
 
-@needs_limits
+@needs_sources
 def test_source_limits(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
-    """`readStream.format("fencepost")`, availableNow and limits"""
+    """`readStream.format("fencepost")`, maxOffsetsPerTrigger, with a restart"""
+    create(ours, f"{name}-out")
+    limited = stream(spark, ours, name).option("maxOffsetsPerTrigger", "1000").load().select("key", "value")
+    for turn in range(2):
+        rows = numbers(spark, (turn + 1) * 3_000).where(f"value >= {turn * 3_000}")
+        fencepost.spark.write(rows, ours, topic=name, job=f"{name}-{turn}", create=3)
+        sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name)
+        started = limited.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path)).start()
+        started.processAllAvailable()
+        started.stop()
+        sink.close()
+        assert len(sink.reports) >= 3
+        assert max(report.rows for report in sink.reports) <= 1_000
+        assert each_once(ours, f"{name}-out", (turn + 1) * 3_000)
+
+
+@needs_sources
+def test_available_now(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`readStream.format("fencepost")`, availableNow"""
+    fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
+    create(ours, f"{name}-out")
+    sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name)
+    query = stream(spark, ours, name).load().select("key", "value").writeStream.foreachBatch(sink)
+    for _ in range(2):
+        started = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert started.awaitTermination(200)
+    sink.close()
+    assert each_once(ours, f"{name}-out", 3_000)
+
+
+@needs_limits
+def test_available_now_in_steps(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`readStream.format("fencepost")`, availableNow in several micro-batches"""
     fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, create=3)
     create(ours, f"{name}-out")
     sink = fencepost.spark.Sink(ours, topic=f"{name}-out", name=name)
@@ -212,3 +247,74 @@ def test_source_limits(spark: SparkSession, ours: str, name: str, tmp_path: Path
     sink.close()
     assert len(sink.reports) >= 3
     assert each_once(ours, f"{name}-out", 3_000)
+
+
+@needs_sources
+def test_writer_batch(spark: SparkSession, ours: str, name: str) -> None:
+    """`write.format("fencepost")`: a batch DataFrame, once per job name"""
+    create(ours, name)
+    rows = numbers(spark, 3_000).selectExpr(
+        "*", "array(named_struct('key', 'h', 'value', cast('1' as binary))) headers", "timestamp'2026-11-16 10:00' at"
+    )
+    for _ in range(2):
+        writing = rows.withColumnRenamed("at", "timestamp").write.format("fencepost").mode("append")
+        writing.options(**reached(ours), topic=name, job=name, keepTimestamps="true").save()
+    assert each_once(ours, name, 3_000)
+    found = committed(ours, name)
+    assert {(message.timestamp()[1], tuple(message.headers())) for message in found} == {
+        (1_794_823_200_000, (("h", b"1"),))
+    }
+
+
+@needs_sources
+def test_writer_stream(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """`writeStream.format("fencepost")`, with a restart, and a batch of other offsets refused"""
+    create(ours, f"{name}-out")
+    checkpoint = tmp_path / "checkpoint"
+    df = stream(spark, ours, name).load().select("key", "value")
+
+    def run(first: int) -> None:
+        rows = numbers(spark, first + 1_000).where(f"value >= {first}")
+        fencepost.spark.write(rows, ours, topic=name, job=f"{name}-{first}", create=3)
+        writing = df.writeStream.format("fencepost").options(**reached(ours), topic=f"{name}-out", name=name)
+        started = writing.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            started.processAllAvailable()
+        finally:
+            started.stop()
+
+    run(0)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    run(1_000)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "backup", checkpoint)
+    with pytest.raises(Exception, match="from other source offsets"):
+        run(2_000)
+    assert each_once(ours, f"{name}-out", 2_000)
+
+
+@needs_sources
+def test_connect(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """Spark Connect: source and `writeStream.format("fencepost")`"""
+    run_job(spark, ours, name, tmp_path, "connect")
+
+
+@pytest.mark.skipif(VERSION < (4, 1), reason="Declarative Pipelines came with PySpark 4.1")
+def test_pipeline(spark: SparkSession, ours: str, name: str, tmp_path: Path) -> None:
+    """Declarative Pipelines: source and `create_sink(format="fencepost")`"""
+    run_job(spark, ours, name, tmp_path, "pipeline")
+
+
+def run_job(spark: SparkSession, servers: str, name: str, folder: Path, way: str) -> None:
+    """Run a job twice, in processes of its own."""
+    fencepost.spark.write(numbers(spark, 3_000), servers, topic=name, job=name, create=3)
+    create(servers, f"{name}-out")
+    common = {"servers": servers, "source": name, "target": f"{name}-out", "name": name, "per_batch": 100_000}
+    with Drivers(folder, **common, format=True, way=way) as drivers:
+        for _ in range(2):
+            drivers.finish(drivers.start())
+    assert each_once(servers, f"{name}-out", 3_000)
+
+
+def reached(servers: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": servers}

@@ -33,6 +33,7 @@ def test_everything_in_place_is_said_to_be(spark: SparkSession, servers: str, na
     assert found.ok, str(found)
     assert "reaches the server" in str(found)
     assert "3 partitions" in str(found)
+    assert f"__fencepost_stage.{name} can be created" in str(found)
     with Admin(servers) as admin:
         # Kafka keeps transaction ids in a topic that it makes when the first one comes.
         assert {topic.name for topic in admin.topics()} - {"__transaction_state"} == before - {"__transaction_state"}
@@ -52,6 +53,20 @@ def test_a_target_that_is_missing_or_guarded_and_too_long_a_transaction_are_foun
     assert "fencepost.writer.group=masters" in str(guarded)
 
 
+def test_a_stage_that_would_not_accept_what_tasks_stage_is_found(spark: SparkSession, servers: str, name: str) -> None:
+    stage = f"__fencepost_stage.{name}"
+    with Admin(servers) as admin:
+        admin.create_topic(stage, 1)
+        found = fencepost.spark.check(spark, servers, name=name)
+        assert found.ok, str(found)
+        assert f"{stage} exists" in str(found)
+        admin.delete_topic(stage)
+        admin.create_topic(stage, 1, configs={"cleanup.policy": "compact"})
+    found = fencepost.spark.check(spark, servers, name=name)
+    assert findings(found)["stage topic"] is False
+    assert f"the stage topic '{stage}' is compacted" in str(found)
+
+
 def test_a_server_that_nobody_reaches_is_found_from_everywhere(spark: SparkSession) -> None:
     """PIPE-5."""
     found = fencepost.spark.check(spark, f"127.0.0.1:{free_port()}")
@@ -60,6 +75,7 @@ def test_a_server_that_nobody_reaches_is_found_from_everywhere(spark: SparkSessi
         "executors": False,
         "transactions": False,
         "progress topic": False,
+        "stage topic": False,
     }
 
 

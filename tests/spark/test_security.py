@@ -168,6 +168,7 @@ def test_what_is_not_permitted_is_found_by_the_check_before_a_job_is(
         (topic, name, AclOperation.READ, allow),  # but not WRITE
         (cluster, "kafka-cluster", AclOperation.CREATE, deny),
         (topic, f"__fencepost_sink.{name}", AclOperation.CREATE, deny),
+        (topic, f"__fencepost_stage.{name}", AclOperation.CREATE, deny),
         (ResourceType.TRANSACTIONAL_ID, f"fencepost.sink.{name}", AclOperation.WRITE, deny),
     ):
         bad = fencepost.spark.check(spark, servers, topic=name, name=name, settings=said)
@@ -175,9 +176,36 @@ def test_what_is_not_permitted_is_found_by_the_check_before_a_job_is(
         "driver reaches the server": True,
         "transactions": False,
         "progress topic": False,
+        "stage topic": True,  # foreachBatch has no stage
         f"target {name}": False,
     }, str(bad)
     assert f"the sink needs WRITE on the transactional id 'fencepost.sink.{name}'" in str(bad)
+    assert f"low  stage topic: __fencepost_stage.{name} may not be used, only format" in str(bad)
+
+
+def test_a_permission_on_the_stage_is_named_by_the_check_and_by_the_job(
+    spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str
+) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(name, 1)
+    said = options(broker, certificates, "PLAIN by JAAS")
+    servers, stage = said["kafka.bootstrap.servers"], f"__fencepost_stage.job.{name}"
+    topic, allow = ResourceType.TOPIC, AclPermissionType.ALLOW
+    writing = rows(spark, 10).write.format("fencepost").mode("append").options(**said, topic=name, job=name)
+    needed = {AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE}
+    for operation in (AclOperation.WRITE, AclOperation.READ):
+        with permitted(broker, *[(topic, stage, each, allow) for each in needed - {operation}]):
+            low = fencepost.spark.check(spark, servers, topic=name, name=f"job.{name}", settings=said)
+            assert low.ok, str(low)
+            assert f"the sink needs {operation.name} on the topic '{stage}'" in str(low)
+            with pytest.raises(Exception, match=re.escape(stage)):
+                writing.option("inlineBytes", 0).option("attempts", 1).save()
+    with permitted(broker, *[(topic, stage, each, allow) for each in needed]):
+        good = fencepost.spark.check(spark, servers, topic=name, name=f"job.{name}", settings=said)
+        assert good.ok, str(good)
+        assert "low  stage" not in str(good)
+        writing.option("inlineBytes", 0).save()
+    assert len(committed_values(broker.address, name)) == 10
 
 
 def test_a_missing_permission_is_named_by_the_check_and_by_the_job(

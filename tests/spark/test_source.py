@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+import fencepost
 from fencepost import Admin
 from tests.support.committed import committed
 
@@ -160,6 +163,50 @@ def test_available_now_ends_where_the_topic_ended_and_goes_on_from_there(
         assert sorted(flat(batches)) == list(range(300, 350))
         lag = {entry.partition: entry.lag for entry in admin.group_offsets(name)}
         assert set(lag) >= {0, 1, 2}
+
+
+def test_a_stream_from_the_end_of_a_busy_topic_reads_all_that_comes_after_its_start(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """Its first micro-batch fails. The checkpoint says where the stream began, and it goes on from there."""
+    with Admin(ours) as admin:
+        admin.create_topic(name, 1)
+    enough, sent, found = threading.Event(), 0, list[int]()
+
+    def write() -> None:
+        nonlocal sent
+        with fencepost.Producer(ours) as producer:
+            while not enough.wait(0.002):
+                producer.send(name, b"%d" % sent, partition=0)
+                sent += 1
+
+    def fail(_df: DataFrame, _batch: int) -> None:
+        raise RuntimeError("on purpose")
+
+    def collect(df: DataFrame, _batch: int) -> None:
+        found.extend(numbers(df))
+
+    reading = spark.readStream.format("fencepost").option("kafka.bootstrap.servers", ours).option("subscribe", name)
+    stream = reading.load().writeStream.option("checkpointLocation", str(tmp_path))
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        with pytest.raises(Exception, match="on purpose"):
+            stream.foreachBatch(fail).start().awaitTermination(120)
+        query = stream.foreachBatch(collect).start()
+        deadline = time.monotonic() + 120
+        while len(found) < 100:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline
+            query.awaitTermination(0.1)
+    finally:
+        enough.set()
+        writing.join()
+    query.processAllAvailable()
+    query.stop()
+    began = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])[name]["0"]
+    assert 0 < began < sent
+    assert sorted(found) == list(range(began, sent))
 
 
 def test_lost_records_stop_a_stream_unless_it_may_go_on(

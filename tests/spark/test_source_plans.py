@@ -14,9 +14,9 @@ from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import DataLost, Range, fetch
-from fencepost.errors import ServerError
+from fencepost.errors import FencepostError, ServerError
 from fencepost.kernel import decode_batch
-from fencepost.spark.source import StreamReader
+from fencepost.spark.source import RememberingStreamReader, StreamReader
 from fencepost.spark.source_options import parse
 from tests.spark.test_source import NOW, fill
 
@@ -26,6 +26,121 @@ pytestmark = pytest.mark.integration
 def reader(servers: str, **options: str) -> StreamReader:
     given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
     return StreamReader(parse({key.lower(): value for key, value in given.items()}, streaming=True))
+
+
+def remembering(servers: str, **options: str) -> RememberingStreamReader:
+    """The reader for Spark 4.0 and 4.1. `make matrix` runs it there; here a test makes their calls in their order."""
+    given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
+    return RememberingStreamReader(parse({key.lower(): value for key, value in given.items()}, streaming=True))
+
+
+def test_a_spark_that_names_no_start_has_limits_too(servers: str, name: str) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+    source = remembering(servers, subscribe=name, maxOffsetsPerTrigger="40")
+    at: dict[str, dict[str, int]] = source.latestOffset()  # a new query asks for the end first
+    assert at == source.initialOffset() == {name: {"0": 0}}
+    fill(servers, name, range(100), partitions=1)
+    read: list[str] = []
+
+    def batches(reading: RememberingStreamReader, start: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+        while (end := reading.latestOffset()) != start:
+            assert reading.latestOffset() == end  # asked twice, it says the same
+            read.extend(str(part.wanted) for part in reading.partitions(start, end))
+            start = end
+        return start
+
+    at = batches(source, at)
+    source.stop()
+    assert read == [f"{name}-0 [0, 40)", f"{name}-0 [40, 80)", f"{name}-0 [80, 100)"]
+    fill(servers, name, range(50), partitions=1)
+    resumed = remembering(servers, subscribe=name, maxOffsetsPerTrigger="40")
+    assert resumed.partitions(at, at) == []  # what Spark calls first when a query goes on
+    assert batches(resumed, at) == {name: {"0": 150}}
+    assert read[3:] == [f"{name}-0 [100, 140)", f"{name}-0 [140, 150)"]
+    resumed.stop()
+    # A Spark that goes on without that call must not go back to the beginning.
+    lost = remembering(servers, subscribe=name, maxOffsetsPerTrigger="40")
+    with pytest.raises(FencepostError, match="this Spark did not say so before"):
+        lost.partitions(at, lost.latestOffset())
+    lost.stop()
+
+
+def test_a_stream_from_the_end_loses_nothing_if_its_first_batch_crashes(servers: str, name: str) -> None:
+    """Spark keeps the end of the first batch, not its start, and asks for the start again: twice in one run, and after
+    a crash."""
+    mixed = f'{{"{name}": {{"0": -1, "1": 3}}}}'
+    with Admin(servers) as admin:
+        admin.create_topic(name, 2)
+    end = 5
+    fill(servers, name, range(10), partitions=2)
+    for starting, limit in (("latest", None), ("latest", "100"), (mixed, None)):
+        options = {"subscribe": name, "startingOffsets": starting}
+        options |= {} if limit is None else {"maxOffsetsPerTrigger": limit}
+
+        def grow() -> None:
+            nonlocal end
+            fill(servers, name, range(10), partitions=2)
+            end += 5
+
+        def planned(source: StreamReader | RememberingStreamReader, start: object, stop: object) -> list[str]:
+            return [str(part.wanted) for part in source.partitions(start, stop)]  # type: ignore[arg-type]
+
+        # Spark 4.2 and newer: start, end, and the start again.
+        source = reader(servers, **options)
+        start = source.initialOffset()
+        grow()
+        began, stop = source.latestOffset(start, source.getDefaultReadLimit()), end
+        grow()
+        assert source.initialOffset() == start
+        there = [] if starting == "latest" else [f"{name}-1 [3, {stop})"]
+        assert began == {name: {"0": stop - 5, "1": stop if there else stop - 5}}
+        for _ in range(2):  # Spark may plan a batch twice
+            assert planned(source, start, began) == there
+        onward = source.latestOffset(began, source.getDefaultReadLimit())
+        assert onward == {name: {"0": end, "1": end}}
+        source.stop()
+        # It crashes before the first batch is committed.
+        restarts: list[StreamReader | RememberingStreamReader]
+        restarts = [reader(servers, **options), remembering(servers, **options)]
+        for again in restarts:
+            assert planned(again, began, began) == []
+            restarted = again.initialOffset()
+            assert planned(again, restarted, began) == there
+            assert len(planned(again, began, onward)) == 2
+            if isinstance(again, StreamReader):
+                grow()
+                assert again.latestOffset(restarted, again.getDefaultReadLimit()) == {name: {"0": end, "1": end}}
+            with pytest.raises(DataLost, match="was the topic recreated"):  # checked as ever from here on
+                again.partitions(restarted, {name: {"0": 1, "1": 1}})
+            again.stop()
+        # Spark 4.0 and 4.1: the end, then the start.
+        older = remembering(servers, **options)
+        stop = end
+        began = older.latestOffset()
+        grow()
+        there = [] if starting == "latest" else [f"{name}-1 [3, {stop})"]
+        assert began == {name: {"0": stop, "1": stop}}
+        assert planned(older, older.initialOffset(), began) == there
+        assert older.latestOffset() == {name: {"0": end, "1": end}}
+        older.stop()
+
+
+def test_a_stream_from_the_end_goes_on_if_its_first_batch_is_never_planned(servers: str, name: str) -> None:
+    """As with a function of foreachBatch that ignores a micro-batch: Spark does not ask which partitions it has."""
+    with Admin(servers) as admin:
+        admin.create_topic(name, 1)
+    options = {"subscribe": name, "startingOffsets": "latest"}
+    newer, older = reader(servers, **options), remembering(servers, **options)
+    limited = remembering(servers, **options, maxOffsetsPerTrigger="2")
+    start = newer.initialOffset()
+    assert newer.latestOffset(start, ReadAllAvailable()) == older.latestOffset() == limited.latestOffset() == start
+    fill(servers, name, range(5), partitions=1)
+    assert newer.latestOffset(start, ReadAllAvailable()) == older.latestOffset() == {name: {"0": 5}}
+    assert limited.latestOffset() == {name: {"0": 2}}
+    newer.stop()
+    older.stop()
+    limited.stop()
 
 
 def test_a_topic_that_was_made_anew_stops_a_stream_unless_it_may_go_on(servers: str, name: str) -> None:

@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fencepost
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -46,3 +50,27 @@ def test_a_job_started_by_its_own_python_needs_no_setting(
         check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["rows 10 10 check True"], done.stderr[-3000:]
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_workers_of_tests_start_quickly(spark: SparkSession) -> None:
+    """They import PySpark from where it is compiled, and fencepost is there before the fork.
+
+    The test above runs Spark as it was installed."""
+
+    def found(batches: Any) -> Any:
+        import os
+        import sys
+
+        import pyarrow as pa
+        import pyspark
+
+        preloaded = "fencepost.spark.source" in sys.modules
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__], "parent": [f"{os.getppid()} {preloaded}"]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(found, "file string, parent string").collect()
+    parent, preloaded = row.parent.split()
+    assert ".zip" not in row.file
+    assert b"tests.workers.spark_daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    assert preloaded == "True"

@@ -43,6 +43,9 @@ from fencepost.types import Milliseconds
 NOTHING_YET: Final = -1
 """The batch of a progress record that was written before any micro-batch."""
 
+NOBODY: Final = "nobody"
+"""For `adopt`: there is no progress record."""
+
 _VERSION: Final = 3
 _READABLE: Final = (1, 2, 3)
 """Versions of progress records. Version 1 had no origin, version 2 no `replaced`."""
@@ -175,6 +178,12 @@ class Poisoned(FencepostError):
     retriable = True
 
 
+class ContentLost(FencepostError):
+    """The frozen rows are gone, and whoever has frozen them does not do it again in this run: the batch fails."""
+
+    fatal = True
+
+
 class StepFailed(Exception):
     """Thrown into the generator: the step failed, and may or may not have taken effect."""
 
@@ -256,10 +265,14 @@ class SinkProtocol:
     """A sink's decisions in one driver. Call `micro_batch` for one batch at a time."""
 
     def __init__(
-        self, name: str, who: SinkInstance, *, adopt: bool = False, attempts: int = 3, look_first: bool = False
+        self, name: str, who: SinkInstance, *, adopt: bool | str = False, attempts: int = 3, look_first: bool = False
     ) -> None:
-        """`look_first`: several processes act as `who`, one after the other. Each looks before its first fence whether
-        `who` was replaced, so that it does not fence the successor."""
+        """`adopt`: take the name over at the first batch, whatever the progress record says; or only if it was written
+        by the instance of this token (NOBODY: if there is none). A driver that wakes up late cannot repeat a batch with
+        the latter, because its successor's record has another token.
+
+        `look_first`: several processes act as `who`, one after the other. Each looks before its first fence whether
+        `who` was replaced, or its batch may not follow the last one, so that it does not fence whoever is at work."""
         self.name = name
         self.who = who
         self.attempts = attempts
@@ -293,7 +306,7 @@ class SinkProtocol:
         failure: StepFailed | None = None
         manifest: Any = None
         while True:
-            identity, last = yield from self._fence_and_look()
+            identity, last = yield from self._fence_and_look(query, wanted, origin)
             if not self._announced:
                 said = self._announcement(last, query, batch, origin, now_ms)
                 passing_over = said.batch == batch
@@ -331,11 +344,18 @@ class SinkProtocol:
             else:
                 return Outcome(batch, False, attempts, manifest, identity)
 
-    def _fence_and_look(self) -> Generator[SinkStep, Any, tuple[Identity, Progress | None]]:
+    def _fence_and_look(
+        self, query: str, batch: int | None, origin: Origin
+    ) -> Generator[SinkStep, Any, tuple[Identity, Progress | None]]:
         if self._identity is not None:
             yield from self._stop_if_replaced()
         elif self._look_first:
-            self._heed((yield Look()))
+            seen: Progress | None = yield Look()
+            self._heed(seen)
+            # This look may miss the newest record, because nobody was fenced. A record with a batch stays a reason to
+            # refuse; no record, or one without a batch, is none yet.
+            if not self._announced and seen is not None and seen.wrote_something:
+                self._adopts(seen, query, batch, origin)
         identity: Identity = yield Fence()
         self._identity = identity
         last: Progress | None = yield Look()
@@ -388,19 +408,28 @@ class SinkProtocol:
     def _announcement(
         self, last: Progress | None, query: str, batch: int | None, origin: Origin, now_ms: Milliseconds
     ) -> Progress:
+        if self._adopts(last, query, batch, origin):
+            said = self._record(query, NOTHING_YET if batch is None else batch - 1, now_ms, "", UNKNOWN)
+        elif last is None:
+            said = self._record("", NOTHING_YET, now_ms, "", UNKNOWN)
+        else:
+            is_in = last.query == query and last.batch == batch
+            said = self._passed_over(last, origin, now_ms) if is_in else self._copied(last, now_ms)
+        return replace(said, incarnation=max(self._highest_seen, 0) + 1)
+
+    def _adopts(self, last: Progress | None, query: str, batch: int | None, origin: Origin) -> bool:
+        """Return whether the batch may follow `last` only because of `adopt`. Raise if it may not follow at all."""
         try:
             self._refuse(last, query, batch, origin)
-        except SinkNameInUse:
-            if not self._adopt:
-                raise
-            said = self._record(query, NOTHING_YET if batch is None else batch - 1, now_ms, "", UNKNOWN)
-        else:
-            if last is None:
-                said = self._record("", NOTHING_YET, now_ms, "", UNKNOWN)
-            else:
-                is_in = last.query == query and last.batch == batch
-                said = self._passed_over(last, origin, now_ms) if is_in else self._copied(last, now_ms)
-        return replace(said, incarnation=max(self._highest_seen, 0) + 1)
+        except SinkNameInUse as error:
+            writer = last.token if last is not None else NOBODY
+            if self._adopt is not True and self._adopt != writer:
+                raise SinkNameInUse(
+                    f"{error}. adopt={writer!r} does the same for this record alone, so it can stay in the program",
+                    last,
+                ) from error
+            return True
+        return False
 
     def _copied(self, last: Progress, now_ms: Milliseconds) -> Progress:
         """Return the last record, with this sink as its writer."""

@@ -11,10 +11,13 @@ steps out against a cluster. Only the modules here know Spark:
     offsets.py, arrow.py             the offsets of a micro-batch; record batches as Spark's columns
     sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
     writer.py, writer_options.py     the sink as a format, and its options
+    stage.py                         its record batches on the way to the commit: in a message, or through a topic
+    option_values.py                 numbers, times and truth values in options
     origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
     freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
     readiness.py, permissions.py     checks before a job; the permissions that a sink needs
     tuning.py, workers.py, java.py   Spark's settings, its workers' Python, its Java
+    shipping.py                      readers and writers on their way to the workers
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.core.micro_batch import CalledTwice, Poisoned, Replaced, SinkNameInUse
+    from fencepost.core.micro_batch import CalledTwice, ContentLost, Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
     from fencepost.spark.readiness import check
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
     "CalledTwice": "fencepost.core.micro_batch",
+    "ContentLost": "fencepost.core.micro_batch",
     "Copy": "fencepost.spark.copy",
     "Poisoned": "fencepost.core.micro_batch",
     "Replaced": "fencepost.core.micro_batch",
@@ -46,6 +50,7 @@ _HOME = {
 __all__ = [
     "BatchReport",
     "CalledTwice",
+    "ContentLost",
     "Copy",
     "Poisoned",
     "Replaced",

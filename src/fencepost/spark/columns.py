@@ -42,9 +42,14 @@ _KINDS: Final = {
 _BYTES: Final = ("key", "value")
 
 
+def is_connect(given: Any) -> bool:
+    """Return whether `given`, a DataFrame or a session, belongs to Spark Connect."""
+    return type(given).__module__.startswith("pyspark.sql.connect")
+
+
 def refuse_connect(given: Any) -> None:
     """Raise ConfigError if `given`, a DataFrame or a session, belongs to Spark Connect."""
-    if type(given).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(given):
         raise ConfigError(CONNECT)
 
 

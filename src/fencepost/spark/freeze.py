@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.transactions.targets import Target
 from fencepost.core.micro_batch import Poisoned
+from fencepost.core.staging import Staged
 from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
@@ -118,8 +119,8 @@ class Manifest:
     """The batches to publish: target partition → its batches in order."""
 
     batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
-    payloads: Mapping[TopicPartition, tuple[Buffer, ...]] | None
-    """The encoded batches, if they are small and the driver publishes them."""
+    payloads: Mapping[TopicPartition, tuple[Buffer | Staged, ...]] | None
+    """The encoded batches, or their places in the stage topic, if the driver publishes them."""
     unasked: frozenset[str] = frozenset()
     """Topics that rows name and that were not looked up yet. If there are any, their rows are missing here: look them
     up and freeze again."""

@@ -37,6 +37,15 @@ def completed(start: Position, stop: Position, earliest: Position) -> dict[str, 
     }
 
 
+def not_behind(start: Position, stop: Position) -> dict[str, dict[int, int]]:
+    """Return `start`, nowhere behind `stop`, and only where `stop` has a partition."""
+    return {
+        topic: {p: min(at, stop[topic][p]) for p, at in partitions.items() if p in stop[topic]}
+        for topic, partitions in start.items()
+        if topic in stop
+    }
+
+
 def count(start: Position, stop: Position) -> int:
     """Count the offsets between the two; a partition that `start` does not have counts from 0."""
     return sum(

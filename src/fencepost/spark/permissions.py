@@ -2,6 +2,7 @@
 
     WRITE                   on the transactional id fencepost.sink.NAME
     DESCRIBE, READ, WRITE   on the progress topic __fencepost_sink.NAME, and CREATE if it does not exist yet
+    the same                on the stage topic __fencepost_stage.NAME, if format("fencepost") writes large micro-batches
     DESCRIBE, READ, WRITE   on each target and the dead-letter topic: READ is for DescribeProducers, which verifies
 
 The requests carry a producer identity that cannot exist: the server checks the permissions first, then rejects them.
@@ -21,7 +22,7 @@ from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
 
 _NOBODY: Final = Identity(Pid(2**62), Epoch(0))
-_NOT_ALLOWED: Final = frozenset(
+NOT_ALLOWED: Final = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -63,7 +64,7 @@ def try_read(routes: Routes, topic: str) -> None:
         for found in routes.ask(Key.DESCRIBE_PRODUCERS, fields).message.topics:
             for partition in found.partitions:
                 code = ErrorCode.of(partition.error_code)
-                if code in _NOT_ALLOWED:
+                if code in NOT_ALLOWED:
                     raise ServerError(code)
 
     _tried(ask, f"READ on the topic {topic!r}")
@@ -73,9 +74,9 @@ def _tried(ask: Any, needed: str) -> None:
     try:
         ask()
     except FencepostError as error:
-        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT or error.code not in _NOT_ALLOWED | _OF_NOBODY:
+        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT or error.code not in NOT_ALLOWED | _OF_NOBODY:
             raise
-        if error.code in _NOT_ALLOWED:
+        if error.code in NOT_ALLOWED:
             raise ServerError(
                 error.code, f"the sink needs {needed}; ask an administrator of the ACLs to grant it"
             ) from error

@@ -13,6 +13,7 @@ from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark import tuning
 from fencepost.spark.freeze import Manifest, ManifestEntry, compare
+from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,17 +28,24 @@ _COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 
-def by_driver(links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest) -> None:
+def by_driver(
+    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None
+) -> None:
+    """Publish one target partition after the other. `stage`: the topic of staged batches."""
     assert manifest.payloads is not None
-    for where, payloads in manifest.payloads.items():
+    entries = [entry for where in manifest.payloads for entry in manifest.batches[where]]
+    payloads = [payload for payloads in manifest.payloads.values() for payload in payloads]
+    read = contents(links.routes, stage, entries, payloads)  # of all targets, over the same connections
+    for where in manifest.payloads:
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        for entry, payload in zip(manifest.batches[where], payloads, strict=True):
-            compare(where, entry, entry, payload)
-            writer.write(bytearray(payload))
+        for entry in manifest.batches[where]:
+            content = next(read)
+            compare(where, entry, entry, content)
+            writer.write(bytearray(content))
         writer.finish()
 
 
-def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifest) -> None:
+def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None) -> None:
     """Publish as `by_driver` does, a few target partitions at a time."""
     assert manifest.payloads is not None
     targets = list(manifest.batches)
@@ -46,7 +54,7 @@ def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifes
     def publish(some: list[TopicPartition]) -> None:
         links = LeaderChannels(routes)
         try:
-            by_driver(links, transaction, manifest.only(some))
+            by_driver(links, transaction, manifest.only(some), stage=stage)
         finally:
             links.close()
 

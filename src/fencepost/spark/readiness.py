@@ -15,10 +15,12 @@ from fencepost.client.manage.lasting import weak_topics
 from fencepost.client.manage.results import NewTopic
 from fencepost.client.transactions.micro_batch import refuse_old_kafka
 from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, check_name
+from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
+from fencepost.client.transactions.stage_topic import refuse_compacted
 from fencepost.client.transactions.targets import describe, reached
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.columns import refuse_connect
-from fencepost.spark.permissions import try_name, try_read, try_write
+from fencepost.spark.permissions import NOT_ALLOWED, try_name, try_read, try_write
 from fencepost.spark.workers import use_this_python
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Finding:
     ok: bool
     detail: str
     is_weak: bool = False
-    """It works until a broker fails."""
+    """It works until a broker fails, or a micro-batch of `format("fencepost")` is large."""
 
     @property
     def state(self) -> str:
@@ -60,7 +62,7 @@ def check(
     settings: Mapping[str, str] | None = None,
 ) -> Findings:
     """Check version and kernel on every executor, the connection from driver and executors, the transaction timeout,
-    and the permissions on the target and on the progress topic of the sink `name`.
+    and the permissions on the target, on the progress topic and on the stage topic of the sink `name`.
 
     It makes the sink's own requests under the sink's names, without disturbing a running sink of this name.
     """
@@ -70,7 +72,8 @@ def check(
     findings = [_finding("driver reaches the server", lambda: _ping(how))]
     findings += _on_executors(spark, how)
     findings.append(_finding("transactions", lambda: _transactions(how, name, transaction_timeout)))
-    findings.append(_finding("progress topic", lambda: _progress(how, name)))
+    findings.append(_finding("progress topic", lambda: _own_topic(how, name, TOPIC_PREFIX + check_name(name))))
+    findings.append(_stage(how, name))
     if topic is not None:
         findings.append(_finding(f"target {topic}", lambda: _target(how, name, topic)))
     findings += _weak_ones(how, TOPIC_PREFIX + check_name(name), topic)
@@ -142,8 +145,24 @@ def _transactions(settings: ClientSettings, name: str, timeout: float) -> str:
     return f"may take {timeout:g} s"
 
 
-def _progress(settings: ClientSettings, name: str) -> str:
-    topic = TOPIC_PREFIX + check_name(name)
+def _stage(settings: ClientSettings, name: str) -> Finding:
+    """A sink of foreachBatch has no stage, so a missing permission is a warning."""
+    what, topic = "stage topic", STAGE_PREFIX + name
+    try:
+        said = _own_topic(settings, name, topic)
+        if said.endswith("exists"):
+            with Admin(settings) as admin:
+                refuse_compacted(describe(admin, topic))
+    except FencepostError as error:
+        if error.code not in NOT_ALLOWED:
+            return Finding(what, False, str(error))
+        only = 'only format("fencepost") uses it, for micro-batches beyond inlineBytes'
+        return Finding(what, True, f"{topic} may not be used, {only}: {error}", is_weak=True)
+    return Finding(what, True, said)
+
+
+def _own_topic(settings: ClientSettings, name: str, topic: str) -> str:
+    """Try a topic that the sink creates for itself, reads and writes."""
     with Admin(settings) as admin, Routes(settings) as routes:
         try:
             admin.create_topics([NewTopic(topic, 1)], validate_only=True)

@@ -119,8 +119,9 @@ class SinkOptions:
     """The target of all rows; without it the column `topic` names each row's target."""
     topics: tuple[str, ...] = ()
     """Topics that the column `topic` may name."""
-    adopt: bool = False
-    """Take the name over from another query, a rolled-back checkpoint or another sink; applies to the first batch."""
+    adopt: bool | str = False
+    """Take the name over from another query, a rolled-back checkpoint or another sink; applies to the first batch. With
+    the text that the error SinkNameInUse names, only from the progress record that it was about."""
     create: int | None = None
     """Create a missing target with this many partitions; None: the target must exist."""
     compression: Compression = "none"

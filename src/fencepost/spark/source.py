@@ -4,7 +4,8 @@ Columns and options are those of Spark's own Kafka source, so that users can swi
 latest offset is the last *stable* one: records of open transactions are not read.
 
 With Spark 4.2 or newer the source supports admission control: rate limits, and `availableNow` with an end that is fixed
-when the query starts. Older versions only ask for the latest offset; there the source rejects rate limits.
+when the query starts. Spark 4.0 and 4.1 ask for the latest offset without saying where the query is; there the reader
+remembers it, so that a micro-batch can be limited. What this cannot keep is refused.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.read.ranges import Range, fetch
-from fencepost.client.transactions import progress_topic as progress
+from fencepost.client.transactions import progress_topic, stage_topic
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets
+from fencepost.spark.columns import is_connect
+from fencepost.spark.shipping import Shipped
 from fencepost.spark.source_options import Offsets, SourceOptions, parse
 from fencepost.spark.workers import use_this_python
 from fencepost.types import EARLIEST, LATEST
@@ -60,13 +63,34 @@ else:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
+_OUR_TOPICS: Final = (progress_topic.TOPIC_PREFIX, stage_topic.TOPIC_PREFIX, OWNERS_PREFIX)
 T = TypeVar("T")
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("fencepost")` with the session."""
+    """Register `format("fencepost")` with the session. Over Spark Connect: raise ConfigError if the server lacks it."""
     use_this_python(spark)
-    spark.dataSource.register(FencepostSource)
+    try:
+        spark.dataSource.register(FencepostSource)
+    except Exception as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 found `pyspark_fencepost`, and replaces nothing
+            raise
+    if is_connect(spark):
+        _try_there(spark)
+
+
+def _try_there(spark: SparkSession) -> None:
+    """Let the Connect server import the source: registering alone sends only its name."""
+    try:
+        _ = spark.read.format(NAME).load().schema
+    except Exception as error:
+        if "No module named" not in str(error) and "ImportError" not in str(error):
+            raise
+        said = next(line.strip() for line in str(error).splitlines() if "No module named" in line or "ImportE" in line)
+        raise ConfigError(
+            f"the Spark Connect server cannot import fencepost: {said}. Install it in the Python of the server and of "
+            "its executors (PYSPARK_PYTHON or spark.pyspark.python there): pip install 'fencepost[arrow]'"
+        ) from error
 
 
 class SourcePartition(InputPartition):  # type: ignore[misc]
@@ -92,12 +116,12 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         options = self._parsed(schema, streaming=True)
         if ADMISSION_CONTROL:
             return StreamReader(options)
-        if options.max_offsets is not None or options.min_offsets is not None:
+        if options.min_offsets is not None:
             raise ConfigError(
-                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or newer; remove them: with this version "
-                "a micro-batch reads everything that is available"
+                "minOffsetsPerTrigger needs Spark 4.2 or newer: with this version trigger(availableNow=True) is one "
+                "micro-batch, and could end without having read anything. Remove the option"
             )
-        return UnlimitedStreamReader(options)
+        return RememberingStreamReader(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - as above
         from fencepost.spark.writer import stream_writer
@@ -134,7 +158,7 @@ class Subscription:
             # Without fencepost's own topics, which are not internal to Apache Kafka: a stream that read the topic its
             # own sink writes to would never be idle.
             matching = (t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
-            return sorted(name for name in matching if not name.startswith((progress.TOPIC_PREFIX, OWNERS_PREFIX)))
+            return sorted(name for name in matching if not name.startswith(_OUR_TOPICS))
         return sorted(options.topics)
 
     def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
@@ -221,7 +245,7 @@ def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch
         yield from arrow.rows(wanted, fetched, options.columns)
 
 
-class BatchReader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
@@ -245,7 +269,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             yield from read_range(self._options, partition.wanted)
 
 
-class _Stream(DataSourceStreamReader):  # type: ignore[misc]
+class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
     """The base of both stream readers. It lives on the driver as long as the query; `read` runs on executors, in a copy
     that has only the options."""
 
@@ -253,6 +277,10 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
         self._options = options
         self._topics = Subscription(options)
         self._admin: Admin | None = None
+        self._initial: dict[str, Any] | None = None
+        self._first_end: dict[str, Any] | None = None
+        """The end of the micro-batch that begins at `initialOffset`."""
+        self._has_held = False
         self._goal: dict[str, dict[int, int]] | None = None
         """availableNow: the end of the query."""
         self._waiting_since: float | None = None
@@ -271,13 +299,18 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
         return patiently(ask, what, patience=self._options.patience)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        resolved = self._patiently(
-            lambda: self._topics.resolved(self.admin, self._options.starting), "looking where the stream starts"
-        )
-        return offsets.to_json(resolved)
+        """Return where the stream starts: the same at each call, because Spark asks more than once."""
+        if self._initial is None:
+            resolved = self._patiently(
+                lambda: self._topics.resolved(self.admin, self._options.starting), "looking where the stream starts"
+            )
+            self._initial = offsets.to_json(resolved)
+        return self._initial
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = offsets.from_json(start), offsets.from_json(end)
+        if self._is_first(start, end):
+            begin = offsets.not_behind(begin, stop)
         earliest = self._earliest()
         begin = offsets.completed(begin, stop, earliest)
         if self._options.fail_on_data_loss:
@@ -305,18 +338,109 @@ class _Stream(DataSourceStreamReader):  # type: ignore[misc]
             self._admin.close()
             self._admin = None
 
+    def _is_first(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
+        """Return whether this is the first micro-batch of the query. Spark keeps its end, but not its start. If the
+        query crashes in it, Spark asks for the start again, which may be behind the end then."""
+        if start != self._initial:
+            return False
+        if self._first_end is None:
+            self._first_end = end
+        return end == self._first_end
+
+    def _held(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+        """Return the end of the first micro-batch: nothing of partitions that start at their end. So its end says where
+        the stream began, and no record is left out if the query crashes in this micro-batch.
+
+        Spark always runs this micro-batch. But it does not always plan it: a function of foreachBatch may ignore it. So
+        the second time that Spark asks, nothing is held back."""
+        if self._has_held or self._first_end is not None:
+            return stop
+        self._has_held = True
+        starting = self._options.starting
+        return {
+            topic: {
+                partition: begin.get(topic, {}).get(partition, at) if starting.is_end(topic, partition) else at
+                for partition, at in partitions.items()
+            }
+            for topic, partitions in stop.items()
+        }
+
     def _latest(self) -> dict[str, dict[int, int]]:
         return self._patiently(lambda: self._topics.at(self.admin, LATEST), "looking for the latest offsets")
 
     def _earliest(self) -> dict[str, dict[int, int]]:
         return self._patiently(lambda: self._topics.at(self.admin, EARLIEST), "looking for the earliest offsets")
 
+    def _bounds(
+        self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]
+    ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+        """Return start and end of what can be read: `stop` never behind `begin`, `begin` with all its partitions."""
+        for topic, partitions in begin.items():
+            for partition, at in partitions.items():
+                known = stop.setdefault(topic, {})
+                if partition in known:
+                    if known[partition] < at:
+                        known[partition] = self._behind(topic, partition, at, known[partition])
+                elif self._options.fail_on_data_loss:
+                    known[partition] = at  # its metadata may be missing for a moment: stay where it is
+        if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
+            begin = offsets.completed(begin, stop, self._earliest())
+        return begin, stop
 
-class UnlimitedStreamReader(_Stream):
-    """The reader for Spark 4.0 and 4.1, which ask for the latest offset without the start."""
+    def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
+        """Return the end of a partition whose last stable offset is below the stream's position. An open transaction
+        may hold it back; but if the log itself is shorter, the topic was recreated."""
+        ends = self._patiently(
+            lambda: self.admin.offsets(topic, LATEST, partitions=[partition]), f"looking for the end of {topic}"
+        )
+        (end,) = (found.offset for found in ends.values())
+        if end >= at:
+            return at
+        if self._options.fail_on_data_loss:
+            offsets.check_nothing_lost({topic: {partition: at}}, {topic: {partition: 0}}, {topic: {partition: end}})
+        return stable
+
+
+class RememberingStreamReader(_Stream):
+    """The reader for Spark 4.0 and 4.1, which ask for the latest offset without the start.
+
+    It lives as long as the query, and knows the start by the ranges that Spark lets it plan: each micro-batch begins
+    where the last one ended. When a query goes on, Spark first lets it plan an empty range at the last end that it
+    wrote down. A new query begins at `initialOffset`.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._position: dict[str, Any] | None = None
+        """The end of the last planned range."""
+        self._promised: dict[str, Any] | None = None
+        """The end that Spark was told and has not planned yet."""
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return offsets.to_json(self._latest())
+        if self._options.max_offsets is None and self._position is not None:
+            return offsets.to_json(self._latest())
+        if self._promised is not None:
+            return self._promised
+        start = self.initialOffset() if self._position is None else self._position
+        begin, stop = self._bounds(offsets.from_json(start), self._latest())
+        if self._position is None:
+            stop = self._held(begin, stop)
+        if self._options.max_offsets is None:
+            return offsets.to_json(stop)
+        end = offsets.to_json(offsets.limited(begin, stop, self._options.max_offsets))
+        if end != start:  # Spark plans no batch without new offsets
+            self._promised = end
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if self._promised is not None and self._position is None and start != self._initial:
+            raise FencepostError(
+                f"maxOffsetsPerTrigger: the query is at {start}, and this Spark did not say so before it asked for the "
+                "end of a micro-batch. Nothing was read. Remove the option, or use Spark 4.2 or newer"
+            )
+        planned = super().partitions(start, end)
+        self._position, self._promised = end, None
+        return planned
 
 
 class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -334,36 +458,15 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self._goal = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        begin = offsets.from_json(start)
-        stop = self._latest() if self._goal is None else {topic: dict(known) for topic, known in self._goal.items()}
-        for topic, partitions in begin.items():
-            for partition, at in partitions.items():
-                known = stop.setdefault(topic, {})
-                if partition in known:
-                    if known[partition] < at:
-                        known[partition] = self._behind(topic, partition, at, known[partition])
-                elif self._options.fail_on_data_loss:
-                    known[partition] = at  # its metadata may be missing for a moment: stay where it is
-        if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
-            begin = offsets.completed(begin, stop, self._earliest())
+        goal = self._latest() if self._goal is None else {topic: dict(known) for topic, known in self._goal.items()}
+        begin, stop = self._bounds(offsets.from_json(start), goal)
+        if start == self._initial:
+            stop = self._held(begin, stop)
         if self._goal is None and self._too_little(begin, stop):
             return start
         if isinstance(limit, ReadMaxRows):
             stop = offsets.limited(begin, stop, limit.max_rows)
         return offsets.to_json(stop)
-
-    def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
-        """Return the end of a partition whose last stable offset is below the stream's position. An open transaction
-        may hold it back; but if the log itself is shorter, the topic was recreated."""
-        ends = self._patiently(
-            lambda: self.admin.offsets(topic, LATEST, partitions=[partition]), f"looking for the end of {topic}"
-        )
-        (end,) = (found.offset for found in ends.values())
-        if end >= at:
-            return at
-        if self._options.fail_on_data_loss:
-            offsets.check_nothing_lost({topic: {partition: at}}, {topic: {partition: 0}}, {topic: {partition: end}})
-        return stable
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the latest offsets, for the lag in the query's progress."""

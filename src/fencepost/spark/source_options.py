@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
+from fencepost.spark.option_values import count, seconds, truth, whole
 from fencepost.types import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ _NAMES: Final = {
         "path",
     )
 }
-_LONGEST_PATIENCE: Final = 7 * 24 * 3600.0
+T = TypeVar("T")
+D = TypeVar("D")
 _IGNORED: Final = frozenset(
     {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
 )
@@ -68,6 +70,11 @@ class Offsets:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
     strict: bool = True
     """Fail if there is no record at or after the time; otherwise use the latest offset."""
+
+    def is_end(self, topic: str, partition: int) -> bool:
+        """Return whether this is the latest offset of the partition, which is another one with every record."""
+        given = self.by_partition or {}
+        return self.end == LATEST or given.get(topic, {}).get(partition) == LATEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +138,15 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         assigned=assigned,
         starting=starting,
         ending=ending,
-        max_offsets=_number(given, "maxOffsetsPerTrigger"),
-        min_offsets=_number(given, "minOffsetsPerTrigger"),
+        max_offsets=_given(given, "maxOffsetsPerTrigger", count, None),
+        min_offsets=_given(given, "minOffsetsPerTrigger", count, None),
         max_delay=_span(given.get("maxTriggerDelay", "15m")),
-        min_partitions=_number(given, "minPartitions"),
-        fail_on_data_loss=_truth(given, "failOnDataLoss", default=True),
-        headers=_truth(given, "includeHeaders", default=False),
+        min_partitions=_given(given, "minPartitions", count, None),
+        fail_on_data_loss=_given(given, "failOnDataLoss", truth, True),
+        headers=_given(given, "includeHeaders", truth, False),
         committed=isolation == "read_committed",
         commit_group=given.get("commitGroup"),
-        patience=_seconds(given, "patience"),
+        patience=_given(given, "patience", seconds, PATIENCE),
     )
 
 
@@ -183,7 +190,7 @@ def _offsets(given: Mapping[str, str], side: str, default: Offsets) -> Offsets:
         return Offsets(timestamps=_by_partition(by_timestamp, f"{side}OffsetsByTimestamp"), strict=strict)
     timestamp = given.get(f"{side}Timestamp")
     if timestamp is not None:
-        return Offsets(timestamp=_whole(timestamp, f"{side}Timestamp"), strict=strict)
+        return Offsets(timestamp=whole(timestamp, f"{side}Timestamp"), strict=strict)
     text = given.get(f"{side}Offsets")
     if text is None:
         return default
@@ -210,37 +217,8 @@ def _json(text: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r}: expected an integer") from None
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    if name not in given:
-        return None
-    number = _whole(given[name], name)
-    if number <= 0:
-        raise ConfigError(f"{name}={number}: expected a positive number")
-    return number
-
-
-def _truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise ConfigError(f"{name}={given[name]!r}: expected true or false")
-    return text == "true"
-
-
-def _seconds(given: Mapping[str, str], name: str) -> float:
-    try:
-        seconds = float(given.get(name, PATIENCE))
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_PATIENCE:
-        raise ConfigError(f"{name}={given[name]!r}: expected a number of seconds, 0 or more")
-    return seconds
+def _given(given: Mapping[str, str], name: str, parsed: Callable[[str, str], T], default: D) -> T | D:
+    return parsed(given[name], name) if name in given else default
 
 
 def _span(text: str) -> float:

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from fencepost.spark.columns import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,7 +31,7 @@ def use_this_python(spark: SparkSession) -> None:
 
     With other masters the Python of the workers' machines is unknown: log once what to set.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return  # the Connect server starts the workers
     if os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None):
         return

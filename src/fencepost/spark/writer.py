@@ -2,10 +2,12 @@
 
 It reaches where foreachBatch does not: Spark Connect, and Declarative Pipelines, whose sinks are a format's name.
 
-A task only *freezes*: it turns its rows into record batches and returns them in its commit message. It changes
-nothing anywhere, so retries, speculation and tasks of a driver that was replaced are harmless. Spark hands the messages
-of the winning attempts to `commit`, which runs in a process of its own on the driver, once per micro-batch. There the
-steps of `core/micro_batch.py` are taken: look, fence, look, publish, commit. `abort` has nothing to undo.
+A task only *freezes*: it turns its rows into record batches and returns them in its commit message. If they are too
+large for that, it writes them to the sink's stage topic, and the message has their places (`spark/stage.py`). It
+changes nothing that readers of the targets see, so retries, speculation and tasks of a driver that was replaced are
+harmless. Spark hands the messages of the winning attempts to `commit`, which runs in a process of its own on the
+driver, once per micro-batch. There the steps of `core/micro_batch.py` are taken: look, fence, look, publish, commit.
+`abort` has nothing to undo.
 
 The progress topic and the transactional id are those of `Sink`, so a query can move between `foreachBatch` and
 `format` under the same name.
@@ -24,17 +26,23 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.read.ranges import DataLost
+from fencepost.client.transactions import stage_topic
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
+from fencepost.client.transactions.stage_topic import TOPIC_PREFIX
 from fencepost.client.transactions.targets import Target, describe
-from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
-from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
+from fencepost.core.micro_batch import UNKNOWN, ContentLost, Origin, Outcome, Poisoned
+from fencepost.core.staging import Staged, ends_of, share_of
+from fencepost.errors import ConfigError, CorruptBatch, ErrorCode, FencepostError, ServerError, UnsupportedFormat
 from fencepost.kernel import CODECS
 from fencepost.spark import columns
-from fencepost.spark.freeze import Encoding, Frozen, Manifest, ManifestEntry, encoded_batches
+from fencepost.spark.freeze import Encoding, Manifest, encoded_batches
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash
 from fencepost.spark.publish import by_threads
+from fencepost.spark.shipping import Shipped
 from fencepost.spark.sink import report_of
+from fencepost.spark.stage import Carried, StageWriter, carried
 from fencepost.spark.writer_options import WriterOptions, imported, parse
 from fencepost.types import TopicPartition
 
@@ -58,8 +66,8 @@ _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ROWS: Final = 1_000
 """Rows of an Arrow batch, where Spark hands over rows."""
 _JOB_BATCH: Final = 0
-_SHARES: Final = 16
-"""Any task may have this part of `inline_bytes`."""
+ALREADY: Final = "fencepost has the job already:"
+"""How the error begins for a job that was written before, with ifWritten=fail."""
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
@@ -82,12 +90,14 @@ class FrozenRows(WriterCommitMessage):  # type: ignore[misc]
     run: str
     batch: int
     map_partition: int
-    batches: tuple[Frozen, ...]
+    batches: tuple[Carried, ...]
 
 
-class _Writer:
+class _Writer(Shipped):
     """The part that both writers share. Spark builds a writer before each micro-batch, pickles it for the tasks, and
     builds another one for the commit."""
+
+    writes_once = False
 
     def __init__(self, options: WriterOptions, schema: StructType) -> None:
         self.options = options
@@ -129,28 +139,19 @@ class _Writer:
         batch = int(context.getLocalProperty(BATCH_ID) or _JOB_BATCH)
         where = context.partitionId()
         encoding = replace(self._encoding(), start=crc32((query or self.options.name).encode()) + batch)
-        frozen = tuple(self._bounded(encoded_batches(encoding, where, self._known(encoding, iterator)), where))
-        return FrozenRows(query, run, batch, where, frozen)
+        frozen = encoded_batches(encoding, where, self._known(encoding, iterator))
+        limit = share_of(self.options.inline_bytes, where)
+        return FrozenRows(query, run, batch, where, carried(frozen, where, limit, lambda: self._stage(encoding)))
 
-    def _bounded(self, frozen: Iterator[Frozen], map_partition: int) -> Iterator[Frozen]:
-        """Pass on what may travel in a commit message.
-
-        A task does not know how many tasks there are, but there are at least as many as its own number says. So an
-        evenly spread micro-batch of up to `inline_bytes` passes. A micro-batch whose rows are all in the last of many
-        tasks (one key, many shuffle partitions) passes up to a part of that; Spark limits the sum (maxResultSize).
-        """
-        limit = self.options.inline_bytes // min(map_partition + 1, _SHARES)
-        size = 0
-        for batch in frozen:
-            size += batch.size
-            if size > limit:
-                raise FencepostError(
-                    f"task {map_partition} has more than {limit} bytes for this micro-batch, which travel through the "
-                    f"driver (inlineBytes={self.options.inline_bytes}). Make micro-batches smaller "
-                    "(maxOffsetsPerTrigger), raise inlineBytes together with spark.driver.maxResultSize, or use "
-                    "foreachBatch(fencepost.spark.Sink(…)), which has no such limit"
-                )
-            yield batch
+    def _stage(self, encoding: Encoding) -> StageWriter:
+        options = self.options
+        return StageWriter.open(
+            options.settings,
+            options.name,
+            encoding.targets.values(),
+            retention=options.stage_retention,
+            patience=options.sink.patience,
+        )
 
     def _encoding(self) -> Encoding:
         sink = self.options.sink
@@ -237,6 +238,7 @@ class _Writer:
         try:
             work = _FrozenBatch(runner, messages)
             outcome = runner.carry_out(work, query, batch, origin)
+            work.clear_stage(for_good=self.writes_once)
         finally:
             runner.close()
         report = report_of(options.name, query, outcome, work.took)
@@ -273,12 +275,16 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """The writer of a batch DataFrame."""
 
+    writes_once = True
+
     def commit(self, messages: Sequence[FrozenRows | None]) -> None:
         """Write all rows, unless a job of this name was written before."""
         _complete(messages)
         job = self.options.name.removeprefix("job.")
         query = f"job {job} to {self.options.sink.topic or 'topics of the rows'}"
         if self._publish(messages, query, _JOB_BATCH, UNKNOWN).skipped:
+            if self.options.if_written == "fail":
+                raise FencepostError(f"{ALREADY} {job!r}: its name was written before, so these rows are not")
             logger.warning(
                 "job %s was written before, so these rows are not. Give other rows a job name of their own, inside "
                 "foreachBatch one for each batch id; `fencepost sink reset %s` frees the name",
@@ -324,20 +330,34 @@ class _FrozenBatch(MicroBatch):
         self._messages = _complete(messages)
 
     def freeze(self, position: str) -> Manifest:
-        by_target: dict[TopicPartition, list[tuple[ManifestEntry, bytearray]]] = {}
+        by_target: dict[TopicPartition, list[Carried]] = {}
         for message in sorted(self._messages, key=lambda message: message.map_partition):
-            for frozen in message.batches:
-                entry = ManifestEntry(
-                    message.map_partition, frozen.number, frozen.records, frozen.size, frozen.checksum
-                )
-                by_target.setdefault(frozen.where, []).append((entry, frozen.payload))
+            for batch in message.batches:
+                by_target.setdefault(batch.where, []).append(batch)
         return Manifest(
-            {where: tuple(entry for entry, _ in found) for where, found in by_target.items()},
-            {where: tuple(payload for _, payload in found) for where, found in by_target.items()},
+            {where: tuple(batch.entry for batch in found) for where, found in by_target.items()},
+            {where: tuple(batch.content for batch in found) for where, found in by_target.items()},
         )
 
     def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
-        by_threads(self.runner.routes, transaction, manifest)
+        stage = TOPIC_PREFIX + self.runner.name
+        try:
+            by_threads(self.runner.routes, transaction, manifest, stage=stage)
+        except (DataLost, Poisoned, CorruptBatch, UnsupportedFormat) as error:
+            raise ContentLost(
+                f"sink {self.runner.name!r}: rows that tasks have frozen are gone, so the micro-batch is not written: "
+                f"{error}. Was the topic {stage} deleted, or is its retention shorter than a micro-batch takes "
+                "(stageRetention)? Start the query again: it writes this micro-batch anew"
+            ) from error
+
+    def clear_stage(self, *, for_good: bool) -> None:
+        """Delete what the tasks have staged, now that the micro-batch is in the log; `for_good`: the whole topic."""
+        staged = [batch.content for message in self._messages for batch in message.batches]
+        ends = ends_of(place for place in staged if isinstance(place, Staged))
+        if ends and for_good:
+            stage_topic.delete_stage(self.runner.admin, self.runner.name)
+        elif ends:
+            stage_topic.clear_stage(self.runner.admin, self.runner.name, ends)
 
     def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
         return {where: manifest.records_of(where) for where in manifest.batches}

@@ -5,6 +5,7 @@ Spark passes options as text, with names in lower case. An unknown name is an er
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,7 +15,9 @@ from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.progress_topic import check_name
 from fencepost.client.transactions.targets import reached
+from fencepost.core.micro_batch import NOBODY
 from fencepost.errors import ConfigError
+from fencepost.spark.option_values import count, seconds, size, truth, whole
 from fencepost.spark.sink import BatchReport, SinkOptions
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 INLINE_BYTES: Final = 64 << 20
 """The largest micro-batch that travels to the driver in Spark's commit messages, if its tasks are of equal size."""
+STAGE_RETENTION: Final = 24 * 60 * 60.0
+"""Seconds: longer than a micro-batch takes from its first task to its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,14 @@ class WriterOptions:
     """The sink's name; for a batch DataFrame `job.` and the job's name."""
     sink: SinkOptions
     inline_bytes: int = INLINE_BYTES
+    stage_retention: float = STAGE_RETENTION
+    """Seconds that a new stage topic keeps records."""
     checkpoint: str | None = None
     """Where Spark keeps the query's offsets, if the user named the place in an option."""
     partitioner: str | None = None
     """`module:function`; imported by the tasks, because a function cannot be an option."""
+    if_written: str = "skip"
+    """For a job that was written before: `skip` its rows with a warning, or `fail`."""
     on_report: str | None = None
     on_step: str | None = None
 
@@ -76,8 +85,10 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> WriterOptions:
         name=_identity(given, streaming=streaming),
         sink=SinkOptions(**told),
         inline_bytes=given.get("inlineBytes", INLINE_BYTES),
+        stage_retention=given.get("stageRetention", STAGE_RETENTION),
         checkpoint=given.get("checkpointLocation"),
         partitioner=given.get("partitioner"),
+        if_written=given.get("ifWritten", "skip"),
         on_report=given.get("onReport"),
         on_step=given.get("onStep"),
     )
@@ -116,62 +127,52 @@ def _named(value: str, name: str) -> str:
     return value
 
 
+def _if_written(value: str, name: str) -> str:
+    if value not in ("skip", "fail"):
+        raise ConfigError(f"{name}={value!r}: expected skip or fail")
+    return value
+
+
 def _list(value: str, _name: str) -> tuple[str, ...]:
     return tuple(filter(None, (each.strip() for each in value.split(","))))
 
 
-def _whole(value: str, name: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError(f"{name}={value!r}: expected a whole number") from None
+def _retention(value: str, name: str) -> float:
+    if (found := seconds(value, name)) <= 0:
+        raise ConfigError(f"{name}={value}: expected more than 0 seconds")
+    return found
 
 
-def _size(value: str, name: str) -> int:
-    number = _whole(value, name)
-    if number < 0:
-        raise ConfigError(f"{name}={number}: expected 0 or more bytes")
-    return number
+def _adopted(value: str, name: str) -> bool | str:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value != NOBODY and not _TOKEN.fullmatch(value):
+        raise ConfigError(f"{name}={value!r}: expected true, false, or the text that the error SinkNameInUse names")
+    return value
 
 
-def _count(value: str, name: str) -> int:
-    number = _whole(value, name)
-    if number < 1:
-        raise ConfigError(f"{name}={number}: expected 1 or more")
-    return number
-
-
-def _seconds(value: str, name: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(f"{name}={value!r}: expected a number of seconds") from None
-
-
-def _truth(value: str, name: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}={value!r}: expected true or false")
-    return value.lower() == "true"
-
-
+_TOKEN: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A sink of foreachBatch, or a run of a query."""
 _SERVERS: Final = "kafka.bootstrap.servers"
 _PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "topic": _text,
     "topics": _list,
     "name": _text,
     "job": _text,
-    "adopt": _truth,
-    "create": _count,
+    "adopt": _adopted,
+    "create": count,
     "compression": _text,
-    "compressionLevel": _whole,
-    "batchBytes": _size,
+    "compressionLevel": whole,
+    "batchBytes": size,
     "deadLetter": _text,
     "partitioner": _named,
-    "keepTimestamps": _truth,
-    "transactionTimeout": _seconds,
-    "attempts": _count,
-    "inlineBytes": _size,
-    "patience": _seconds,
+    "keepTimestamps": truth,
+    "transactionTimeout": seconds,
+    "attempts": count,
+    "inlineBytes": size,
+    "stageRetention": _retention,
+    "patience": seconds,
+    "ifWritten": _if_written,
     "onReport": _named,
     "onStep": _named,
     "checkpointLocation": _text,  # Spark's own, as the two below

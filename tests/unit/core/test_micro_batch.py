@@ -198,6 +198,22 @@ def test_what_could_lose_or_repeat_records_is_refused_unless_adopted(
     assert (said.progress.query, said.progress.batch) == (query, batch - 1)
 
 
+@pytest.mark.parametrize(
+    ("found", "adopt"),
+    [(None, "nobody"), (replace(OTHER, query="another"), "other"), (replace(OTHER, batch=9), "other")],
+)
+def test_adopt_may_name_the_record_and_then_adopts_no_other(found: Progress | None, adopt: str) -> None:
+    """A driver that slept before its first fence would otherwise repeat a batch, if its successor was told to adopt."""
+    steps = protocol(adopt=adopt, look_first=True).micro_batch("q", 5, now_ms=8)
+    said = expect(steps, (Look, found), (Fence, identity(1)), (Look, found), (Announce, None))
+    assert (said.progress.query, said.progress.batch) == ("q", 4)
+    of_its_successor = replace(OTHER, batch=6, token="successor")
+    steps = protocol(adopt=adopt, look_first=True).micro_batch("q", 5, now_ms=8)
+    next(steps)
+    with pytest.raises(SinkNameInUse, match=r"has already written batch 6.*adopt='successor' does the same"):
+        steps.send(of_its_successor)
+
+
 def test_a_name_that_only_announced_itself_is_anybodys() -> None:
     steps = protocol().micro_batch("another", 0, now_ms=8)
     said = expect(steps, (Fence, identity(1)), (Look, replace(OTHER, query="q", batch=NOTHING_YET)), (Announce, None))
@@ -337,6 +353,29 @@ def test_several_processes_as_one_instance_look_before_they_fence() -> None:
     steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
     said = expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
     assert isinstance(said, Announce) and said.progress.replaced == "other"
+
+
+@pytest.mark.parametrize(
+    ("query", "batch", "said"),
+    [("another", 5, "belongs to another query"), ("q", 3, "has already written batch 4")],
+)
+def test_a_process_whose_batch_may_not_follow_is_refused_before_it_fences(query: str, batch: int, said: str) -> None:
+    """Whoever is at work under the name is not disturbed."""
+    steps = protocol(look_first=True).micro_batch(query, batch, now_ms=8)
+    assert isinstance(next(steps), Look)
+    with pytest.raises(SinkNameInUse, match=said):
+        steps.send(OTHER)
+    steps = protocol(look_first=True, adopt=True).micro_batch(query, batch, now_ms=8)
+    expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
+
+
+def test_a_look_before_the_fence_that_finds_no_batch_refuses_nobody() -> None:
+    """The newest record may be in a transaction that a fence would end."""
+    for found in (None, replace(OTHER, query="", batch=NOTHING_YET)):
+        steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+        expect(steps, (Look, found), (Fence, identity(1)))
+        with pytest.raises(SinkNameInUse, match="knows of no batch"):
+            steps.send(found)
 
 
 def test_a_record_carries_who_was_replaced_and_forgets_the_oldest() -> None:

@@ -19,11 +19,13 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
 from fencepost.spark.freeze import Frozen
+from fencepost.spark.stage import Carried, carried
 from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
 from fencepost.types import Epoch, Pid, TopicPartition
 
 pytestmark = pytest.mark.unit
 
+RUN = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", "name": "n"}
 
 
@@ -111,19 +113,61 @@ def test_a_listed_topic_may_be_missing_if_there_are_dead_letters(cluster: list[s
             writer_of(columns, **options).__getstate__()
 
 
-def test_a_task_may_send_its_share_of_the_micro_batch_and_always_a_sixteenth() -> None:
-    """With one key, all rows are in one of two hundred tasks, and it may be the last one."""
+class Stage:
+    """A stage that accepts batches up to 900 bytes."""
 
-    def passes(size: int, task: int) -> bool:
-        half = Frozen(TopicPartition("t", 0), 1, 1, size // 2, 0, bytearray())
-        try:
-            return len(list(found._bounded(iter([half, half]), task))) == 2
-        except FencepostError:
-            return False
+    def __init__(self) -> None:
+        self.put_in: list[int] = []
+        self.closed = False
 
-    found = writer_of({"value": "string"}, topic="t", inlineBytes="16000")
-    limits = {task: max(size for size in range(0, 20_000, 10) if passes(size, task)) for task in (0, 1, 7, 15, 16, 199)}
-    assert limits == {0: 16_000, 1: 8_000, 7: 2_000, 15: 1_000, 16: 1_000, 199: 1_000}
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def put(self, _task: int, batch: Frozen) -> None:
+        self.put_in.append(batch.number)
+
+    def finish(self) -> tuple[Carried, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(("limit", "staged"), [(300, []), (299, [1, 2, 3]), (100, [1, 2, 3]), (0, [1, 2, 3])])
+def test_a_task_stages_all_of_its_batches_or_none(limit: int, staged: list[int]) -> None:
+    stage = Stage()
+    where = TopicPartition("t", 0)
+    frozen = [Frozen(where, number, 1, 100, 0, bytearray(100)) for number in (1, 2, 3)]
+    opened: Any = lambda: stage  # noqa: E731 - typed
+    found = carried(iter(frozen), 7, limit, opened)
+    assert stage.put_in == staged
+    assert stage.closed == bool(staged)
+    assert [(each.entry.map_partition, each.entry.number) for each in found] == (
+        [] if staged else [(7, n) for n in (1, 2, 3)]
+    )
+    assert carried(iter([]), 7, 0, opened) == ()
+
+
+@pytest.mark.parametrize("messages", [[], [None], [FrozenRows("q", RUN, 7, 0, ()), None]])
+def test_a_task_without_a_message_fails_the_batch(messages: list[FrozenRows | None]) -> None:
+    """Its rows would be lost."""
+    with pytest.raises(FencepostError, match="returned nothing: the micro-batch is not written"):
+        writer_of({"value": "string"}, topic="t").commit(messages, 7)
+    writer_of({"value": "string"}, topic="t").abort(messages, 7)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([FrozenRows("q", RUN, 7, 0, ()), FrozenRows("r", RUN, 7, 1, ())], "several queries or batches"),
+        ([FrozenRows("q", RUN, 7, 0, ()), FrozenRows("q", RUN, 6, 1, ())], "several queries or batches"),
+        ([FrozenRows("", RUN, 7, 0, ())], "does not tell its tasks which query"),
+        ([FrozenRows("q", "", 7, 0, ())], "does not tell its tasks which query"),
+    ],
+)
+def test_messages_that_do_not_belong_together_fail_the_batch(messages: list[FrozenRows | None], said: str) -> None:
+    with pytest.raises(FencepostError, match=said):
+        writer_of({"value": "string"}, topic="t").commit(messages, 7)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +179,7 @@ def test_a_batch_that_is_skipped_by_its_number_alone_is_warned_of(
     """PIPE-4: also if it is the record that has no offsets."""
     monkeypatch.setattr(writer, "checkpoint_hash", lambda _checkpoint, _batch: here)
     monkeypatch.setattr(Runner, "carry_out", skipping(in_the_record))
-    message = FrozenRows("q", "0" * 8 + "-0000" * 3 + "-" + "0" * 12, 7, 0, ())
+    message = FrozenRows("q", RUN, 7, 0, ())
     writer_of({"value": "string"}, topic="t", checkpointLocation="/c").commit([message], 7)
     assert ("skipped by its number alone" in caplog.text) == warns
 

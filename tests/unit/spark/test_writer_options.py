@@ -34,16 +34,14 @@ def test_a_job_has_a_name_of_its_own_and_topics_are_a_list() -> None:
         ({**SERVERS, "name": "n", "job": "j"}, "the option job is for a batch DataFrame"),
         ({**SERVERS, "name": "no blanks"}, "name"),
         ({**SERVERS, "name": "n", "dead_leter": "d"}, "unknown option 'dead_leter'.*deadLetter"),
-        ({**SERVERS, "name": "n", "adopt": "yes"}, "adopt='yes': expected true or false"),
+        ({**SERVERS, "name": "n", "adopt": "yes"}, "adopt='yes': expected true, false, or the text"),
+        ({**SERVERS, "name": "n", "stageRetention": "nan"}, "stageRetention='nan'"),
+        ({**SERVERS, "name": "n", "stageRetention": "0"}, "stageRetention=0"),
         ({**SERVERS, "name": "n", "patience": "long"}, "patience='long': expected a number of seconds"),
-        (
-            {**SERVERS, "name": "n", "transactionTimeout": "nan"},
-            "transaction_timeout=nan: expected a positive number",
-        ),
-        (
-            {**SERVERS, "name": "n", "transactionTimeout": "inf"},
-            "transaction_timeout=inf: expected a positive number",
-        ),
+        ({**SERVERS, "name": "n", "transactionTimeout": "nan"}, "transactionTimeout='nan': expected a number of sec"),
+        ({**SERVERS, "name": "n", "transactionTimeout": "inf"}, "transactionTimeout='inf': expected a number of sec"),
+        ({**SERVERS, "name": "n", "transactionTimeout": "0"}, "transaction_timeout=0.0: expected a positive number"),
+        ({**SERVERS, "name": "n", "ifWritten": "maybe"}, "ifWritten='maybe': expected skip or fail"),
         ({**SERVERS, "name": "n", "inlineBytes": "-1"}, "inlineBytes=-1: expected 0 or more"),
         ({**SERVERS, "name": "n", "create": "0"}, "create=0: expected 1 or more"),
         ({**SERVERS, "name": "n", "compression": "rar"}, "compression='rar'"),
@@ -60,3 +58,8 @@ def test_what_an_option_names_is_imported_or_the_error_says_why() -> None:
     for named in ("nowhere:f", "json:nothing"):
         with pytest.raises(ConfigError, match=f"partitioner='{named}' cannot be imported"):
             imported("partitioner", named)
+
+
+@pytest.mark.parametrize("adopt", [True, False, "nobody", "1b4e28ba-2fa1-41d2-883f-0016d3cca427", "f" * 32])
+def test_adopt_is_a_truth_or_the_text_that_the_error_names(adopt: bool | str) -> None:
+    assert parse({**SERVERS, "name": "n", "adopt": str(adopt)}, streaming=True).sink.adopt == adopt

@@ -180,9 +180,17 @@ class Transactional:
             if len(errors) > 1:
                 errors.pop(ErrorCode.OPERATION_NOT_ATTEMPTED, None)
             for code, where in errors.items():
-                raise ServerError(code, f"adding {where} to a transaction of {self.name!r}")
+                raise ServerError(code, f"adding {where} to a transaction of {self.name!r}{self._missing(code, where)}")
 
         self._until_answered(ask)
+
+    def _missing(self, code: ErrorCode, partition: str) -> str:
+        """Return which permission is missing: the server's answer has no message."""
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return f" needs WRITE on the topic {partition.rpartition('-')[0]!r}"
+        if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return f" needs WRITE on the transactional id {self.name!r}"
+        return ""
 
     def add_offsets(
         self,
@@ -194,12 +202,7 @@ class Transactional:
         """Add a group's offsets, which count if, and only if, the transaction commits."""
 
         def announce(channel: Channel) -> None:
-            fields = {
-                "transactional_id": self.name,
-                "producer_id": who.pid,
-                "producer_epoch": who.epoch,
-                "group_id": group,
-            }
+            fields = self._written_by(who) | {"group_id": group}
             answer = channel.request(Key.ADD_OFFSETS_TO_TXN, fields, at_most=_OFFSETS_VERSION).message
             raise_for(answer.error_code, f"adding offsets of {group!r} to a transaction of {self.name!r}")
 
@@ -209,11 +212,8 @@ class Transactional:
             topics.setdefault(topic, []).append(row | {"committed_metadata": ""})
 
         def commit(_: Channel) -> None:
-            fields = {
-                "transactional_id": self.name,
+            fields = self._written_by(who) | {
                 "group_id": group,
-                "producer_id": who.pid,
-                "producer_epoch": who.epoch,
                 "generation_id": member.generation,
                 "member_id": member.id,
                 "group_instance_id": member.instance_id,
@@ -233,12 +233,7 @@ class Transactional:
         self._aborts += not commit
 
         def ask(channel: Channel) -> None:
-            fields = {
-                "transactional_id": self.name,
-                "producer_id": who.pid,
-                "producer_epoch": who.epoch,
-                "committed": commit,
-            }
+            fields = self._written_by(who) | {"committed": commit}
             answer = channel.request(Key.END_TXN, fields, at_most=_END_VERSION).message
             raise_for(answer.error_code, f"{'commit' if commit else 'abort'} of a transaction of {self.name!r}")
 
@@ -259,6 +254,9 @@ class Transactional:
             )
 
         return self._until_answered(ask)
+
+    def _written_by(self, who: Identity) -> dict[str, object]:
+        return {"transactional_id": self.name, "producer_id": who.pid, "producer_epoch": who.epoch}
 
     def _until_answered(
         self, ask: Callable[[Channel], T], cured_by_waiting: frozenset[ErrorCode] = _CURED_BY_WAITING

@@ -40,6 +40,7 @@ from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
     Commit,
+    ContentLost,
     Fence,
     Freeze,
     Look,
@@ -101,7 +102,7 @@ class Runner:
         settings: ClientSettings,
         name: str,
         *,
-        adopt: bool = False,
+        adopt: bool | str = False,
         attempts: int = 3,
         transaction_timeout: float = 300.0,
         patience: float = PATIENCE,
@@ -243,7 +244,8 @@ class MicroBatch:
         try:
             act()
         except FencepostError as error:
-            if error.code in _FINAL or keeps_us_out(error) or self.is_unwanted():
+            final = error.code in _FINAL or keeps_us_out(error) or isinstance(error, ContentLost)
+            if final or self.is_unwanted():
                 raise
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.runner.patiently(lambda: refuse_absent(self.runner.admin, targets), "looking at the target topics")

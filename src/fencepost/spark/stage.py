@@ -1,0 +1,148 @@
+"""The way of frozen record batches from a task to the commit: in Spark's commit message, or through the stage topic.
+
+`core/staging.py` has the rules. A task whose batches exceed its share writes all of them to the stage with an ordinary
+idempotent producer. Each record batch is the value of one record, so the server neither decompresses nor checks it
+twice, and its records' times do not decide about retention. The commit reads the values back in the order in which it
+publishes them, a few ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from fencepost.client.cluster.closing import Closing
+from fencepost.client.cluster.patience import patiently
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket
+from fencepost.client.producer import Producer
+from fencepost.client.read.picked import Picked, fetch_values
+from fencepost.client.transactions.stage_topic import AROUND, open_stage
+from fencepost.client.transactions.targets import Target
+from fencepost.core.staging import Staged, partition_for
+from fencepost.errors import FencepostError
+from fencepost.kernel import Buffer
+from fencepost.spark.freeze import Frozen, ManifestEntry
+from fencepost.types import TopicPartition
+
+_BATCH_BYTES: Final = 64 << 10
+"""Bytes of a batch of the stage, unless one value is larger. For each value the commit fetches the whole batch that it
+is in, so values of about this size and more are alone in theirs."""
+_BUFFER_BYTES: Final = 16 << 20
+"""Unsettled bytes of a task, which waits beyond them."""
+
+
+class Carried(NamedTuple):
+    """One frozen record batch in a commit message."""
+
+    where: TopicPartition
+    entry: ManifestEntry
+    content: bytearray | Staged
+
+
+def carried(
+    frozen: Iterator[Frozen], task: int, limit: int, open_writer: Callable[[], StageWriter]
+) -> tuple[Carried, ...]:
+    """Return a task's batches for its commit message. Stage all of them if they exceed the limit."""
+    held: deque[Frozen] = deque()
+    size = 0
+    for batch in frozen:
+        held.append(batch)
+        size += batch.size
+        if size > limit:
+            break
+    else:
+        return tuple(_carried(task, batch, batch.payload) for batch in held)
+    with open_writer() as stage:
+        while held:
+            stage.put(task, held.popleft())
+        for batch in frozen:
+            stage.put(task, batch)
+        return stage.finish()
+
+
+def _carried(task: int, batch: Frozen, content: bytearray | Staged) -> Carried:
+    entry = ManifestEntry(task, batch.number, batch.records, batch.size, batch.checksum)
+    return Carried(batch.where, entry, content)
+
+
+class StageWriter(Closing):
+    """Writes the batches of one task to the stage."""
+
+    def __init__(self, settings: ClientSettings, stage: Target) -> None:
+        self._stage = stage
+        self._producer = Producer(
+            settings,
+            batch_size=max(1, min(_BATCH_BYTES, stage.max_bytes - AROUND)),
+            buffer_memory=max(_BUFFER_BYTES, 2 * stage.max_bytes),
+            max_request_size=stage.max_bytes + AROUND,
+            allow_topic_creation=False,
+            exit_timeout=0.0,
+        )
+        self._put: list[tuple[Carried, Ticket | None]] = []
+        self._unsettled: deque[tuple[Ticket, int]] = deque()
+        self._unsettled_bytes = 0
+
+    @classmethod
+    def open(
+        cls, settings: ClientSettings, sink: str, targets: Iterable[Target], *, retention: float, patience: float
+    ) -> StageWriter:
+        known = list(targets)
+        with TopicAdmin(settings) as admin:
+            stage = patiently(
+                lambda: open_stage(admin, sink, known, retention),
+                f"sink {sink}: looking for its stage topic",
+                patience=patience,
+            )
+        return cls(settings, stage)
+
+    def put(self, task: int, batch: Frozen) -> None:
+        if batch.size + AROUND > self._stage.max_bytes:
+            # The stage does not accept as much as the target.
+            self._put.append((_carried(task, batch, batch.payload), None))
+            return
+        # The producer's own buffer has room for two of the largest batches, which may be gigabytes.
+        while self._unsettled and self._unsettled_bytes + batch.size > _BUFFER_BYTES:
+            ticket, size = self._unsettled.popleft()
+            ticket.result()
+            self._unsettled_bytes -= size
+        partition = partition_for(batch.where, self._stage.partitions)
+        ticket = self._producer.send(self._stage.topic, batch.payload, partition=partition)
+        self._put.append((_carried(task, batch, Staged(partition, UNKNOWN_OFFSET)), ticket))
+        self._unsettled.append((ticket, batch.size))
+        self._unsettled_bytes += batch.size
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """The bytes that the stage has not acknowledged."""
+        return self._producer.stats().bytes
+
+    def finish(self) -> tuple[Carried, ...]:
+        """Wait until the stage has all batches. Return them, with their places."""
+        return tuple(batch if ticket is None else self._placed(batch, ticket) for batch, ticket in self._put)
+
+    def _placed(self, batch: Carried, ticket: Ticket) -> Carried:
+        found = ticket.result()
+        if found.offset == UNKNOWN_OFFSET:
+            raise FencepostError(f"{found.topic} has a batch of this task, but its offset is not known: run it again")
+        return batch._replace(content=Staged(found.partition, found.offset))
+
+    def close(self) -> None:
+        self._producer.close(0)
+
+
+def contents(
+    routes: Routes, stage: str | None, entries: Sequence[ManifestEntry], payloads: Sequence[Buffer | Staged]
+) -> Iterator[Buffer]:
+    """Yield the record batches themselves, those of the topic `stage` read back. The caller compares them."""
+    wanted = []
+    for entry, payload in zip(entries, payloads, strict=True):
+        if isinstance(payload, Staged):
+            assert stage is not None
+            wanted.append(Picked(TopicPartition(stage, payload.partition), payload.offset, entry.size))
+    values = fetch_values(routes, wanted)
+    for payload in payloads:
+        yield (next(values) or b"") if isinstance(payload, Staged) else payload
