@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.own.claim import Claim, OnLost, OwnKeywords
+from fencepost.client.own.claim import Claim, OnLost, OwnedRows, OwnKeywords
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.produce.ticket import Ticket
@@ -42,7 +42,7 @@ _LOOK_UP: Final = 0.2
 """Seconds between two checks whether a thread's work is still wanted."""
 
 
-class AsyncClaim:
+class AsyncClaim(OwnedRows):
     """A `Claim` whose release is awaited."""
 
     def __init__(self, claim: Claim, run: Runner, lost: asyncio.Event) -> None:
@@ -51,8 +51,6 @@ class AsyncClaim:
         self.lost = lost
         """Set when another owner has taken over or may do so, even if nothing is sent."""
         self.group, self.rows = claim.group, claim.rows
-        self.generation, self.token = claim.generation, claim.token
-        self.generations, self.tokens = claim.generations, claim.tokens
 
     def check(self) -> None:
         """Raise Fenced if the claim is lost."""

@@ -22,54 +22,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.patience import LONGEST_PAUSE, Backoff
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.own.claim import Claim
+from fencepost.client.own.claim import Claim, OwnedRows
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut, Undelivered, Unreachable
-from fencepost.types import Generation
 
 log = logging.getLogger("fencepost.standby")
 
 T = TypeVar("T")
 
 
-class Term:
+class Term(OwnedRows):
     """One period of ownership, from the grant until the body ends or somebody takes over."""
 
     def __init__(self, producer: Producer, claim: Claim) -> None:
         self.producer = producer
         self.claim = claim
+        self.rows = claim.rows
+        self.lost = claim.lost
+        """Set as soon as somebody has taken over, even while nothing is sent."""
         self.was_fenced = False
         """Set when its block has ended."""
         self._is_over = False
-
-    @property
-    def token(self) -> int:
-        return self.claim.token
-
-    @property
-    def generation(self) -> Generation:
-        return self.claim.generation
-
-    @property
-    def generations(self) -> Mapping[str, Generation]:
-        return self.claim.generations
-
-    @property
-    def tokens(self) -> Mapping[str, int]:
-        return self.claim.tokens
-
-    @property
-    def lost(self) -> threading.Event:
-        """The event that is set as soon as somebody has taken over, even while nothing is sent."""
-        return self.claim.lost
 
     def check(self) -> None:
         """Raise Fenced if somebody has taken over. For a body that works for long between two sends."""

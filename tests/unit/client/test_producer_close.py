@@ -22,9 +22,12 @@ class OutOfReach(Producer):
         on = cluster()
         network, woken = on.network(), threading.Event()
 
-        def poll(timeout: float | None) -> None:
+        def poll(timeout: float | None, turn: threading.Lock | None = None) -> None:
+            assert turn is not None
+            turn.release()
             woken.wait(10)
             woken.clear()
+            turn.acquire()
 
         network.poll, network.wake = poll, woken.set  # type: ignore[method-assign]
         return network, on.clock

@@ -1,6 +1,7 @@
 """The connections of one client: to the addresses it was given, and to the brokers that metadata names.
 
 There is one connection per broker. After a failure a broker is dialled again with backoff; the others go on (PROD-6).
+A producer that floods one gets a second one, the side connection, for small requests that must not wait (`beside`).
 A question that any broker can answer goes to the least loaded one, and to another one when that is slow (`ask_any`).
 An owner uses one connection for everything, and when that is lost, none (`keep_to`).
 """
@@ -27,6 +28,8 @@ from fencepost.errors import FencepostError
 logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 2.0
+_SIDE_AGAIN: Final = 10.0
+"""Seconds between two attempts to dial a side connection: the producer works without it."""
 REPORT_SECONDS: Final = 30.0
 """Seconds between two log lines about the same broker that cannot be reached."""
 
@@ -88,6 +91,10 @@ class Brokers:
         """Nothing is sent for now: the server would handle it only after a request that waits."""
         self._on_kept_out = on_kept_out
         self._connections: dict[Address, BrokerConnection] = {}
+        self._sides: dict[Address, BrokerConnection] = {}
+        self._no_side_before: dict[Address, float] = {}
+        self.stays_alone = False
+        """There is to be one connection only: something is claimed over it, or is about to be."""
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
@@ -110,6 +117,54 @@ class Brokers:
             return self._the_only()
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
+
+    def idle(self, node: int, busy: int) -> BrokerConnection | None:
+        """Return the connection to a broker if it is ready and nothing is in flight there; or the side connection if
+        that is, and the other one has at least `busy` bytes in flight. Dial nothing. An owner has none: what is done on
+        another thread could cost it the connection, and so what it owns."""
+        address = self._metadata.brokers.get(node)
+        if address is None or self._only is not None or self.held_back:
+            return None
+        connection = self._connections.get(address)
+        if connection is None or connection.is_idle:
+            return connection
+        side = self._sides.get(address)
+        if side is None or not side.is_idle or self.stays_alone or not connection.is_ready:
+            return None
+        return side if connection.window.under_way >= busy else None
+
+    def beside(self, connection: BrokerConnection) -> BrokerConnection | None:
+        """Return the side connection to the same broker if it is ready; otherwise dial it and return None. An owner has
+        none: what it writes must end with the connection that owns."""
+        if self._only is not None or self.held_back or self.stays_alone:
+            return None
+        address = connection.address
+        side = self._sides.get(address)
+        if side is not None:
+            return side if side.is_ready else None
+        now = self._clock.monotonic()
+        if now >= self._no_side_before.get(address, float("-inf")):
+            self._no_side_before[address] = now + _SIDE_AGAIN
+            side = self._sides[address] = self._dial(address, now, None, self._side_is_lost)
+            side.is_side = True
+        return None
+
+    def side(self, address: Address) -> BrokerConnection | None:
+        """Return the side connection to this broker, if there is one."""
+        return self._sides.get(address)
+
+    def close_sides(self) -> bool:
+        """Close the side connections as soon as nothing is in flight there. Return whether there is none left."""
+        for side in list(self._sides.values()):
+            if not side.in_flight or not side.versions:  # nothing was sent before it knew them
+                side.close()
+                del self._sides[side.address]
+        return not self._sides
+
+    def _side_is_lost(self, connection: BrokerConnection, error: FencepostError) -> None:
+        if self._sides.get(connection.address) is connection:
+            del self._sides[connection.address]
+            logger.debug("%s; small requests use the other connection", error)
 
     def any(self) -> BrokerConnection | None:
         """Return the ready connection to the least loaded broker. If none is ready, dial all and return None."""
@@ -178,7 +233,17 @@ class Brokers:
         now = self._clock.monotonic()
         if now < self._not_before.get(address, float("-inf")):
             return None
-        self._connections[address] = BrokerConnection(
+        self._connections[address] = self._dial(address, now, self._is_ready, self._is_lost)
+        return None
+
+    def _dial(
+        self,
+        address: Address,
+        now: float,
+        on_ready: Callable[[BrokerConnection], None] | None,
+        on_lost: Callable[[BrokerConnection, FencepostError], None],
+    ) -> BrokerConnection:
+        return BrokerConnection(
             address,
             self._network,
             now,
@@ -186,11 +251,10 @@ class Brokers:
             connect_timeout=self._settings.connect_timeout,
             request_timeout=self._settings.request_timeout,
             security=self._settings.security,
-            on_ready=self._is_ready,
-            on_lost=self._is_lost,
+            on_ready=on_ready,
+            on_lost=on_lost,
             clock=self._clock.monotonic,
         )
-        return None
 
     def _is_ready(self, connection: BrokerConnection) -> None:
         self._failures.pop(connection.address, None)
@@ -234,19 +298,23 @@ class Brokers:
         elif all(each in self._failures for each in self._addresses()):
             self._on_kept_out(None, next(iter(self._refusals.values())))
 
+    def _all(self) -> list[BrokerConnection]:
+        return [*self._connections.values(), *self._sides.values()]
+
     def check_deadlines(self, now: float) -> None:
-        for connection in self:
+        for connection in self._all():
             connection.check_deadlines(now)
         self._hedge(now)
 
     def next_moment(self, now: float) -> float:
         """Return when something is due here: an overdue answer, or an address to dial again."""
-        moment = min((connection.next_deadline for connection in self), default=float("inf"))
+        moment = min((connection.next_deadline for connection in self._all()), default=float("inf"))
         waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
         waits += [question.hedge.next_at for question in self._questions if question.hedge.next_at > now]
         return min(moment, min(waits, default=float("inf")))
 
     def close(self) -> None:
-        for connection in self:
+        for connection in self._all():
             connection.close()
         self._connections.clear()
+        self._sides.clear()

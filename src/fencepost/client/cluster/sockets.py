@@ -3,6 +3,10 @@
 The send thread and the reader see a `Network`: they dial an address, write frames to the link, and are called from
 `poll` when frames arrive. Kafka's stream consists of length-prefixed frames only, also with TLS and SASL, so the link
 cuts it into frames (`wire/frame.py`).
+
+Another thread may wait for an answer in place of the polling one (`lend`). For that the sockets are in an epoll of
+their own, inside of the one that `poll` waits for: it takes one call to leave them out, and the polling thread sleeps
+on.
 """
 
 from __future__ import annotations
@@ -10,12 +14,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
+import select
 import selectors
 import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from fencepost.client.cluster.addresses import Address
@@ -53,6 +60,20 @@ class Link(Protocol):
     def write(self, parts: Sequence[Buffer]) -> None:
         """Queue the buffers; they are sent as the socket takes them. They are not copied, so they must not change."""
 
+    @property
+    def is_idle(self) -> bool:
+        """True if `write_now` may be called: the link is open, and nothing waits to be written."""
+
+    def write_now(self, data: bytes) -> bool:
+        """Write at once, on the calling thread. Return False if `poll` has to write the rest: wake it."""
+
+    def peek(self, most: int) -> bytes | None:
+        """Return what was received but not read, up to `most` bytes; None if it cannot be told. `poll` reads it, too,
+        unless `consume` is called."""
+
+    def consume(self, size: int) -> None:
+        """Take note that so many bytes of `peek` were dealt with."""
+
     def close(self) -> None: ...
 
 
@@ -61,8 +82,27 @@ class Network(Protocol):
     def before_work(self) -> None:
         """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
-    def poll(self, timeout: float | None) -> None:
-        """Wait until something happens or the time is over, and call the handlers."""
+    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
+        """Wait until something happens or the time is over, and call the handlers. `turn`, which the caller holds, is
+        released while it waits."""
+
+    lent: select.epoll | None
+    """Readable while a lent socket is; for event loops. It stays open as long as anybody refers to it. None: no other
+    thread can wait for the sockets in place of the one that polls."""
+    awaits_poke: bool
+    """Set by the thread that the sockets are lent to, before it makes itself known to who may `poke`: `poll` leaves the
+    pokes to it."""
+    lend: Callable[[], object]
+    """Leaves the sockets out of `poll` until `take_back`."""
+    take_back: Callable[[], object]
+    """Has `poll` wait for the sockets again."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """On the thread that the sockets are lent to: wait until something is to be read, the time is over, or `poke`
+        is called. Return False if it was a poke, perhaps an old one."""
+
+    def poke(self) -> None:
+        """End a `wait`, from any thread."""
 
     def wake(self) -> None:
         """End a `poll`, from any thread. Costs next to nothing while the polling thread works."""
@@ -74,6 +114,10 @@ class Network(Protocol):
         parent, and so does what it owns."""
 
 
+def _do_nothing() -> None:
+    """Stand in for `lend` and `take_back` where there is no epoll."""
+
+
 class SocketNetwork:
     def __init__(self, security: Security = OPEN) -> None:
         self._tls = security.tls
@@ -83,7 +127,26 @@ class SocketNetwork:
         self._waker, self._wakened = socket.socketpair()
         self._waker.setblocking(False)
         self._wakened.setblocking(False)
-        self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        self._outer: select.epoll | None = None
+        self._poked = -1
+        self.lent: select.epoll | None = None
+        self.awaits_poke = False
+        self.lend: Callable[[], object] = _do_nothing
+        self.take_back: Callable[[], object] = _do_nothing
+        if isinstance(self._selector, getattr(selectors, "EpollSelector", ())):
+            self._outer = select.epoll()
+            self._outer.register(self._wakened, select.EPOLLIN)
+            # The same epoll as the selector's, without its bookkeeping. It is not closed but let go of: an event loop
+            # or a thread that still uses it must not meet another file of the same number.
+            self.lent = select.epoll.fromfd(os.dup(self._selector.fileno()))
+            self._outer.register(self.lent, select.EPOLLIN)
+            self._poked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._selector.register(self._poked, selectors.EVENT_READ, None)
+            # Calls of C, which nothing can interrupt: a handler that raises must not leave the sockets out for ever.
+            self.lend = partial(self._outer.modify, self.lent, 0)
+            self.take_back = partial(self._outer.modify, self.lent, select.EPOLLIN)
+        else:
+            self._selector.register(self._wakened, selectors.EVENT_READ, None)
         self._sleeping = False
         self._resolved: deque[tuple[SocketLink, Sequence[tuple[int, str, int]] | OSError]] = deque()
         self._unflushed: dict[SocketLink, None] = {}
@@ -101,6 +164,7 @@ class SocketNetwork:
         else:
             family = socket.AF_INET6 if literal.version == 6 else socket.AF_INET
             self._resolved.append((link, [(family, address.host, address.port)]))
+            self.wake()  # it may be another thread that dials
         return link
 
     def _look_up(self, link: SocketLink) -> None:
@@ -115,7 +179,7 @@ class SocketNetwork:
     def before_work(self) -> None:
         self._sleeping = True
 
-    def poll(self, timeout: float | None) -> None:
+    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
         while self._resolved:
             link, found = self._resolved.popleft()
             link.resolved(found)
@@ -128,27 +192,77 @@ class SocketNetwork:
         self._unflushed.clear()
         if self._resolved:  # a lookup ended meanwhile
             timeout = 0
-        ready = self._selector.select(timeout)
+        if turn is None:
+            ready = self._select(timeout)
+        else:
+            turn.release()
+            try:
+                ready = self._select(timeout)
+            finally:
+                turn.acquire()
         self._sleeping = False
         for key, events in ready:
             link = key.data
-            if link is None:
-                with contextlib.suppress(BlockingIOError):
-                    while self._wakened.recv(4096):
-                        pass
-            else:
+            if link is not None:
                 link.ready(events)
+            elif self._outer is None:
+                self._drain_wakes()
+            elif not self.awaits_poke:  # a poke that came when the other thread had left
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._poked)
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._outer is None:
+            return self._selector.select(timeout)
+        happened = self._outer.poll(timeout)
+        wakened, ready = self._wakened.fileno(), False
+        for descriptor, _ in happened:
+            if descriptor == wakened:
+                self._drain_wakes()
+            else:
+                ready = True
+        return self._selector.select(0) if ready else []
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakened.recv(4096):
+                pass
+
+    # --- another thread that waits ---
+
+    def wait(self, timeout: float | None) -> bool:
+        if (lent := self.lent) is None:
+            return True
+        happened = lent.poll(timeout, 1)
+        if not happened or happened[0][0] != self._poked:
+            return True
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._poked)
+        return False
+
+    def poke(self) -> None:
+        if self._outer is not None:
+            os.eventfd_write(self._poked, 1)
 
     def wake(self) -> None:
         if self._sleeping:
-            self._sleeping = False
-            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nothing polls
+            try:  # no call between the next two lines, in which a signal handler could raise
+                self._sleeping = False
                 self._waker.send(b"\0")
+            except OSError:  # full: it will wake anyway; closed: nothing polls
+                pass
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 key.data.close()
+        self._close_own()
+
+    def _close_own(self) -> None:
+        if self._outer is not None:
+            self._outer = self.lent = None
+            self.lend = self.take_back = _do_nothing
+            os.close(self._poked)
         self._selector.close()
         self._waker.close()
         self._wakened.close()
@@ -158,9 +272,7 @@ class SocketNetwork:
         for key in list((self._selector.get_map() or {}).values()):
             if key.data is not None and key.data.socket is not None:
                 key.data.socket.close()
-        self._selector.close()
-        self._waker.close()
-        self._wakened.close()
+        self._close_own()
 
     # --- for links ---
 
@@ -213,6 +325,37 @@ class SocketLink:
                 self.queued += len(view)
         if self._open:
             self._network.flush_soon(self)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._open and not self._out and self._tls is None
+
+    def write_now(self, data: bytes) -> bool:
+        sock = self.socket
+        assert sock is not None
+        self.queued += len(data)
+        try:
+            sent = sock.send(data)
+        except OSError:  # `poll` meets the error again
+            sent = 0
+        self.written += sent
+        if sent == len(data):
+            return True
+        self._out.append(memoryview(data)[sent:])
+        self._network.flush_soon(self)
+        return False
+
+    def peek(self, most: int) -> bytes | None:
+        if self.socket is None or self._tls is not None or self._frames.pending:
+            return None
+        try:
+            return self.socket.recv(most, socket.MSG_PEEK)
+        except OSError:  # also if there is nothing
+            return None
+
+    def consume(self, size: int) -> None:
+        assert self.socket is not None
+        self.socket.recv(size)
 
     def close(self) -> None:
         self._handler = None

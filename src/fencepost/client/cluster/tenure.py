@@ -145,6 +145,9 @@ class Tenure:
 
     def turn(self, now: float) -> float:
         """Send pending claims and heartbeats. Return when the next heartbeat is due."""
+        self._brokers.stays_alone = bool(self._to_send) or self.connection is not None
+        if self._brokers.stays_alone and not self._brokers.close_sides():
+            return self._next_beat  # what was sent aside must not arrive after the claim, or after the next owner's
         while self._to_send and not self._brokers.held_back:
             connection = self._reach()
             if connection is None:

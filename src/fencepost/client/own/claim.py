@@ -86,7 +86,34 @@ class Loss:
             claim.tell(cause)
 
 
-class Claim:
+class OwnedRows:
+    """What was granted: a generation and a token for each resource."""
+
+    rows: Mapping[str, OwnedResource]
+    """By the name of the resource."""
+
+    @property
+    def generation(self) -> Generation:
+        """Return the generation of the first resource; `generations` has all."""
+        return next(iter(self.rows.values())).generation
+
+    @property
+    def generations(self) -> Mapping[str, Generation]:
+        """Return the generation of each resource, to claim again with `own(group, claim.generations)`."""
+        return {name: row.generation for name, row in self.rows.items()}
+
+    @property
+    def token(self) -> int:
+        """Return the token of the first resource: durable, never reused, higher than all before. `tokens` has all."""
+        return next(iter(self.rows.values())).token
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """Return the token of each resource; `own(…, after=claim.tokens)` claims only if nobody owned it since."""
+        return {name: row.token for name, row in self.rows.items()}
+
+
+class Claim(OwnedRows):
     """A granted claim: its resources are owned until `release` or a takeover."""
 
     def __init__(
@@ -124,26 +151,6 @@ class Claim:
         if self._on_lost is not None:
             # On its own thread: the one that notices the loss serves all records, and must not run user code.
             threading.Thread(target=self._on_lost, args=(cause,), name="fencepost-lost", daemon=True).start()
-
-    @property
-    def generation(self) -> Generation:
-        """Return the generation of the first resource; `generations` has all."""
-        return next(iter(self.rows.values())).generation
-
-    @property
-    def generations(self) -> Mapping[str, Generation]:
-        """Return the generation of each resource, to claim again with `own(group, claim.generations)`."""
-        return {name: row.generation for name, row in self.rows.items()}
-
-    @property
-    def token(self) -> int:
-        """Return the token of the first resource: durable, never reused, higher than all before. `tokens` has all."""
-        return next(iter(self.rows.values())).token
-
-    @property
-    def tokens(self) -> Mapping[str, int]:
-        """Return the token of each resource; `own(…, after=claim.tokens)` claims only if nobody owned it since."""
-        return {name: row.token for name, row in self.rows.items()}
 
     def release(self) -> None:
         """Wait until what was sent is settled, then release all resources; the producer or reader stays usable.

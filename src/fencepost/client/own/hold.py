@@ -16,24 +16,47 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import Channel
+from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.own.hold_base import Hold
+from fencepost.client.own.claim import OwnedRows
 from fencepost.core.own.claim_request import Resources, check_claim, granted_by, own_fields
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.errors import FencepostError
+from fencepost.errors import Fenced, FencepostError
 from fencepost.wire.apis import Key
-
-__all__ = ["Hold", "ServerHold", "hold"]
 
 _BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 0.5
+
+
+class Hold(Closing, OwnedRows):
+    """Resources owned until `close` or a takeover."""
+
+    def __init__(self, group: str, rows: Sequence[OwnedResource], session: float = 0.0) -> None:
+        self.group = group
+        self.rows = {row.name: row for row in rows}
+        self.lost = threading.Event()
+        """Set after a takeover, and when the connection ended: the server may be gone."""
+        self.session = session
+        self.on_beat: Callable[[], object] = _nothing
+        """Called on another thread after every answered heartbeat."""
+
+    def check(self) -> None:
+        """Raise Fenced if the ownership is lost."""
+        if self.lost.is_set():
+            silent = f", or this one was silent for more than its session of {self.session:g} s" if self.session else ""
+            names = ", ".join(self.rows)
+            raise Fenced(f"another owner has taken over {names} in group {self.group!r}{silent}", persisted="no")
+
+
+def _nothing() -> None:
+    """Ignore the heartbeat."""
 
 
 class ServerHold(Hold):

@@ -8,10 +8,11 @@ send_thread.py                   the thread, and producers that nobody closed
 sender.py                        one turn of the send thread, by these parts:
     state.py                     what they share: time, identity, open transaction, connections
     placing.py, identity.py      metadata and partitions; pid and epoch
-    collation.py, request.py     which batches are sent next; Produce requests and their answers
+    collation.py                 which batches are sent next; Produce requests and their answers
     settling.py                  batches are delivered or fail, and expire
     enlisting.py, lanes.py       the caller's transactions; an owner's transactions on Apache Kafka
     reporting.py                 collects the stats
+direct.py                        a single record's way around the send thread
 lookback.py, aftermath.py        read the log to settle batches in doubt
 ids.py, resume.py                saved ids, and resuming from them
 transaction.py                   a transaction as the caller's thread sees it

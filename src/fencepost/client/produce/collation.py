@@ -1,29 +1,36 @@
-"""Collation: one batch of each partition into one request per leader (PROD-9), round after round while there is room in
-flight.
+"""Produce requests: one batch of each partition into one request per leader (PROD-9), round after round while there is
+room in flight.
 
-`core/producers/inflight.py` decides which batch of a partition is sent next, new or again. This module asks it for
-every active queue, and lets the topics take turns (PROD-6).
+`Collation` lets the topics take turns (PROD-6) and asks `core/producers/inflight.py`, for every active queue, which
+batch is sent next, new or again. `ProduceRequests` encodes and sends the batches, settles them by the answers, and
+reads the log where no answer comes.
 """
 
 from __future__ import annotations
 
 import logging
 from itertools import chain, zip_longest
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.connection import BrokerConnection, Overdue
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
+from fencepost.client.produce.lookback import LookBack
+from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
-from fencepost.client.produce.request import CollatedRequest, ProduceRequests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
-from fencepost.core.producers.inflight import Flight, Sent, Step
+from fencepost.client.produce.ticket import UNKNOWN_OFFSET
+from fencepost.core.backoff import backoff
+from fencepost.core.producers.inflight import Flight, Sent, Step, Verdict
 from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.window import LITTLE
-from fencepost.errors import SendFailed
+from fencepost.core.producers.window import BUSY, LITTLE
+from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import read_header, stamp_producer
+from fencepost.types import Offset
+from fencepost.wire import hot
+from fencepost.wire.apis import Key
 
 log = logging.getLogger("fencepost.producer")
 
@@ -34,6 +41,44 @@ _LATE: Final = "no answer came, and the server may still append it: a retry coul
 
 REQUESTS_IN_FLIGHT: Final = 16
 """Per broker. Requests that a broker has not read yet delay the next request of every other topic."""
+
+NEWEST_PRODUCE_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
+"""Later versions add partitions implicitly, and expect a new epoch for every transaction (KIP-890)."""
+
+_ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+
+_TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+
+_LONGEST_BACKOFF: Final = 1.0
+
+_FEW: Final = 32
+"""Partitions with small batches that may use the side connection. More of them share requests, which costs less."""
+
+
+class Aboard(NamedTuple):
+    """A batch in a request."""
+
+    queue: PartitionQueue
+    sent: Sent[ProducerBatch]
+
+
+class CollatedRequest:
+    """A Produce request that is being put together: one leader, one transactional id."""
+
+    __slots__ = ("aboard", "connection", "size", "transactional_id")
+
+    def __init__(self, connection: BrokerConnection, transactional_id: str | None) -> None:
+        self.connection = connection
+        self.transactional_id = transactional_id
+        self.aboard: list[Aboard] = []
+        self.size = 0
+
+    def add(self, queue: PartitionQueue, sent: Sent[ProducerBatch], size: int) -> None:
+        self.aboard.append(Aboard(queue, sent))
+        self.size += size
 
 
 Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], CollatedRequest]
@@ -57,6 +102,11 @@ class Collation:
         self._enlisting = enlisting
         self._requests = requests
         self._resumption = resumption
+        self.may_go_aside = self._options.idempotent and self._options.acks != "none"
+        self.busy = BUSY
+        """From so many bytes in flight on, small batches go over the side connection."""
+        self.is_crowded = False
+        """So many partitions have small batches that they are the flood themselves, and share large requests."""
         self._turn = 0
 
     def collate(self, now: float) -> None:
@@ -69,6 +119,7 @@ class Collation:
                 self._designate(queue, now)
         candidates = self._in_turn(self._queues.active())
         little = [queue for queue in candidates if _has_little(queue)]
+        self.is_crowded = len(little) > _FEW
         if len(little) < len(candidates):
             self._round(little, now)  # first and apart, so that large batches do not delay small ones
         while candidates:
@@ -77,6 +128,16 @@ class Collation:
             self._enlisting.enlist(self._state.transaction)
         if self._resumption is not None:
             self._resumption.go_on(now)
+
+    def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
+        """Assign the open batch of an undesignated queue to a partition, and return that one's queue; None if no
+        partition could send it now."""
+        if (first := queue.first_to_expire()) is None or now >= first.deadline:
+            return None  # the send thread fails it, and runs its callbacks
+        self._turn += 1
+        batch = queue.open
+        self._designate(queue, now)
+        return batch.queue if batch is not None and batch.queue is not queue else None
 
     def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
         """Send one batch of each queue. Return the queues that had one to send: they may have another."""
@@ -127,6 +188,8 @@ class Collation:
         queue = topic.partitions.get(partition)
         if queue is None or queue.flight is None:
             return queue is None or not queue.sealed
+        if queue in self._requests.aside:
+            return False
         return not queue.sealed and queue.flight.next_step(now) is Step.SEND
 
     def _open_is_ready(self, queue: PartitionQueue, others_under_way: bool, now: float) -> bool:
@@ -159,6 +222,8 @@ class Collation:
         if step is Step.WAIT:
             self._state.due(flight.not_before, now)
             return False
+        if queue in self._requests.aside:
+            return False  # a batch on another connection could overtake the one in flight there
         if step is Step.SEND and not queue.sealed:
             if queue.open is None:
                 self._queues.rest(queue)
@@ -173,12 +238,15 @@ class Collation:
             return False
         if not self._enlisting.may_write(queue, step is Step.SEND, now):
             return False
+        little = _has_little(queue)
+        if little and step is Step.SEND and (side := self._beside(connection, now, requests)) is not None:
+            connection = side
         by = connection, self._state.transactional_id(queue)
         request = requests.get(by)
         if request is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
             return False
         boarded = 0 if request is None else request.size
-        if not connection.window.admits(boarded, self._options.batch_size, little=_has_little(queue)):
+        if not connection.window.admits(boarded, self._options.batch_size, little=little):
             return False  # the next answer makes room
         if step is Step.RESEND:
             sent = flight.resend()
@@ -194,6 +262,22 @@ class Collation:
             request = requests[by] = CollatedRequest(*by)
         request.add(queue, sent, size)
         return True
+
+    def _beside(self, connection: BrokerConnection, now: float, requests: Requests) -> BrokerConnection | None:
+        """Return the side connection, if a small batch should go there: the other one is busy."""
+        state = self._state
+        if (
+            connection.window.under_way < self.busy
+            or self.is_crowded
+            or not self.may_go_aside
+            or state.is_transactional
+        ):
+            return None
+        side = state.brokers.beside(connection)
+        if side is None or now < side.throttled_until or side.in_flight >= REQUESTS_IN_FLIGHT:
+            return None
+        boarded = requests[side, None].size if (side, None) in requests else 0
+        return side if connection.window.goes_aside(side.window, boarded, busy=self.busy) else None
 
     def _choose_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:
         """Choose the flight of an owner's partition: its lane and the caller's transactions number batches
@@ -276,3 +360,216 @@ def _has_little(queue: PartitionQueue) -> bool:
     if queue.sealed:
         return queue.sealed[0].charged <= LITTLE
     return queue.builder is None or queue.builder.size <= LITTLE
+
+
+class ProduceRequests:
+    def __init__(self, state: SendState, settling: Settling) -> None:
+        self._state = state
+        self._options = state.options
+        self._metadata = state.metadata
+        self._now = state.now
+        self._settling = settling
+        self.aside: dict[PartitionQueue, BrokerConnection] = {}
+        """Partitions that have a request in flight on a side connection, which is the value."""
+        self._looking_back: set[PartitionQueue] = set()
+
+    def encoded(self, sent: Sent[ProducerBatch]) -> memoryview:
+        """Return the batch's bytes on the wire; compress and stamp it the first time."""
+        batch, options = sent.batch, self._options
+        if batch.encoded is None:
+            assert batch.builder is not None
+            pid, epoch, base_sequence = sent.stamp
+            batch.encoded = batch.builder.finish(
+                options.codec,
+                options.compression_level,
+                pid=pid,
+                epoch=epoch,
+                base_sequence=base_sequence,
+                transactional=self._state.is_transactional,
+            )
+            batch.builder = None
+        return batch.encoded
+
+    def encoded_copy(self, sent: Sent[ProducerBatch]) -> memoryview:
+        """Return the same of a batch that was never encoded, and keep its builder until the batch is settled: whoever
+        calls this may be interrupted at any point, and then it is encoded again."""
+        batch, options = sent.batch, self._options
+        assert batch.builder is not None
+        pid, epoch, base_sequence = sent.stamp
+        batch.encoded = memoryview(
+            batch.builder.build(
+                options.codec, options.compression_level, pid=pid, epoch=epoch, base_sequence=base_sequence
+            )
+        )
+        return batch.encoded
+
+    def send(self, request: CollatedRequest) -> None:
+        """Send the request. The batches aboard must be encoded."""
+        connection, aboard, size = request.connection, request.aboard, request.size
+        by_topic: dict[str, list[hot.ProducePartition]] = {}
+        for queue, sent in aboard:
+            encoded = sent.batch.encoded
+            assert encoded is not None
+            by_topic.setdefault(queue.topic.name, []).append(hot.ProducePartition(queue.index, encoded))
+        topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
+        acks = ACKS[self._options.acks]
+        timeout_ms = int(self._options.request_timeout * 1000)
+        message = hot.ProduceRequest(request.transactional_id, acks, timeout_ms, topics)
+
+        def answered(version: int, body: memoryview) -> None:
+            self.answered(request, sent_at, version, body)
+
+        def lost(error: FencepostError, left: bool) -> None:
+            self.lost(request, error, left)
+
+        try:
+            newest = NEWEST_PRODUCE_BY_NAME if request.transactional_id is None else NEWEST_PRODUCE_IN_TRANSACTION
+            version = connection.version(Key.PRODUCE, newest)
+        except FencepostError as error:
+            for queue, sent in aboard:
+                _flight(queue).never_left(sent)
+                self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
+            return
+        body = hot.encode_produce_request(version, message)
+        sent_at = self._now()
+        connection.window.sent(size, sent_at)
+        if connection.is_side:
+            self.aside.update((queue, connection) for queue, _ in aboard)
+        if acks:
+            connection.request(Key.PRODUCE, version, body, answered, lost)
+        else:
+            connection.tell(Key.PRODUCE, version, body, lambda: self._gone(connection, size, aboard), lost)
+
+    def answered(self, request: CollatedRequest, sent_at: float, version: int, body: memoryview) -> None:
+        """Settle what is aboard by the server's answer."""
+        window, now = request.connection.window, self._now()
+        window.answered(request.size, now)
+        window.last_answer = now - sent_at
+        self._back(request)
+        self._answered(request.connection, request.aboard, hot.decode_produce_response(version, body))
+
+    def lost(self, request: CollatedRequest, error: FencepostError, left: bool) -> None:
+        """Take note that no answer will come. `left`: the request may have reached the server."""
+        self._back(request)
+        self._lost(request.aboard, left, overdue=isinstance(error, Overdue))
+
+    def _back(self, request: CollatedRequest) -> None:
+        """Take note that nothing of the request is in flight on a side connection any more."""
+        if request.connection.is_side:
+            for queue, _ in request.aboard:
+                self.back(queue, request.connection)
+
+    def back(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
+        if self.aside.get(queue) is connection:
+            del self.aside[queue]
+
+    def _gone(self, connection: BrokerConnection, size: int, aboard: list[Aboard]) -> None:
+        """Settle batches that were written to the socket with acks="none": no answer will come."""
+        now = self._now()
+        connection.window.answered(size, now)
+        for queue, sent in aboard:
+            if sent in (flight := _flight(queue)):
+                flight.acknowledged(sent, None, now)
+                self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
+
+    def _answered(self, connection: BrokerConnection, aboard: list[Aboard], response: hot.ProduceResponse) -> None:
+        now = self._now()
+        if response.throttle_ms:
+            connection.throttled_until = now + response.throttle_ms / 1000
+        waiting = {(each.queue.topic.name, each.queue.index): each for each in aboard}
+        for topic in response.topics:
+            for part in topic.partitions:
+                entry = waiting.pop((topic.name or "", part.index), None)
+                if entry is None:
+                    continue
+                queue, sent = entry
+                if sent not in (flight := _flight(queue)):
+                    continue  # given up meanwhile
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    flight.acknowledged(sent, Offset(part.base_offset) if part.base_offset >= 0 else None, now)
+                    self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
+                else:
+                    self._refused(queue, sent, code, part.error_message, now)
+        if waiting:  # the answer left out some partitions
+            self._lost(list(waiting.values()), left=True)
+
+    def _refused(
+        self, queue: PartitionQueue, sent: Sent[ProducerBatch], code: ErrorCode, message: str | None, now: float
+    ) -> None:
+        flight = _flight(queue)
+        if code in _ASK_FOR_METADATA:
+            self._metadata.distrust()
+        if code is ErrorCode.INVALID_TXN_STATE and self._state.steps is not None and not self._state.is_transactional:
+            # The marker that ends the previous transaction has not reached this partition yet.
+            code = ErrorCode.CONCURRENT_TRANSACTIONS
+        verdict = flight.refused(sent, code, now, self._backoff(sent))
+        lane = self._state.lane(queue)
+        if code in _TRANSACTION_OVER and lane is not None:
+            # Fenced, or open for too long: the coordinator tells which when the transaction is ended.
+            lane.fail(ServerError(code, "the transaction has ended on the server"))
+            return
+        if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
+            lane.fail(ServerError(code, "a batch in doubt cannot be split"))  # the retry is not in doubt
+            return
+        if verdict is Verdict.RETRY:
+            log.debug("%s: %s, will be sent again", queue.name, code.name)
+        elif verdict is Verdict.PERSISTED:
+            flight.acknowledged(sent, None, now)
+            self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
+        elif verdict is Verdict.FENCED:
+            self._settling.fence(code)
+        elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
+            parts = self._state.queues.split(sent.batch)
+            flight.split(sent, [(part, part.count) for part in parts])
+        else:
+            said = f": {message}" if message else ""
+            self._settling.give_up(queue, sent, f"the server answers {code.name}{said}", code)
+
+    def _lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
+        now = self._now()
+        self._metadata.distrust()
+        for queue, sent in aboard:
+            if sent not in (flight := _flight(queue)):
+                continue
+            if left:
+                flight.lost(sent, now, self._backoff(sent), overdue=overdue)
+            else:
+                flight.never_left(sent)
+
+    def _backoff(self, sent: Sent[ProducerBatch]) -> float:
+        return backoff(self._options.retry_backoff, _LONGEST_BACKOFF, sent.attempts)
+
+    def look_back(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> None:
+        """Read the log to learn which of the batches in doubt are in it."""
+        if queue in self._looking_back:
+            return
+        connection = self._state.leader_of(queue)
+        if connection is None:
+            return
+        assert flight.identity is not None
+        self._looking_back.add(queue)
+        start, asked = flight.look_back_from, flight.in_doubt()
+
+        def finished(found: dict[Any, Offset]) -> None:
+            self._looking_back.discard(queue)
+            for sent, offset in flight.looked_back(found, asked):
+                self._settling.deliver(sent.batch, offset, -1)
+
+        def failed(error: FencepostError) -> None:
+            self._looking_back.discard(queue)
+            if isinstance(error, ServerError) and error.code in _ASK_FOR_METADATA:
+                self._metadata.distrust()
+            flight.look_back_failed(asked, self._now(), self._options.retry_backoff)
+
+        log.info("%s: reading the log from offset %s to find the batches in doubt", queue.name, start)
+        try:
+            epoch = self._metadata.leader_epoch(*queue.name)
+            LookBack(connection, *queue.name, flight.identity.pid, start, finished, failed, leader_epoch=epoch)
+        except FencepostError as error:
+            failed(error)
+
+
+def _flight(queue: PartitionQueue) -> Flight[ProducerBatch]:
+    assert queue.flight is not None
+    return queue.flight

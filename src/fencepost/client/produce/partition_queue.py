@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket, Unplaced
@@ -20,20 +21,39 @@ from fencepost.errors import FencepostError, NotOwned, SendFailed
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, Budget, Headers, Lane, Payload, Slot, partition_for_key
 from fencepost.types import Milliseconds, TopicPartition
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from fencepost.client.produce.direct import DirectRequest
+
 UNDESIGNATED: Final = -1
 """The index of a topic's queue of records that may go to any partition."""
 NAME_THE_PARTITION: Final = "a producer with saved ids needs a key or a partition for every record: pass partition="
 RECORD_OVERHEAD: Final = 36
 """An upper bound for the bytes of an encoded record beside key, value and headers."""
 _HEADER_OVERHEAD: Final = 10
-_FIRST_CAPACITY: Final = 256
+NOTHING: Final[Any] = ()
+"""Stands in for a list that is empty, and cannot be changed by mistake."""
+_FIRST_CAPACITY: Final = 128
 """Bytes allocated for a queue's first batch, which grows as needed (PROD-11)."""
 
 
 class ProducerBatch(Settlement):
     """Records of one partition (or of none yet) that are sent, stored and settled together."""
 
-    __slots__ = ("builder", "charged", "count", "deadline", "encoded", "opened", "parts", "queue", "roams", "whole")
+    __slots__ = (
+        "builder",
+        "charged",
+        "count",
+        "deadline",
+        "encoded",
+        "opened",
+        "parts",
+        "queue",
+        "request",
+        "roams",
+        "whole",
+    )
 
     def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float) -> None:
         super().__init__(lock)
@@ -52,6 +72,22 @@ class ProducerBatch(Settlement):
         """The batches it was split into, if it was too large or partly in the log. They answer its tickets."""
         self.whole: ProducerBatch | None = None
         """The batch that this one is a part of."""
+        self.request: DirectRequest | None = None
+        """The request that its caller's thread has sent it in."""
+
+    def wait(self, timeout: float | None) -> bool:
+        if self.request is not None and not self.settled:
+            began = monotonic() if timeout is not None else 0.0
+            self.request.way.read(self, timeout)
+            if timeout is not None:
+                timeout = max(0.0, timeout - (monotonic() - began))
+        return self.settled or super().wait(timeout)
+
+    def hurry(self, future: asyncio.Future[Delivered] | None = None) -> None:
+        if self.request is None or self.settled:
+            return
+        if future is None or not self.request.way.read_on(self, future):
+            self.request.way.hand_over()
 
     @property
     def topic_name(self) -> str:  # type: ignore[override]
@@ -106,7 +142,8 @@ class PartitionQueue(Slot):
         super().__init__()
         self.topic = topic
         self.index = index
-        self.sealed: list[ProducerBatch] = []  # an empty deque takes 700 bytes, and most queues are empty (PROD-11)
+        self.sealed: list[ProducerBatch] = NOTHING
+        """Changed by the methods below. An empty list would take 56 bytes, and most queues are empty (PROD-11)."""
         self.last_size = _FIRST_CAPACITY  # of the newest sealed batch: the next one is probably as large
         self.flight: Flight[ProducerBatch] | None = None
         """Its sent batches. Only the send thread uses it."""
@@ -118,6 +155,20 @@ class PartitionQueue(Slot):
     @property
     def open(self) -> ProducerBatch | None:
         batch: ProducerBatch | None = self.batch
+        return batch
+
+    def add(self, batch: ProducerBatch, at: int | None = None) -> None:
+        """Add a sealed batch, behind the others or at this position."""
+        if not self.sealed:
+            self.sealed = [batch]
+        else:
+            self.sealed.insert(len(self.sealed) if at is None else at, batch)
+
+    def take(self, at: int = 0) -> ProducerBatch:
+        """Take out a sealed batch."""
+        batch = self.sealed.pop(at)
+        if not self.sealed:
+            self.sealed = NOTHING
         return batch
 
     def first_to_expire(self) -> ProducerBatch | None:
@@ -333,14 +384,14 @@ class Filling:
         timestamp: Milliseconds,
         size: int,
     ) -> Ticket:
+        """Append to the open batch, or to a new one: then the send thread has to be woken."""
         batch, builder = queue.open, queue.builder
-        if batch is None or builder is None:
-            batch = self._open(queue)
-        elif builder.size + size > self.options.batch_size:
-            self.seal(queue)
-            self.wake()
-            batch = self._open(queue)
         try:
+            if batch is None or builder is None:
+                batch = self._open(queue)
+            elif builder.size + size > self.options.batch_size:
+                self.seal(queue)
+                batch = self._open(queue)
             index = queue.append(queue.topic, key, value, timestamp, headers)
         except BaseException:
             self._unopen(queue)
@@ -354,7 +405,7 @@ class Filling:
         batch = ProducerBatch(self.settling, queue, self.clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
         queue.topic.charge(builder.size, queue)
-        queue.sealed.append(batch)
+        queue.add(batch)
         self.unsettled[batch] = None
         self.active[queue] = None
         self.wake()
@@ -363,13 +414,12 @@ class Filling:
     def _open(self, queue: PartitionQueue) -> ProducerBatch:
         now = self.clock.monotonic()
         batch = ProducerBatch(self.settling, queue, now, now + self.options.delivery_timeout)
-        queue.begin(batch, BatchBuilder(queue.last_size))
+        builder = BatchBuilder(queue.last_size)
         queue.topic.charge(HEADER_SIZE, queue)
         self.unsettled[batch] = None
+        queue.begin(batch, builder)
         if queue not in self.active:
             self.active[queue] = None
-        if not queue.sealed:
-            self.wake()
         return batch
 
     def _unopen(self, queue: PartitionQueue) -> None:
@@ -384,12 +434,12 @@ class Filling:
         batch, builder = queue.open, queue.builder
         assert batch is not None
         assert builder is not None
-        queue.end()  # from here on nothing is appended
         batch.builder = builder
+        queue.end()  # from here on nothing is appended
         batch.count = builder.count
         batch.charged = builder.size
         queue.last_size = min(builder.size, self.options.batch_size) + RECORD_OVERHEAD
-        queue.sealed.append(batch)
+        queue.add(batch)
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

@@ -59,6 +59,11 @@ def _ignore(cause: Fenced) -> None:
     """Do nothing: nothing is owned."""
 
 
+def _leave_it(queue: PartitionQueue) -> bool:
+    """Leave it to the send thread."""
+    return False
+
+
 class Queues:
     """All queues of one producer, and the memory they share."""
 
@@ -95,6 +100,9 @@ class Queues:
         """Callers inside `flush`: batches are sent before they are full."""
         self._broken: FencepostError | None = None
         self.on_fenced: Callable[[Fenced], None] = _ignore
+        self.send_now: Callable[[PartitionQueue], bool] = _leave_it
+        """Send what the queue holds at once, on the caller's thread, and return True; or return False, and change
+        nothing (`direct.py`)."""
         self._paused: FencepostError | None = None
 
     def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
@@ -127,20 +135,27 @@ class Queues:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
-        with self._lock:
-            topic = self._topic(topic_name)
-            queue = self._destination(topic, key, partition)
-            while not topic.has_room_for(size, queue):
-                self._wait_for_room(topic, queue, size)
-                if queue is None:  # its partition may be known by now
-                    queue = self._destination(topic, key, partition)
-            if queue is None or options.serializes:
-                return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
-            before = queue.open
-            ticket = self._filling.append(queue, key, value, headers, timestamp, size)
-            filled_one = before is not None and queue.open is not before
-        if filled_one:
-            give_way()
+        try:
+            with self._lock:
+                topic = self._topic(topic_name)
+                queue = self._destination(topic, key, partition)
+                while not topic.has_room_for(size, queue):
+                    self._wait_for_room(topic, queue, size)
+                    if queue is None:  # its partition may be known by now
+                        queue = self._destination(topic, key, partition)
+                if queue is None or options.serializes:
+                    return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
+                before = queue.open
+                ticket = self._filling.append(queue, key, value, headers, timestamp, size)
+            if ticket.settlement is not before:  # it opened a batch
+                if before is not None:
+                    self._wake()
+                    give_way()
+                elif not queue.sealed and not self.send_now(queue):
+                    self._wake()
+        except BaseException:  # perhaps a signal handler's, after the record was accepted
+            self._wake()
+            raise
         return ticket
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
@@ -335,7 +350,42 @@ class Queues:
                 if queue.open is None or not also_open:
                     return None
                 self._filling.seal(queue)
-            return queue.sealed.pop(0)
+            return queue.take()
+
+    def take_only(self, queue: PartitionQueue, most: int) -> ProducerBatch | None:
+        """Take the batch of the queue if it has only one, of at most `most` bytes."""
+        with self._lock:
+            if (queue.open is not None) + len(queue.sealed) != 1:
+                return None
+            if queue.open is not None:
+                if queue.builder is None or queue.builder.size > most:
+                    return None
+                self._filling.seal(queue)
+            return queue.take() if queue.sealed[0].charged <= most else None
+
+    def put_back_lost(self, topic: TopicQueues) -> None:
+        """Put those of the topic's batches back into their queues that are nowhere: their thread was interrupted."""
+        with self._lock:
+            for batch in self._unsettled:
+                if not isinstance(batch, ProducerBatch) or batch.queue.topic is not topic or batch.settled:
+                    continue
+                queue, builder = batch.queue, batch.builder
+                in_flight = any(sent.batch is batch for sent in queue.flight or ())
+                if in_flight or batch.parts is not None or batch is queue.open or batch in queue.sealed:
+                    continue
+                if builder is None:
+                    continue  # it was sent, and a lost owner looks for it in the log
+                batch.count, batch.charged = builder.count, builder.size
+                if batch.roams:
+                    batch.roams = False
+                    topic.roaming -= 1
+                queue.add(batch, 0)
+                self._active[queue] = None
+
+    def is_unsettled(self, batch: ProducerBatch) -> bool:
+        """Return whether the batch still holds memory."""
+        with self._lock:
+            return batch in self._unsettled
 
     def withdraw(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Take this batch out of its queue. Return False if it is not there."""
@@ -344,7 +394,7 @@ class Queues:
                 self._filling.seal(queue)
             if batch not in queue.sealed:
                 return False
-            queue.sealed.remove(batch)
+            queue.take(queue.sealed.index(batch))
             return True
 
     def designate(self, batch: ProducerBatch, partition: int) -> PartitionQueue:
@@ -354,7 +404,7 @@ class Queues:
             queue = topic.queue(partition)
             topic.move(batch.charged, batch.queue, queue)
             batch.queue = queue
-            queue.sealed.append(batch)
+            queue.add(batch)
             self._active[queue] = None
             return queue
 

@@ -58,12 +58,13 @@ class Reporting:
     def _of_brokers(self) -> Iterable[BrokerStats]:
         nodes = {address: node for node, address in self._state.metadata.brokers.items()}
         for connection in self._state.brokers:
+            side = self._state.brokers.side(connection.address)
             yield BrokerStats(
                 address=str(connection.address),
                 node=nodes.get(connection.address),
                 is_ready=connection.is_ready,
-                requests=connection.in_flight,
-                bytes=connection.window.under_way,
+                requests=connection.in_flight + (side.in_flight if side is not None else 0),
+                bytes=connection.window.under_way + (side.window.under_way if side is not None else 0),
                 round_trip=connection.window.round_trip,
                 last_answer=connection.window.last_answer,
             )

@@ -8,7 +8,7 @@ A turn, in the order of the source document's event loop, and the part of `clien
     collate      per queue: expire, look back, bump, resend, send; one batch of each       `collation.py`
                  partition into one request per leader (PROD-9), round after round
                  while there is room in flight
-    poll         open connections, read and write sockets; answers settle their batches    `request.py`, `settling.py`
+    poll         open connections, read and write sockets; answers settle their batches    `settling.py`
     deadlines    close connections whose answers are overdue
 
 `core/producers/inflight.py` decides what is sent of each partition. Other threads share only `queues` with this one.
@@ -18,6 +18,7 @@ They have the send thread do everything else, by `Sender.call`.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,8 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import PendingClaim, Tenure
 from fencepost.client.produce.aftermath import Aftermath
-from fencepost.client.produce.collation import Collation
+from fencepost.client.produce.collation import Collation, ProduceRequests
+from fencepost.client.produce.direct import DirectWay
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds, SavedPartition
@@ -42,7 +44,6 @@ from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.placing import Placing
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.reporting import Reporting
-from fencepost.client.produce.request import ProduceRequests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
@@ -90,8 +91,14 @@ class Sender:
             self._resumption = Resumption(ids, steps, state, settling, self._identity)
         self._placing = Placing(state, settling)
         self._enlisting = Enlisting(state, settling, self._resumption)
-        requests = ProduceRequests(state, settling)
-        self._collation = Collation(state, settling, self._enlisting, requests, self._resumption)
+        self._requests = requests = ProduceRequests(state, settling)
+        self.collation = Collation(state, settling, self._enlisting, requests, self._resumption)
+        self._turn = threading.Lock()
+        """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
+        caller's thread on the direct way."""
+        self.direct = DirectWay(state, settling, self.collation, requests, network, self._turn)
+        if self._resumption is None and options.linger == 0 and options.acks != "none":
+            self.queues.send_now = self.direct.send
         self._reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
         self._stopping = False
@@ -119,10 +126,16 @@ class Sender:
 
     def run_once(self, timeout: float | None = None) -> None:
         """Take one turn. Wait for the network until something is due, at most `timeout` seconds."""
+        with self._turn:
+            self._take_turn(timeout)
+
+    def _take_turn(self, timeout: float | None) -> None:
         state = self._state
         self._network.before_work()
+        self.direct.recover()
         now = state.now()
         state.next_due = float("inf")
+        self.direct.look(now)
         self._errands.run_due()
         self._settling.sweep()
         state.due(self._tenure.turn(now), now)
@@ -132,11 +145,12 @@ class Sender:
         if self._options.idempotent:
             self._identity.ask_if_due(now)
         self._settling.expire_uncommitted(now)
-        self._collation.collate(now)
+        self.collation.collate(now)
         self._enlisting.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
         self._reporting.report(now)
-        self._network.poll(self._patience(now, timeout))
+        self._network.poll(self._patience(now, timeout), self._turn)
+        state.wakes_at = float("-inf")  # it is awake
         self.brokers.check_deadlines(state.now())
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
@@ -146,7 +160,7 @@ class Sender:
         state.due(self._finish_by, now)
         state.due(self._metadata.ask_at(), now)
         state.due(state.identity.ask_at, now)
-        moment = min(state.next_due, self.brokers.next_moment(now))
+        moment = state.wakes_at = min(state.next_due, self.brokers.next_moment(now))
         patience = None if moment == float("inf") else max(0.0, moment - state.now())
         if timeout is None:
             return patience
@@ -206,6 +220,7 @@ class Sender:
 
     def close(self) -> None:
         """Close the sockets; called by the send thread if there is one."""
+        self.direct.close()
         self.brokers.close()
         self._network.close()
 
@@ -362,7 +377,7 @@ class Sender:
     ) -> bool:
         """From now on send everything in transactions: the caller's under the id of `steps`, the rest in these lanes.
         Return False, and change nothing, while an earlier batch is in flight."""
-        if any(queue.flight for queue in self.queues.everything()):
+        if self._requests.aside or any(queue.flight for queue in self.queues.everything()):
             return False
         self._enlisting.write_in_lanes(steps, lanes, is_committed)
         self._identity.answered(who)

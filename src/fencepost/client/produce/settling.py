@@ -53,7 +53,7 @@ class Settling:
     def settle(self, acknowledged: Acknowledged) -> None:
         batch, base_offset, append_time = acknowledged
         batch.deliver(base_offset, append_time)
-        self._settled(batch)
+        self.settled(batch)
 
     def give_up(self, queue: PartitionQueue, sent: Sent[ProducerBatch], message: str, code: ErrorCode) -> None:
         assert queue.flight is not None
@@ -68,7 +68,7 @@ class Settling:
             error = _same_failure(error, "no", **batch.where)
         batch.fail(error)
         self._failed(batch)
-        self._settled(batch)
+        self.settled(batch)
 
     def fail_with(
         self, batch: ProducerBatch, cause: FencepostError, persisted: Persisted, *, restart_lane: bool = True
@@ -76,7 +76,8 @@ class Settling:
         """Fail one of several batches that share a cause."""
         self.fail(batch, _same_failure(cause, persisted, **batch.where), restart_lane=restart_lane)
 
-    def _settled(self, batch: ProducerBatch) -> None:
+    def settled(self, batch: ProducerBatch) -> None:
+        """Let go of what a settled batch holds."""
         self._queues.settled(batch)
         while batch.whole is not None:  # a part may have been split once more
             batch = batch.whole

@@ -20,8 +20,8 @@ from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
 
 
 class SendState:
-    """Only the send thread reads and changes it. Two fields are made for other threads too: `queues`, which has a lock,
-    and `identity_settled`."""
+    """Only the send thread reads and changes it, or who has its turn (`direct.py`). Two fields are made for other
+    threads too: `queues`, which has a lock, and `identity_settled`."""
 
     def __init__(
         self,
@@ -41,6 +41,8 @@ class SendState:
         self.now = clock.monotonic
         self.next_due = float("inf")
         """The first moment at which a part has something to do; reset in every turn."""
+        self.wakes_at = float("-inf")
+        """When the send thread's sleep ends by itself."""
 
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()

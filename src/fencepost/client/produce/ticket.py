@@ -1,7 +1,7 @@
 """Tickets: what `send` returns, one per record, settled with the record's batch.
 
 There is one ticket per record, so it is small: a batch, an index and a timestamp. Events, callbacks and errors belong
-to the batch. Any thread may call everything here; only the send thread settles batches.
+to the batch. Any thread may call everything here; only who has the send thread's turn settles batches.
 """
 
 from __future__ import annotations
@@ -45,15 +45,30 @@ class Delivered(NamedTuple):
 class Settlement:
     """The outcome of the records that share a batch. Pending until `deliver` or `fail` is called, once."""
 
-    __slots__ = ("_callbacks", "_event", "_futures", "_lock", "_seen", "append_time", "base_offset", "error", "settled")
+    __slots__ = (
+        "_callbacks",
+        "_futures",
+        "_lock",
+        "_seen",
+        "_waiting",
+        "append_time",
+        "base_offset",
+        "error",
+        "poke",
+        "settled",
+    )
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock  # guards the next four fields; all batches of a producer share it
-        self._event: threading.Event | None = None
+        self._waiting: list[threading.Lock] | None = None
+        """One lock per waiting thread, released when it is settled. An Event takes longer, and a signal handler that
+        raises could leave it locked."""
         self._callbacks: Callbacks | None = None
         self._futures: Futures | None = None
         self._seen: set[int] | None = None
         self.settled = False
+        self.poke: Callable[[], None] | None = None
+        """Called when it is settled, for a thread that waits elsewhere. Set it before the last look at `settled`."""
         self.error: FencepostError | None = None
         self.base_offset = UNKNOWN_OFFSET
         self.append_time = NO_TIMESTAMP
@@ -67,6 +82,28 @@ class Settlement:
         self.base_offset = base_offset
         self.append_time = append_time
         self._settle()
+
+    def deliver_quietly(self, base_offset: int, append_time: Milliseconds) -> bool:
+        """Deliver on a thread that must not run callbacks, and return True; or do nothing if there are any."""
+        with self._lock:
+            if self._callbacks:
+                return False
+            self.base_offset = base_offset
+            self.append_time = append_time
+            self.settled = True  # from here on, nobody is added
+        self.tell()
+        return True
+
+    def tell(self) -> None:
+        """Tell everybody who waits, after `deliver_quietly`. It can be repeated, if a signal handler has ended it."""
+        for each in tuple(self._waiting or ()):
+            if each.locked():
+                each.release()
+        if (poke := self.poke) is not None:
+            poke()
+        for loop, waiting in (self._futures or {}).items():
+            _tell(loop, waiting)
+        self._waiting = self._futures = self.poke = None
 
     def fail(self, error: FencepostError) -> None:
         self.error = error
@@ -100,17 +137,29 @@ class Settlement:
         with self._lock:
             if self.settled:
                 return True
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
-        return event.wait(timeout)
+            mine = threading.Lock()
+            mine.acquire()
+            if self._waiting is None:
+                self._waiting = []
+            self._waiting.append(mine)
+        if timeout is None:
+            return mine.acquire()
+        if not mine.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            with self._lock:
+                if self._waiting is not None:
+                    self._waiting.remove(mine)
+        return self.settled
 
     def trouble(self) -> str:
         """Return the last connection error, for a message about a timeout; usually empty."""
         return ""
 
+    def hurry(self, future: asyncio.Future[Delivered] | None = None) -> None:
+        """Take note that somebody asks for the outcome without blocking: by this future, if one is given."""
+
     def call_back(self, callback: Callback, ticket: Ticket) -> bool:
         """Register a callback. Return False if already settled: the caller then calls it."""
+        self.hurry()
         with self._lock:
             if self.settled:
                 return False
@@ -127,16 +176,19 @@ class Settlement:
             if self._futures is None:
                 self._futures = {}
             self._futures.setdefault(future.get_loop(), []).append((future, ticket))
-            return True
+        self.hurry(future)
+        return True
 
     def _close(self) -> tuple[Callbacks, Futures]:
         """Mark as settled, wake waiting threads, and return whom to notify."""
         with self._lock:
             self.settled = True
-            event, callbacks, futures = self._event, self._callbacks, self._futures
-            self._event = self._callbacks = self._futures = None
-        if event is not None:
-            event.set()
+            waiting, poke, callbacks, futures = self._waiting, self.poke, self._callbacks, self._futures
+            self._waiting = self.poke = self._callbacks = self._futures = None
+        for each in waiting or ():
+            each.release()
+        if poke is not None:
+            poke()
         return callbacks or [], futures or {}
 
     def _settle(self) -> None:
@@ -188,6 +240,8 @@ class Ticket(Place):
 
     def done(self) -> bool:
         settlement = self.settlement
+        if not settlement.settled:
+            settlement.hurry()
         return settlement.settled and not isinstance(settlement, Unplaced)
 
     def result(self, timeout: float | None = None) -> Delivered:
@@ -248,6 +302,11 @@ def _call(callback: Callback, ticket: Ticket) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:
+    from asyncio import _get_running_loop  # loaded already: there is a future
+
+    if loop is _get_running_loop():
+        _resolve_all(waiting)
+        return
     try:
         loop.call_soon_threadsafe(_resolve_all, waiting)
     except RuntimeError:  # that loop is closed, so nobody waits
@@ -256,7 +315,7 @@ def _tell(loop: asyncio.AbstractEventLoop, waiting: list[tuple[asyncio.Future[De
 
 def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> None:
     for future, ticket in waiting:
-        if future.cancelled():
+        if future.done():  # cancelled, or told twice
             continue
         outcome = ticket.settlement.outcome(ticket)
         if isinstance(outcome, FencepostError):

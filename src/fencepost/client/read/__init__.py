@@ -1,6 +1,7 @@
-"""Reading: fetches from all leaders at once, and ranges of offsets from one.
+"""Reading: fetches from all leaders at once, ranges of offsets from one, and single records.
 
 fetcher.py   the reader's engine: fetches from all leaders, keeps a bounded amount ready
 scan.py      the batches of an answer that a reader may see
 ranges.py    the record batches of a range of offsets, as they stand in the log
+picked.py    single large records by their offsets
 """

@@ -26,7 +26,7 @@ MAX_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 _PAUSE: Final = 0.1
 
-_CURED_BY_WAITING: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
+CURED_BY_WAITING: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 
 
 class DataLost(FencepostError):
@@ -102,7 +102,7 @@ def fetch(
                     time.sleep(_PAUSE)  # the offset exists: the log has changed between the two requests
                 continue
             except (Unreachable, TimedOut, ServerError) as error:
-                known = isinstance(error, Unreachable | TimedOut) or error.code in _CURED_BY_WAITING
+                known = isinstance(error, Unreachable | TimedOut) or error.code in CURED_BY_WAITING
                 if not known or keeps_us_out(error) or time.monotonic() > deadline:
                     raise
                 if channel is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fencepost.core.producers.read_committed import CommittedOnly
+from fencepost.core.producers.aborted import CommittedOnly
 from fencepost.kernel import BatchHeader, Buffer, check_batch, read_header, split_batches
 from fencepost.kernel.control import is_abort
 from fencepost.wire.hot import FetchedPartition

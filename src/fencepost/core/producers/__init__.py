@@ -1,12 +1,11 @@
 """The rules of one producer and partition: sequences, duplicates, batches in flight, aborted transactions.
 
 dedup.py             server: H(P), the last batches, and the verdict on a new one
-aborted.py           server: the aborted transactions of a partition
+aborted.py           server: the aborted transactions of a partition; client: the batches that a reader skips
 pid.py               client: requesting, bumping and losing a pid
 inflight.py          client: order, retries and in-doubt batches of a partition
 window.py            client: how many bytes may be in flight to a broker
 sharing.py           client: the division of a producer's memory among topics and partitions
 enlist.py            client: the partitions of a transaction
 recollection.py      client: the records written since ids were saved
-read_committed.py    client: the batches that a read_committed reader skips
 """

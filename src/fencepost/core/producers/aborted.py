@@ -1,4 +1,4 @@
-"""The aborted transactions of one partition, whose records read_committed readers skip.
+"""The aborted transactions of one partition, and the filter by which read_committed readers skip their records.
 
 The index keeps every aborted transaction with records in the log, in order of the markers. A reader asks for those that
 overlap a range of offsets. Marker offsets rise; first offsets need not, because a long transaction may end after many
@@ -11,6 +11,7 @@ appended to or replaced.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
@@ -62,3 +63,30 @@ class AbortedTransactions:
     def forget(self, before: Offset) -> None:
         """Drop the transactions that ended before the new start of the log."""
         self._entries = self._entries[bisect_left(self._entries, before, key=_marker_offset) :]
+
+
+class CommittedOnly:
+    """The filter of a read_committed reader, for the batches of one answer, which must be passed in log order.
+
+    With the batches the server sends the aborted transactions that overlap them: pid and first offset, in any order. A
+    transaction lasts from its first offset to its marker. A pid has one transaction at a time, so it identifies it.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._to_come = [(first_offset, pid) for pid, first_offset in aborted]
+        heapq.heapify(self._to_come)
+        self._open: set[int] = set()
+
+    def hides(self, pid: Pid, last_offset: Offset, *, transactional: bool) -> bool:
+        """Return whether the next batch, one with records, belongs to an aborted transaction."""
+        self._advance(last_offset)
+        return transactional and pid in self._open
+
+    def ends(self, pid: Pid, offset: Offset) -> None:
+        """Note that the next batch is the abort marker of this pid's transaction."""
+        self._advance(offset)
+        self._open.discard(pid)
+
+    def _advance(self, offset: Offset) -> None:
+        while self._to_come and self._to_come[0][0] <= offset:
+            self._open.add(heapq.heappop(self._to_come)[1])

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fencepost.core import sequence
 from fencepost.core.producers.pid import FENCING, Identity
@@ -117,7 +117,29 @@ class Sent(Generic[BatchT]):
         return "unknown" if self.in_doubt or self.in_flight or self.may_still_arrive else "no"
 
 
+_NOTHING: Final[Any] = ()
+"""Stands in for a list that is empty, and cannot be changed by mistake. Most flights are idle (PROD-11)."""
+
+_LONG_AGO: Final = float("-inf")
+
+
 class Flight(Generic[BatchT]):
+    __slots__ = (
+        "_hole",
+        "_idempotent",
+        "_in_flight",
+        "_last_proof",
+        "_not_before",
+        "_proven",
+        "_sent",
+        "_wants_look_back",
+        "identity",
+        "last_acknowledged",
+        "limit",
+        "next_sequence",
+        "retries",
+    )
+
     def __init__(self, *, idempotent: bool = True, limit: int = KAFKA_LIMIT) -> None:
         self._idempotent = idempotent
         self.limit = limit if idempotent else 1
@@ -125,15 +147,15 @@ class Flight(Generic[BatchT]):
         self.next_sequence = FIRST
         self.last_acknowledged: Offset | None = None
         """Offset of the last record known to be in the log."""
-        self._sent: list[Sent[BatchT]] = []  # a deque takes 700 bytes when empty, and most flights are (PROD-11)
+        self._sent: list[Sent[BatchT]] = _NOTHING
         self._in_flight = 0
         self._proven = False  # the server has acknowledged this identity here, so it knows H(P)
-        self._last_proof = float("-inf")
+        self._last_proof = _LONG_AGO
         self._hole = False
         self._wants_look_back = False
         self.retries = 0
         """Batches resent so far."""
-        self._not_before = float("-inf")
+        self._not_before = _LONG_AGO
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -198,7 +220,10 @@ class Flight(Generic[BatchT]):
             stamp = Stamp(*self.identity, self.next_sequence)
             self.next_sequence = sequence.advance(self.next_sequence, count)
         sent = Sent(batch, count, stamp, follows=self.last_acknowledged)
-        self._sent.append(sent)
+        if self._sent:
+            self._sent.append(sent)
+        else:
+            self._sent = [sent]
         self._in_flight += 1
         return sent
 
@@ -217,7 +242,7 @@ class Flight(Generic[BatchT]):
     def acknowledged(self, sent: Sent[BatchT], base_offset: Offset | None, now: float) -> None:
         """Settle a batch that is in the log; its offset is None if the server does not remember it."""
         self._answered(sent)
-        self._sent.remove(sent)
+        self._remove(sent)
         self._note(sent, base_offset)
         self._proven = True
         self._last_proof = now
@@ -259,7 +284,7 @@ class Flight(Generic[BatchT]):
         no longer expects an answer to this batch."""
         persisted = sent.persisted
         self._answered(sent)
-        self._sent.remove(sent)
+        self._remove(sent)
         self._wants_look_back = False
         if self._idempotent:
             self._hole = True
@@ -268,7 +293,7 @@ class Flight(Generic[BatchT]):
     def give_up_all(self) -> list[Sent[BatchT]]:
         """Remove and return all batches, in order: the producer is fenced or closed."""
         left = list(self._sent)
-        self._sent.clear()
+        self._sent = _NOTHING
         self._in_flight = 0
         return left
 
@@ -294,7 +319,7 @@ class Flight(Generic[BatchT]):
                 continue
             offset = found.get(sent.stamp)
             if offset is not None:
-                self._sent.remove(sent)
+                self._remove(sent)
                 self._note(sent, offset)
                 settled.append((sent, offset))
             if sent in asked:
@@ -315,7 +340,7 @@ class Flight(Generic[BatchT]):
         renumbering could duplicate them."""
         late = [sent for sent in self._sent if sent.may_still_arrive]
         for sent in late:
-            self._sent.remove(sent)
+            self._remove(sent)
         return late
 
     def renumber(self, identity: Identity) -> None:
@@ -357,6 +382,15 @@ class Flight(Generic[BatchT]):
             at += 1
             if stamp is not NO_STAMP:
                 stamp = stamp._replace(sequence=sequence.advance(stamp.sequence, count))
+
+    def recount(self) -> None:
+        """Count the batches in flight again, after a call was interrupted half-way."""
+        self._in_flight = sum(sent.in_flight for sent in self._sent)
+
+    def _remove(self, sent: Sent[BatchT]) -> None:
+        self._sent.remove(sent)
+        if not self._sent:
+            self._sent = _NOTHING
 
     def _answered(self, sent: Sent[BatchT]) -> None:
         if sent.in_flight:

@@ -9,6 +9,10 @@ the window itself limits must be able to rise).
                   window was full: a producer with little to send learns nothing about the broker
     round trip    of the fastest small request that was alone in flight
 
+Even so a small request waits for those milliseconds. So it goes over a second connection to the broker if there is much
+in flight on the first (`goes_aside`). That is only safe while nothing else of the partition is in flight, because
+nobody promises an order between two connections.
+
 The caller passes sizes and times.
 """
 
@@ -24,6 +28,9 @@ BATCHES: Final = 8
 
 LITTLE: Final = 16 << 10
 """Bytes that a broker handles in no noticeable time."""
+
+BUSY: Final = 4 * LITTLE
+"""Bytes in unanswered requests from which on a small request takes the side connection."""
 
 _ROUND_TRIPS: Final = 2.0
 _SAMPLE: Final = 0.02
@@ -62,6 +69,11 @@ class Window:
             return True
         self._held_back = True
         return little and self.under_way + boarded < 2 * limit
+
+    def goes_aside(self, side: Window, boarded: int, *, busy: int = BUSY) -> bool:
+        """Return whether a small batch should join a request of `boarded` bytes on the side connection: this one has so
+        much in flight that it would have to wait, and the side connection has little."""
+        return self.under_way >= busy and side.under_way + boarded < BUSY
 
     def went_round(self, seconds: float) -> None:
         """Note the time of a small request that was alone in flight."""

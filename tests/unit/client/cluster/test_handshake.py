@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -126,6 +128,10 @@ class OneLink:
     def __init__(self) -> None:
         self.requests: list[bytes] = []
         self.is_open = True
+        self.is_idle = self.awaits_poke = False
+        self.lent: select.epoll | None = None
+        self.lend: Callable[[], object] = lambda: None
+        self.take_back: Callable[[], object] = lambda: None
 
     def dial(self, address: Address, handler: Handler) -> OneLink:
         return self
@@ -143,7 +149,16 @@ class OneLink:
         connection.frame(memoryview(response_head(head.key, head.version, head.correlation_id) + body))
 
     def before_work(self) -> None: ...
-    def poll(self, timeout: float | None) -> None: ...
+    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None: ...
+    def wait(self, timeout: float | None) -> bool:
+        return True
+
+    def poke(self) -> None: ...
+    def write_now(self, data: bytes) -> bool:
+        return False
+
+    def peek(self, most: int) -> bytes | None: ...
+    def consume(self, size: int) -> None: ...
     def wake(self) -> None: ...
     def forget_sockets(self) -> None: ...
 

@@ -477,3 +477,38 @@ def test_an_abandoned_producer_leaves_no_ticket_unsettled() -> None:
     producer.run_for(1.0)
     producer.sender.abandon()
     assert persisted(ticket) == "unknown"
+
+
+def test_a_claim_waits_for_what_is_in_flight_on_another_connection() -> None:
+    """OWN-9: it could arrive after the claim, and even after the next owner's. The side connection is closed then."""
+    on = cluster(flood=1, t=1)
+    producer = SteppedProducer(on, batch_size=256 << 10)
+    producer.send("flood", b"first")
+    producer.send("t", b"first")
+    producer.settle()
+    for _ in range(20):
+        producer.send("flood", b"x" * (100 << 10))
+    producer.sender.run_once(0.0)
+    (main,) = producer.sender.brokers
+    producer.send("t", b"dials")
+    producer.step_until(lambda: (side := producer.sender.brokers.side(main.address)) is not None and side.is_ready)
+    producer.settle()
+    on.deal(DelayedAnswer(1.0), Api.PRODUCE)
+    for _ in range(20):
+        producer.send("flood", b"x" * (100 << 10))
+    producer.sender.run_once(0.0)
+    aside = producer.send("t", b"aside")
+    producer.sender.run_once(0.0)
+    side = producer.sender.brokers.side(main.address)
+    assert side is not None
+    assert side.in_flight == 1
+    pending = producer.sender.claim(check_claim("g", ["t-0"], generation=1))
+    producer.run_for(0.5)
+    assert not on.requests(Api.OWN)
+    producer.step_until(pending.outcome.done)
+    assert aside.done()
+    assert producer.sender.brokers.side(main.address) is None
+    on.seen.clear()
+    producer.send("t", b"owned")
+    producer.settle()
+    assert {request.connection for request in on.requests(Api.PRODUCE)} == {0}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.table import BulkTicket, send_table
-from fencepost.client.produce.ticket import Ticket
+from fencepost.client.produce.ticket import Settlement, Ticket
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
 from fencepost.testing.scripted import Api, ErrorAnswer
+from fencepost.types import NO_TIMESTAMP
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
@@ -437,6 +441,12 @@ def test_ten_thousand_idle_queues_hold_no_batches() -> None:
     queues = list(producer.sender.queues.everything())
     assert len(queues) == 10_001
     assert not any(queue.open or queue.sealed for queue in queues)
+    # The queue, its flight, and nothing else of its own: no list, no dict.
+    own = queues[-1]
+    assert own.flight is not None
+    parts = [part for of in (own, own.flight) for part in gc.get_referents(of) if isinstance(part, list | dict)]
+    assert parts == []
+    assert sys.getsizeof(own) + sys.getsizeof(own.flight) < 300
 
 
 @pytest.mark.parametrize(
@@ -532,3 +542,25 @@ def test_a_table_for_a_new_topic_can_be_awaited() -> None:
         return sum(run.records for run in runs)
 
     assert asyncio.run(main()) == 2
+
+
+def test_who_delivers_quietly_tells_the_thread_that_waits_for_the_sockets() -> None:
+    settlement, told = Settlement(threading.Lock()), list[str]()
+    settlement.poke = lambda: told.append("poked")
+    assert settlement.deliver_quietly(5, NO_TIMESTAMP)
+    assert told == ["poked"]
+    settlement.tell()
+    assert told == ["poked"], "once is enough"
+
+
+def test_a_batch_that_is_looked_for_in_the_log_is_not_put_back() -> None:
+    producer = SteppedProducer(cluster(t=1))
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    ticket = producer.send_alone("t", b"v", partition=0)
+    assert isinstance(ticket.settlement, ProducerBatch)
+    queue = ticket.settlement.queue
+    assert queue.flight
+    queue.flight.give_up_all()  # as when an owner loses its connection
+    producer.sender.queues.put_back_lost(queue.topic)
+    assert not queue.sealed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.core.producers.window import BATCHES
-from fencepost.testing.scripted import Api, ScriptedCluster, ScriptedRequest
+from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
@@ -99,3 +100,120 @@ def test_without_acknowledgements_what_has_left_makes_room() -> None:
     connection = producer.sender.brokers.of_node(0)
     assert connection is not None
     assert connection.window.under_way == 0
+
+
+def beside(producer: SteppedProducer) -> BrokerConnection | None:
+    (main,) = producer.sender.brokers
+    return producer.sender.brokers.side(main.address)
+
+
+def flooded_with_a_side(**options: int) -> tuple[ScriptedCluster, SteppedProducer]:
+    """Return one that is flooding, and has dialled its side connection for a first record beside the flood."""
+    on, producer = flooded(**options)
+    on.latency = 0.001
+    pour(producer)
+    producer.sender.run_once(0.0)
+    producer.send("light", b"before")
+    producer.step_until(lambda: (side := beside(producer)) is not None and side.is_ready)
+    producer.step_until(lambda: on.values("light", 0) == [b"first", b"before"])
+    pour(producer)
+    on.latency = 1.0
+    producer.sender.run_once(0.0)
+    on.seen.clear()
+    return on, producer
+
+
+def test_a_record_beside_a_flood_does_not_wait_behind_it_on_its_connection() -> None:
+    on, producer = flooded_with_a_side()
+    on.next(Api.PRODUCE, Fate.ANSWER)
+    producer.send("light", b"one")
+    producer.sender.run_once(0.0)
+    (request,) = on.requests(Api.PRODUCE)
+    assert topics(request) == ["light"]
+    (main,) = producer.sender.brokers
+    assert main.in_flight
+    side = beside(producer)
+    assert side is not None
+    assert side.in_flight == 1
+    producer.settle()
+    assert on.values("light", 0) == [b"first", b"before", b"one"]
+
+
+def test_the_next_batch_waits_for_the_answer_of_the_side_connection() -> None:
+    """PROD-4: nobody promises an order between two connections."""
+    on, producer = flooded_with_a_side()
+    producer.send("light", b"one")
+    producer.sender.run_once(0.0)
+    on.seen.clear()
+    producer.send("light", LARGE)  # not little: it would go with the flood
+    producer.sender.queues.flushing += 1
+    for _ in range(5):
+        producer.sender.run_once(0.0)
+    assert "light" not in [name for request in on.requests(Api.PRODUCE) for name in topics(request)]
+    producer.settle()
+    assert on.values("light", 0) == [b"first", b"before", b"one", LARGE]
+
+
+def test_a_batch_that_expires_on_the_side_connection_still_holds_the_next_one_back() -> None:
+    """The request may still arrive, and the next batch must not overtake it."""
+    on, producer = flooded_with_a_side(delivery_timeout=2, request_timeout=60)
+    on.deal(DelayedAnswer(10.0), Api.PRODUCE)
+    lost = producer.send("light", b"one")
+    producer.run_for(2.5)
+    assert lost.exception() is not None
+    on.seen.clear()
+    late = producer.send("light", b"two")
+    producer.run_for(1.0)
+    assert "light" not in [name for request in on.requests(Api.PRODUCE) for name in topics(request)]
+    producer.run_for(20.0)
+    assert late.done()
+
+
+def test_without_its_side_connection_a_producer_goes_on() -> None:
+    on, producer = flooded_with_a_side()
+    on.next(Api.PRODUCE, Fate.CUT)
+    ticket = producer.send("light", b"one")
+    producer.sender.run_once(0.0)
+    side = beside(producer)
+    assert side is not None
+    producer.settle()
+    assert ticket.exception() is None
+    assert on.values("light", 0) == [b"first", b"before", b"one"]
+    assert beside(producer) is not side
+    assert [each.is_ready for each in producer.sender.brokers] == [True]  # the other connection was not affected
+
+
+@pytest.mark.parametrize("options", [{"idempotent": False}, {"idempotent": False, "acks": "none"}], ids=str)
+def test_one_whose_batches_are_not_numbered_has_no_side_connection(options: dict[str, int]) -> None:
+    """What is given up there could still arrive, behind its successor."""
+    on, producer = flooded(**options)
+    pour(producer)
+    producer.sender.run_once(0.0)
+    producer.send("light", b"one")
+    for _ in range(5):
+        producer.sender.run_once(0.0)
+    assert beside(producer) is None
+    assert on.requests(Api.PRODUCE)
+
+
+def test_a_mirror_of_many_small_partitions_shares_requests_on_one_connection() -> None:
+    """PROD-11: hundreds of small requests would cost more than they gain."""
+    on = cluster(flood=1, mirror=200)
+    producer = SteppedProducer(on, batch_size=BATCH)
+    producer.send("flood", b"first")
+    for partition in range(200):
+        producer.send("mirror", b"first", partition=partition)
+    producer.settle()
+    on.latency = 1.0
+    for _ in range(50):
+        producer.send("flood", LARGE)
+    producer.sender.run_once(0.0)
+    on.seen.clear()
+    for partition in range(200):
+        producer.send("mirror", b"one", partition=partition)
+    for _ in range(5):
+        producer.sender.run_once(0.0)
+    assert beside(producer) is None
+    first = on.requests(Api.PRODUCE)[0]
+    assert topics(first) == ["mirror"]
+    assert sum(len(topic.partitions) for topic in first.message.topics) == 200

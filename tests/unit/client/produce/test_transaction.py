@@ -376,7 +376,7 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     sender, poll = producer.sender, producer.network.poll
     seen: list[object] = []
 
-    def look(timeout: float | None) -> None:
+    def look(timeout: float | None, turn: threading.Lock | None = None) -> None:
         assert sender.open_transaction is not None
         seen.append((sender.queues.is_empty, sender.open_transaction.error is not None))
         poll(timeout)

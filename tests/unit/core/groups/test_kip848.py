@@ -154,6 +154,41 @@ class TestExpressions:
         settle(client)
         assert client.owned == parts("u", 0, 1)
 
+    def test_it_matches_only_what_the_member_may_describe(self, server: ConsumerGroupUnderTest) -> None:
+        topics = some_topics(ta=1, tb=1, tc=1)
+        server.change_topics(topics, lambda who, host, name: who == "User:a" or name == "ta")
+        a = Client(server, "a", topic_regex="t.", principal="User:a")
+        b = Client(server, "b", topic_regex="t.", principal="User:b")
+        settle(a, b)
+        assert b.owned <= parts("ta", 0)
+        assert a.owned | b.owned == parts("ta", 0) | parts("tb", 0) | parts("tc", 0)
+        server.crash()
+        server.change_topics(topics, lambda who, host, name: name == "ta")
+        settle(a, b)
+        assert a.owned | b.owned == parts("ta", 0)
+
+    def test_a_right_that_one_member_loses_goes_to_another(self, server: ConsumerGroupUnderTest) -> None:
+        topics = some_topics(ta=1)
+        a = Client(server, "a", topic_regex="t.", principal="User:a")
+        server.change_topics(topics)
+        settle(a)
+        b = Client(server, "b", topic_regex="t.", principal="User:b")
+        settle(a, b)
+        [loser] = [each for each in (a, b) if each.owned]
+        server.change_topics(topics, lambda who, host, name: who != loser.principal)
+        settle(a, b)
+        assert not loser.owned
+        assert a.owned | b.owned == parts("ta", 0)
+
+    def test_another_principal_does_not_keep_what_the_last_one_could_see(self, server: ConsumerGroupUnderTest) -> None:
+        server.change_topics(some_topics(ta=1), lambda who, host, name: who == "User:a")
+        client = Client(server, "a", topic_regex="t.", principal="User:a")
+        settle(client)
+        assert client.owned == parts("ta", 0)
+        client.principal = "User:b"
+        settle(client)
+        assert not client.owned
+
     @pytest.mark.parametrize("expression", ["t(", r"(t)\1", "(?=t)t"])
     def test_a_broken_one_or_one_that_could_take_forever_is_refused(
         self, server: ConsumerGroupUnderTest, expression: str
@@ -251,6 +286,7 @@ class TestFencing:
             (0, {"owned": frozenset(), "rebalance_timeout_ms": 1}),
             (1, {"instance_id": ""}),
             (1, {"rack_id": ""}),
+            (1, {"topic_names": frozenset(f"t{number}" for number in range(10_001))}),
             (-2, {}),
             (-3, {}),
         ],

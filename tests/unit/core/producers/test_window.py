@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from fencepost.core.producers.window import BATCHES, STANDING, Window
+from fencepost.core.producers.window import BATCHES, BUSY, STANDING, Window
 
 pytestmark = pytest.mark.unit
 
@@ -126,3 +126,16 @@ def test_the_shortest_round_trip_counts() -> None:
     near.flood(1.0)
     far.flood(1.0)
     assert near.window.size(BATCH) == far.window.size(BATCH)
+
+
+def test_a_small_batch_goes_aside_only_beside_much_on_the_other_connection() -> None:
+    window, side = Window(), Window()
+    assert not window.goes_aside(side, 0)
+    window.sent(BUSY, 0.0)
+    assert window.goes_aside(side, 0)
+    assert not window.goes_aside(side, BUSY)
+    side.sent(BUSY, 0.0)
+    assert not window.goes_aside(side, 0)
+    side.answered(BUSY, 0.1)
+    window.answered(BUSY, 0.1)
+    assert not window.goes_aside(side, 0)

@@ -1,0 +1,443 @@
+"""The direct way: a record that finds the producer idle is sent by the caller's thread, and whoever waits for its
+answer reads it. No other thread has to wake up, which takes longer than all the rest.
+
+    send      the partition has nothing else to send, nothing is in flight to its leader, and the send thread sleeps:
+              the record is written at once. In all other cases it waits in its queue for the send thread, as ever.
+    read      the thread in `Ticket.result` waits for the socket in place of the send thread, as long as its own
+              request is the only one in flight. It handles the plain case only: the record is in the log, and nobody
+              wants to be called. It peeks at the answer, and leaves everything else to the send thread, which reads it
+              again.
+
+Beside a flood the caller writes to the side connection, if that is idle, and the send thread reads the answer.
+
+An answer that comes before its caller waits for it wakes the send thread, and then two threads compete for the GIL. So
+once that has happened, or two records came soon after another, the sockets are lent to the caller before it writes, on
+the expectation that it will read, and stay so. The send thread looks every few milliseconds whether it does. Whoever
+asks for the outcome in another way (a callback, `done`) hands the answer over to the send thread at once; where a
+ticket is awaited, the event loop reads.
+
+Both hold the send thread's turn: the lock that it holds except while it waits for the network.
+
+A signal handler may raise in the caller's thread at any point, KeyboardInterrupt most of all. So each step is noted
+before it begins, and the send thread finishes or undoes what was interrupted (`recover`). Where bytes may be half
+written or half read, it closes the connection, and the records are sent again under their old stamps.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from fencepost.client.cluster.connection import BrokerConnection, Overdue
+from fencepost.client.cluster.sockets import Network
+from fencepost.client.produce.collation import NEWEST_PRODUCE_BY_NAME, CollatedRequest, Collation, ProduceRequests
+from fencepost.client.produce.options import ACKS
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
+from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
+from fencepost.core.producers.inflight import Sent, Step
+from fencepost.core.producers.window import LITTLE
+from fencepost.errors import FencepostError
+from fencepost.types import Offset
+from fencepost.wire.hot.one_batch import OneBatch
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from fencepost.client.produce.ticket import Delivered
+
+NEVER: Final = 1 << 62
+"""More bytes than are ever in flight."""
+
+_FORMS: Final = 256
+"""Partitions whose requests' form is kept."""
+
+_WITHOUT_WAITING: Final = (False,)
+
+_A_MOMENT: Final = (True,), (0.01,)
+"""Seconds to wait for the turn. Whoever has it may be the caller itself, in a callback or a signal handler."""
+
+_LONGEST_WAIT: Final = 3600.0
+"""Seconds, because epoll takes no timeout of a month."""
+
+_EAGER_TURNS: Final = 0.01
+"""Seconds between the send thread's turns while it leaves the answers to the callers."""
+
+_EAGER_FOR: Final = 0.1
+"""Seconds for which it does so after the last record on the direct way."""
+
+_EAGER_WITHIN: Final = 0.02
+"""Seconds between two records that make it do so."""
+
+
+class DirectRequest:
+    """A request with one batch, sent by the caller's thread."""
+
+    __slots__ = ("_requests", "connection", "form", "queue", "sent", "sent_at", "size", "way")
+
+    def __init__(
+        self,
+        way: DirectWay,
+        requests: ProduceRequests,
+        connection: BrokerConnection,
+        form: OneBatch,
+        queue: PartitionQueue,
+        sent: Sent[ProducerBatch],
+        size: int,
+        sent_at: float,
+    ) -> None:
+        self.way = way
+        self._requests = requests
+        self.connection = connection
+        self.form = form
+        self.queue = queue
+        self.sent = sent
+        self.size = size
+        self.sent_at = sent_at
+
+    def answered(self, version: int, body: memoryview) -> None:
+        if not self.connection.is_side:
+            self.way.was_late()
+        self._requests.answered(self._collated, self.sent_at, version, body)
+
+    def lost(self, error: FencepostError, left: bool) -> None:
+        self._requests.lost(self._collated, error, left)
+
+    @property
+    def _collated(self) -> CollatedRequest:
+        request = CollatedRequest(self.connection, None)
+        request.add(self.queue, self.sent, self.size)
+        return request
+
+
+class DirectWay:
+    def __init__(
+        self,
+        state: SendState,
+        settling: Settling,
+        collation: Collation,
+        requests: ProduceRequests,
+        network: Network,
+        turn: threading.Lock,
+    ) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._settling = settling
+        self._collation = collation
+        self._requests = requests
+        self._network = network
+        self._turn = turn
+        self._reading = threading.Lock()
+        """Held by the thread that waits for the sockets in place of the send thread."""
+        self._is_over = False
+        self._acks = ACKS[self._options.acks]
+        self._timeout_ms = int(self._options.request_timeout * 1000)
+        self._forms: dict[PartitionQueue, tuple[BrokerConnection, OneBatch]] = {}
+        self._sending: PartitionQueue | None = None
+        """Something of this queue is being sent directly, or was when its thread was interrupted."""
+        self._writing: BrokerConnection | None = None
+        """And may have been written in part."""
+        self._eager_until = float("-inf")
+        """The sockets are lent to callers before they write, until then."""
+        self._wants_eagerness = False
+        self._last_read = float("-inf")
+        self._awaited: ProducerBatch | None = None
+        """Its answer is read by an event loop."""
+        self._is_lent = False
+        """The sockets are lent to a caller that does not read yet."""
+        self._settled: DirectRequest | None = None
+        """Its answer is being read, or was when its thread was interrupted."""
+
+    # --- the caller's threads ---
+
+    def send(self, queue: PartitionQueue) -> bool:
+        """Send the only batch of this queue, if everything is idle. Otherwise return False."""
+        took = False
+        try:
+            # A loop, because no signal handler can run between its call and its assignment: the lock is never lost.
+            for took in map(self._turn.acquire, _WITHOUT_WAITING):
+                if took:
+                    return self._send(queue)
+            return False
+        except BaseException:
+            self._network.wake()  # the send thread recovers
+            raise
+        finally:
+            if took:
+                self._turn.release()
+
+    def read(self, batch: ProducerBatch, timeout: float | None) -> None:
+        """Wait until the batch is settled, and read its answer; or return earlier, for one of many reasons."""
+        if batch.request is None or batch.request.connection.is_side:
+            return  # beside a flood the send thread has to read anyway
+        took, network = False, self._network
+        try:
+            for took in map(self._reading.acquire, _WITHOUT_WAITING):
+                if took and network.lent is not None and not self._is_over:
+                    try:
+                        network.awaits_poke = True
+                        batch.poke = network.poke
+                        if not batch.settled:
+                            if not self._is_lent:
+                                network.lend()
+                            self._read(batch, timeout)
+                    finally:
+                        network.awaits_poke, batch.poke = False, None
+                        if not batch.settled or not self._is_lent:
+                            self._is_lent = False
+                            network.take_back()
+        except BaseException:
+            network.wake()  # the send thread recovers
+            raise
+        finally:
+            if took:
+                self._reading.release()
+
+    def read_on(self, batch: ProducerBatch, future: asyncio.Future[Delivered]) -> bool:
+        """Have the event loop of this future read the batch's answer, on its own thread; called there. Return False if
+        it cannot.
+
+        The loop may be kept busy by something else. So this is only done while the send thread takes a look every few
+        milliseconds.
+        """
+        lent = self._network.lent
+        if lent is None or self._awaited is not None or not self._is_lent or self._is_over:
+            return False
+        loop, is_watched = future.get_loop(), True
+
+        def stop(_: object) -> None:
+            nonlocal is_watched
+            if is_watched:
+                is_watched = False
+                loop.remove_reader(lent.fileno())  # nobody else has that number: `lent` is referred to here
+                if self._awaited is batch:
+                    self._awaited = None
+
+        try:
+            loop.add_reader(lent.fileno(), self._readable, batch, stop)
+        except NotImplementedError:  # Windows' default loop
+            return False
+        self._awaited = batch
+        future.add_done_callback(stop)
+        return True
+
+    def _readable(self, batch: ProducerBatch, stop: Callable[[object], None]) -> None:
+        """Called by the event loop when something is to be read."""
+        took = False
+        try:
+            for took in map(self._turn.acquire, _WITHOUT_WAITING):
+                if took and self.read_here(batch):
+                    return
+        except BaseException:
+            self._network.wake()  # the send thread recovers
+            raise
+        finally:
+            if took:
+                self._turn.release()
+        stop(None)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Leave the answer to the send thread: somebody asks for the outcome without waiting."""
+        if self._is_lent and not self._reading.locked():
+            self._is_lent = False
+            self._network.take_back()
+
+    # --- the send thread ---
+
+    def look(self, now: float) -> None:
+        """Read what no caller has read, in every turn."""
+        if self._wants_eagerness:
+            self._wants_eagerness = False
+            self._eager_until = now + _EAGER_FOR
+        if now < self._eager_until:
+            self._state.due(now + _EAGER_TURNS, now)
+        self.hand_over()
+
+    def was_late(self) -> None:
+        """Take note that the send thread has read an answer for which a caller may have been about to wait."""
+        self._eager_until = self._state.now() + _EAGER_FOR
+
+    def recover(self) -> None:
+        """Finish or undo what a signal handler has interrupted; with the turn."""
+        if self._settled is not None:
+            self._finish_settling(self._settled)
+            self._settled = None
+        if self._sending is not None:
+            self._undo_sending(self._sending)
+            self._sending = None
+            self._is_lent = False  # or perhaps they are, but that was not noted yet
+            self._network.take_back()
+
+    def close(self) -> None:
+        """End the direct way: the sockets are about to be closed, and the records in no queue and no flight would never
+        be settled."""
+        with self._turn:
+            self._is_over = True
+        self._network.poke()
+        self._reading.acquire()
+        with self._turn:
+            self.recover()
+
+    # --- sending, with the turn ---
+
+    def _send(self, queue: PartitionQueue) -> bool:
+        state = self._state
+        if (
+            self._is_over
+            or self._sending is not None
+            or self._settled is not None
+            or state.transaction is not None
+            or state.lanes is not None
+            or self._settling.is_to_sweep
+        ):
+            return False
+        now = state.now()
+        if queue.index == UNDESIGNATED:
+            self._sending = queue
+            designated = self._collation.designate_one(queue, now)
+            self._sending = None
+            if designated is None:
+                return False
+            queue = designated
+        connection = self._ready_for(queue, now)
+        if connection is None:
+            return False
+        form = self._form(queue, connection)
+        if form is None:
+            return False
+        self._sending = queue
+        batch = self._queues.take_only(queue, LITTLE)
+        if batch is None:
+            self._sending = None
+            return False
+        flight = queue.flight
+        assert flight is not None
+        sent = flight.send(batch, batch.count)
+        encoded = self._requests.encoded_copy(sent)
+        size = len(encoded)
+        request = DirectRequest(self, self._requests, connection, form, queue, sent, size, now)
+        self._writing = connection
+        if connection.is_side:
+            self._requests.aside[queue] = connection
+        elif now < self._eager_until and self._network.lent is not None:
+            self._network.lend()
+            self._is_lent = True  # after that: another thread may take them back as soon as it is noted
+        connection.window.sent(size, now)
+        is_written = connection.write_now(form, encoded, request.answered, request.lost, now)
+        self._sending = self._writing = None
+        batch.request = request
+        if not is_written or min(now + self._options.request_timeout, batch.deadline) < state.wakes_at:
+            self._network.wake()
+        return True
+
+    def _form(self, queue: PartitionQueue, connection: BrokerConnection) -> OneBatch | None:
+        found = self._forms.get(queue)
+        if found is not None and found[0] is connection:
+            return found[1]
+        form = connection.one_batch(self._acks, self._timeout_ms, *queue.name, NEWEST_PRODUCE_BY_NAME)
+        if form is not None:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            self._forms[queue] = connection, form
+        return form
+
+    def _ready_for(self, queue: PartitionQueue, now: float) -> BrokerConnection | None:
+        """Return the connection to the leader if the queue's next batch may be sent there right now."""
+        flight, state = queue.flight, self._state
+        if flight is None or len(flight) or (flight.identity is None and self._options.idempotent):
+            return None
+        if queue in self._requests.aside:
+            return None
+        if flight.next_step(now) is not Step.SEND:
+            return None
+        if self._options.idempotent and state.ready_identity is None:
+            return None
+        collation = self._collation
+        busy = collation.busy if collation.may_go_aside and not collation.is_crowded else NEVER
+        connection = state.brokers.idle(state.metadata.leader(queue.topic.name, queue.index), busy)
+        return connection if connection is not None and now >= connection.throttled_until else None
+
+    def _undo_sending(self, queue: PartitionQueue) -> None:
+        connection, self._writing = self._writing, None
+        if connection is not None:
+            # Bytes that have left may still arrive: the server has not closed the connection.
+            connection.abandon(Overdue(f"{connection.address}: a write was interrupted"))
+            self._requests.back(queue, connection)
+        if (flight := queue.flight) is not None:
+            flight.recount()
+            for sent in flight:
+                flight.never_left(sent)  # unless the connection has told that it may have left
+        self._queues.put_back_lost(queue.topic)
+
+    # --- reading ---
+
+    def _read(self, batch: ProducerBatch, timeout: float | None) -> None:
+        now = self._state.now
+        deadline = now() + min(_LONGEST_WAIT, timeout) if timeout is not None else None
+        while not self._is_over and not batch.settled:
+            left = deadline - now() if deadline is not None else None
+            if left is not None and left <= 0:
+                return
+            if self._network.wait(left):
+                break
+        else:
+            return
+        self._network.awaits_poke, batch.poke = False, None
+        took = False
+        try:
+            for took in map(self._turn.acquire, *_A_MOMENT):
+                if took:
+                    self.read_here(batch)
+        finally:
+            if took:
+                self._turn.release()
+
+    def read_here(self, batch: ProducerBatch) -> bool:
+        """Settle the batch by its answer, if that has arrived and is the plain one; with the turn. Return whether it is
+        settled."""
+        if batch.settled or self._is_over or (request := batch.request) is None:
+            return batch.settled
+        connection, queue, sent = request.connection, request.queue, request.sent
+        flight = queue.flight
+        if self._sending is not None or self._settled is not None or flight is None or flight.head is not sent:
+            return False
+        if self._state.lanes is not None or (found := connection.peek(request.form, request.answered)) is None:
+            return False
+        base_offset, append_time = found
+        now = self._state.now()
+        self._settled = request
+        if not batch.deliver_quietly(base_offset, append_time):
+            self._settled = None
+            return False
+        flight.acknowledged(sent, Offset(base_offset) if base_offset >= 0 else None, now)
+        connection.consume(request.form, now)
+        connection.window.answered(request.size, now)
+        connection.window.last_answer = now - request.sent_at
+        self._settling.settled(batch)
+        self._requests.back(queue, connection)
+        self._settled = None
+        if now < self._eager_until:
+            self._eager_until = now + _EAGER_FOR
+        elif now - self._last_read < _EAGER_WITHIN:
+            self._wants_eagerness = True
+            self._network.wake()
+        self._last_read = now
+        return True
+
+    def _finish_settling(self, request: DirectRequest) -> None:
+        batch, flight = request.sent.batch, request.queue.flight
+        if not batch.settled:
+            return  # nothing has happened yet, and the answer is still there
+        batch.tell()
+        if flight is not None:
+            if request.sent in flight:
+                base = batch.base_offset
+                flight.acknowledged(request.sent, Offset(base) if base >= 0 else None, self._state.now())
+            flight.recount()
+        if self._queues.is_unsettled(batch):
+            self._settling.settled(batch)
+        self._requests.back(request.queue, request.connection)
+        request.connection.abandon(Overdue(f"{request.connection.address}: a read was interrupted"))

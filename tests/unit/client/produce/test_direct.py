@@ -1,0 +1,42 @@
+"""The direct way: a record that its own caller writes, stepped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.errors import ErrorCode
+from fencepost.testing.scripted import Api, ErrorAnswer, Late
+from tests.support.stepped import SteppedProducer, cluster
+
+pytestmark = pytest.mark.unit
+
+
+def test_what_left_before_an_interrupt_may_still_arrive() -> None:
+    """A signal handler raises in `send`, after the bytes have left. The connection is closed by this side, so the
+    server may read them much later: a batch that expires in between is of unknown fate, not absent (IDEM-7)."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, direct=True, delivery_timeout=4.0, request_timeout=2.0)
+    producer.send("t", b"first")
+    producer.settle()
+    producer.step(2)
+    [connection] = producer.sender.brokers
+    link: Any = connection._link
+    write = link.write_now
+
+    def interrupted(data: Any) -> Any:
+        write(data)
+        raise KeyboardInterrupt
+
+    link.write_now = interrupted
+    on.next(Api.PRODUCE, Late(10.0))
+    with pytest.raises(KeyboardInterrupt):
+        producer.send("t", b"second")
+    on.deal(ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Api.PRODUCE)
+    [batch] = producer.sender.queues.unsettled()
+    producer.run_for(6.0)
+    assert batch.error is not None
+    assert getattr(batch.error, "persisted", None) == "unknown"
+    producer.run_for(10.0)
+    assert on.values("t", 0) == [b"first", b"second"]
