@@ -30,6 +30,8 @@ SPARK_SECTIONS = {
     "through": spark_names.THROUGH,
     "copy": spark_names.COPY,
     "small": spark_names.SMALL,
+    "format": spark_names.FORMAT,
+    "small-format": spark_names.SMALL_FORMAT,
 }
 
 

@@ -111,6 +111,8 @@ class Fencepost:
         self._child: Child | None = None
         # An installed package has its bytecode beside it; a checkout, or a shell that forbids to write any, has not.
         self._environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
+        # Several servers run at once, and only one can have the default port. Older commits do not know the variable.
+        self._environment["FENCEPOST_HTTP_ADDRESS"] = "127.0.0.1:0"
         if source is not None:
             self._environment["PYTHONPATH"] = str(source)
         serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(folder / "data"), "--sync", sync]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bench import own, transactions
+from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
@@ -57,6 +57,9 @@ GOALS: Final = (
     Goal(own.TAKE_OVER, OS, None, 10.0, at_least=False, last_label="p99"),
     Goal(own.OTHERS, own.WHILE_HELD, own.WITHOUT, 0.97, at_least=True),
     Goal(own.OTHERS_CPU, own.WHILE_HELD, own.WITHOUT, 1.03, at_least=False),
+    Goal(secured.TLS_PRODUCE, secured.TLS, secured.PLAINTEXT, 0.5, at_least=True),
+    Goal(secured.TLS_FETCH, secured.TLS, secured.PLAINTEXT, 0.5, at_least=True),
+    Goal(secured.SHARE, secured.WITH, None, 0.01, at_least=False),
     Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
     Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),
@@ -79,6 +82,13 @@ GOALS: Final = (
     Goal(spark.COPY, spark.OURS, spark.CONNECTOR, 10.0, at_least=True),
     Goal(spark.SMALL, spark.OURS_ON_KAFKA, None, 0.3, at_least=False),
     Goal(spark.SMALL, spark.OURS, None, 0.3, at_least=False),
+    *(
+        Goal(spark.FORMAT, spark.way_on(way, broker), spark.way_on(spark.BY_FOREACHBATCH, broker), bound, at_least=True)
+        for way, bound in ((spark.INLINE, 0.9), (spark.STAGED, 0.6))
+        for broker in (KAFKA, OS)
+    ),
+    Goal(spark.SMALL_FORMAT, spark.OURS_ON_KAFKA, None, 0.3, at_least=False),
+    Goal(spark.SMALL_FORMAT, spark.OURS, None, 0.3, at_least=False),
 )
 
 

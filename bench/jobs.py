@@ -36,6 +36,8 @@ class Produce:
     codec: str = "none"
     idempotent: bool = True
     keyed: bool = False
+    authority: str | None = None
+    """Speak TLS, and trust the certificates in this file; only `confluent` and `java` can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Fetch:
     topic: str
     records: int
     size: int
+    authority: str | None = None
+    """As in `Produce`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from typing import Final
 from tools.section import ROOT, Section
 
 PAGE: Final = ROOT / "docs" / "examples.md"
-EXAMPLES: Final = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "__init__.py")
+_HOME: Final = ROOT / "examples"
+EXAMPLES: Final = sorted(path for path in _HOME.rglob("*.py") if path.name != "__init__.py")
 _SECTION: Final = Section(PAGE, "<!-- table: written by tools/examples_table.py -->", "<!-- end of the table -->")
 
 
 def table() -> str:
-    rows = [f"| `examples/{path.name}` | {_shows(path)} |" for path in EXAMPLES]
+    rows = [f"| `examples/{path.relative_to(_HOME)}` | {_shows(path)} |" for path in EXAMPLES]
     return "\n".join(["| file | what it shows |", "|---|---|", *rows])
 
 

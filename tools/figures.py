@@ -47,9 +47,16 @@ _BROKER: Final = Peer(KAFKA, "Apache Kafka")
 _CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
 _CLIENT_TO_KAFKA: Final = Peer(CONFLUENT, "confluent-kafka to Apache Kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
+_FORMATS: Final = "spark --only format --only small-format"
+_FOREACHBATCH: Final = Peer(spark.way_on(spark.BY_FOREACHBATCH, KAFKA), "`foreachBatch`")
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
 _PLAIN: Final = ("none", "no key", "100 B")
 _READ: Final = ("none", "100 B")
+
+
+def _by(way: str) -> str:
+    return spark.way_on(way, KAFKA)
+
 
 HEADLINES: Final = (
     Row("`send` to Apache Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
@@ -64,6 +71,9 @@ OTHERS: Final = (
     Row("`send_arrow` to Apache Kafka, 100 B", SENDING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _PLAIN),
     Row("Spark, copy, exactly once", spark.COPY, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
     Row("Spark, 10 rows, beyond an empty batch", spark.SMALL, spark.OURS_ON_KAFKA, None, "spark"),
+    Row("Spark, `format` to Apache Kafka, inline", spark.FORMAT, _by(spark.INLINE), _FOREACHBATCH, _FORMATS),
+    Row("Spark, `format` to Apache Kafka, staged", spark.FORMAT, _by(spark.STAGED), _FOREACHBATCH, _FORMATS),
+    Row("Spark, 10 rows by `format`, beyond a dropped batch", spark.SMALL_FORMAT, spark.OURS_ON_KAFKA, None, _FORMATS),
     Row("one acknowledged record, p50", latency.SECTION, OS, _BROKER, "server", ("p50",)),
     Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
     Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),

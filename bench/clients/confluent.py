@@ -18,10 +18,15 @@ def settings(address: str, **more: Any) -> dict[str, Any]:
     return {"bootstrap.servers": address, "log.connection.close": False, "log_level": 3, **more}
 
 
+def encryption(authority: str | None) -> dict[str, Any]:
+    return {} if authority is None else {"security.protocol": "SSL", "ssl.ca.location": authority}
+
+
 def producer(job: Produce) -> Producer:
     return Producer(
         settings(
             job.address,
+            **encryption(job.authority),
             **{
                 "acks": "all",
                 "enable.idempotence": job.idempotent,
@@ -72,6 +77,7 @@ def fetch(job: Fetch) -> Outcome:
     consumer = Consumer(
         settings(
             job.address,
+            **encryption(job.authority),
             **{
                 "group.id": f"bench-{uuid.uuid4().hex}",  # asked for, but not used: partitions are assigned
                 "enable.auto.commit": False,

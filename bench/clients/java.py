@@ -24,8 +24,15 @@ def _run(tool: str, *arguments: str) -> str:
     return done.stdout
 
 
+def encryption(authority: str | None) -> dict[str, object]:
+    if authority is None:
+        return {}
+    return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+
+
 def produce(job: Produce) -> Outcome:
     properties = {
+        **encryption(job.authority),
         "acks": "all",
         "enable.idempotence": str(job.idempotent).lower(),
         "linger.ms": LINGER_MS,
@@ -54,12 +61,13 @@ def produce(job: Produce) -> Outcome:
 
 
 def fetch(job: Fetch) -> Outcome:
+    properties = {"check.crcs": "false", "max.poll.records": 10_000, **encryption(job.authority)}
     watch = Stopwatch(children=True)
     output = _run(
         "ConsumerPerformance",
         *("--bootstrap-server", job.address, "--topic", job.topic, "--num-records", str(job.records)),
         *("--timeout", "20000", "--hide-header", "--fetch-size", str(4 << 20)),
-        *("--command-property", "check.crcs=false", "--command-property", "max.poll.records=10000"),
+        *(argument for each in properties.items() for argument in ("--command-property", "{}={}".format(*each))),
     )
     _, cpu = watch.read()
     # start, end, MB, MB/s, records, records/s, ms of rebalancing, ms of fetching, …

@@ -12,18 +12,23 @@ from bench.server.plan import Say
 from bench.side_by_side.plan import ONE_BY_ONE, Plan, name
 
 ALONE = "clients, one acknowledged record"
+ALONE_CPU = "clients, CPU of one acknowledged record"
 BESIDE_A_FLOOD = "clients, one acknowledged record beside a flood of another topic"
 UNIT = "ms"
 _SIZE = 100
 
 
 def measure(plan: Plan, kafka: Broker, ours: Broker, results: Results, say: Say) -> None:
-    ways = [*((client, kafka) for client in ONE_BY_ONE), ("fencepost", ours)]
-    for rep in range(max(plan.reps, 3)):
-        for client, broker in [*ways[rep % len(ways) :], *ways[: rep % len(ways)]]:
+    alone = [(client, broker) for client in (*ONE_BY_ONE, "fencepost_async") for broker in (kafka, ours)]
+    for rep in range(max(plan.reps, 5)):
+        for client, broker in [*alone[rep % len(alone) :], *alone[: rep % len(alone)]]:
             with topics.topic(broker, 1) as topic:
                 job = Latency(broker.address, topic, plan.latency_records, _SIZE)
-                _note(ALONE, client, broker, jobs.run(client, job).latencies_ms, results, say)
+                outcome = jobs.run(client, job)
+                _note(ALONE, client, broker, outcome.latencies_ms, results, say)
+                cpu = outcome.client_cpu / (job.warm_up + job.records) * 1e6
+                results.add(ALONE_CPU, ("per record",), name(client, broker.name), "µs", cpu)
+    ways = [*((client, kafka) for client in ONE_BY_ONE), ("fencepost", ours)]
     for rep in range(plan.reps):
         for client, broker in [*ways[rep % len(ways) :], *ways[: rep % len(ways)]]:
             with topics.topic(broker) as flooded, topics.topic(broker, 1) as topic:
