@@ -223,12 +223,11 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def measure_check(broker: Fencepost, results: Results, say: Callable[[str], None]) -> None:
+def measure_check(broker: Fencepost, results: Results, say: Callable[[str], None], calls: int = 200_000) -> None:
     """The question at every append, of a connection that owns nothing, about a topic that nobody guards."""
     broker_of_none: Any = None
     connection: Any = SimpleNamespace(severed=False)
-    topic: Any = SimpleNamespace(name="topic", writer_group="")
-    calls = 200_000
+    topic: Any = SimpleNamespace(name="topic", writer_group="", writer_ids=())
     timer = timeit.Timer(lambda: check_write(broker_of_none, connection, topic, 0))
     for _ in range(7):
         took = timer.timeit(calls) / calls * 1e9

@@ -1,0 +1,17 @@
+"""The part of the benchmark of `own` that stands in for server objects: it breaks when a guard asks for more of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench import own
+from bench.brokers import Fencepost
+from bench.results import Results
+
+
+def test_the_check_of_every_append_is_measured(tmp_path: Path) -> None:
+    results = Results({})
+    own.measure_check(Fencepost(tmp_path, "os"), results, lambda line: None, calls=10)
+    [series] = results
+    assert len(series.values) == 7
+    assert min(series.values) > 0
