@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import signal
 import socket
@@ -10,17 +9,12 @@ import ssl
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
-import confluent_kafka
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -30,50 +24,12 @@ from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.metrics import families
 from fencepost.server.metrics.state import ServerState
 from tests.support.certificates import make
+from tests.support.http import ANY, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration
 
-ANY = "127.0.0.1:0"
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Page(NamedTuple):
-    status: int
-    text: str
-    headers: dict[str, str]
-
-
-def get(url: str, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> Page:
-    no_proxy = urllib.request.ProxyHandler({})
-    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=context))
-    try:
-        with opener.open(urllib.request.Request(url, headers=headers or {}), timeout=30) as answer:
-            return Page(answer.status, answer.read().decode(), dict(answer.headers))
-    except urllib.error.HTTPError as refusal:
-        with refusal:
-            return Page(refusal.code, refusal.read().decode(), dict(refusal.headers))
-
-
-def basic(user: str, password: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
-
-
-class Metrics:
-    def __init__(self, server: fencepost.Server) -> None:
-        page = get(f"{server.http}/metrics")
-        assert page.status == 200, page
-        self._samples = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(page.text)
-            for sample in family.samples
-        }
-
-    def __call__(self, name: str, **labels: str) -> float | None:
-        return self._samples.get((name, frozenset(labels.items())))
-
-    def sum(self, name: str) -> float:
-        return sum(value for (known, _), value in self._samples.items() if known == name)
 
 
 class FullDisk(OsFiles):
@@ -110,79 +66,6 @@ def test_a_store_that_cannot_commit_makes_it_unready(server: fencepost.Server, m
     page = get(f"{server.http}/readyz")
     assert page.status == 503
     assert "cannot write metadata" in page.text
-
-
-def test_offsets_and_lag_are_those_of_the_log(server: fencepost.Server) -> None:
-    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
-        admin.create_topic("orders", 2)
-        for number in range(10):
-            producer.send("orders", b"x", partition=number % 2)
-        producer.flush()
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.address, "group.id": "readers"})
-        offsets = [confluent_kafka.TopicPartition("orders", 0, 3), confluent_kafka.TopicPartition("orders", 1, 99)]
-        consumer.commit(offsets=offsets, asynchronous=False)
-        consumer.close()
-        metrics = Metrics(server)
-    assert metrics("kafka_topic_partitions", topic="orders") == 2
-    assert metrics("kafka_topic_partition_current_offset", topic="orders", partition="1") == 5
-    assert metrics("kafka_topic_partition_oldest_offset", topic="orders", partition="1") == 0
-    labels = {"consumergroup": "readers", "topic": "orders"}
-    assert metrics("kafka_consumergroup_current_offset", **labels, partition="0") == 3
-    assert metrics("kafka_consumergroup_lag", **labels, partition="0") == 2
-    assert metrics("kafka_consumergroup_lag", **labels, partition="1") == 0  # committed behind the end
-    assert metrics("kafka_consumergroup_lag_sum", **labels) == 2
-    assert metrics("kafka_consumergroup_members", consumergroup="readers") == 0
-    assert metrics("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 10
-    assert (metrics("fencepost_request_duration_seconds_count", api="Produce") or 0) >= 1
-    assert metrics("fencepost_request_duration_seconds_bucket", api="Produce", le="+Inf") == metrics(
-        "fencepost_request_duration_seconds_count", api="Produce"
-    )
-
-
-def test_takeovers_and_fenced_writes_are_counted(server: fencepost.Server) -> None:
-    guarded = {"fencepost.writer.group": "writers"}
-    with fencepost.Admin(server.address) as admin:
-        admin.create_topic("journal", 1, configs=guarded)
-    with fencepost.Producer(server.address) as first, fencepost.Producer(server.address) as second:
-        first.own("writers", ["journal-0"], generation=0)
-        first.send("journal", b"1", partition=0).result()
-        assert Metrics(server)("fencepost_owned_resources", owner_group="writers") == 1
-        second.own("writers", ["journal-0"], generation=0)
-        second.send("journal", b"2", partition=0).result()
-        with fencepost.Producer(server.address) as stranger, pytest.raises(FencepostError):
-            stranger.send("journal", b"3", partition=0).result()
-        metrics = Metrics(server)
-    assert metrics("fencepost_takeovers_total") == 1
-    assert (metrics("fencepost_fenced_batches_total", by="owner") or 0) >= 1
-    assert (metrics("fencepost_refused_batches_total", error="TOPIC_AUTHORIZATION_FAILED") or 0) >= 1
-
-
-def test_an_open_transaction_is_seen_with_what_it_holds_back(server: fencepost.Server) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": server.address, "transactional.id": "pays"})
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.produce("payments", b"1")
-    producer.flush()
-    metrics = Metrics(server)
-    assert metrics("fencepost_open_transactions") == 1
-    assert metrics("fencepost_partition_undecided_offsets", topic="payments", partition="0") == 1
-    producer.abort_transaction()
-    metrics = Metrics(server)
-    assert metrics("fencepost_open_transactions") == 0
-    assert metrics("fencepost_partition_undecided_offsets", topic="payments", partition="0") == 0
-
-
-def test_the_number_of_series_can_be_limited() -> None:
-    with fencepost.Server(http_address=ANY, http_max_series=50) as started:
-        with fencepost.Admin(started.address) as admin, fencepost.Producer(started.address) as producer:
-            admin.create_topic("wide", 20)
-            for index in range(20):
-                producer.send("wide", b"x", partition=index)
-            producer.flush()
-        metrics = Metrics(started)
-    assert metrics.sum("kafka_topic_partition_current_offset") == 0
-    assert metrics("fencepost_metrics_partitions_left_out") == 20
-    assert metrics("kafka_server_brokertopicmetrics_messagesin_total", topic="wide") == 20
 
 
 def test_with_authorization_only_those_who_may_describe_the_cluster_see_metrics(tmp_path: Path) -> None:
@@ -299,15 +182,15 @@ def test_failed_logins_do_not_fill_the_port(tmp_path: Path) -> None:
 def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     renders = 0
 
-    def slowly(state: ServerState, max_series: int) -> bytes:
+    def slowly(state: ServerState, limits: families.Limits) -> bytes:
         nonlocal renders
         renders += 1
         begun.set()
         assert go_on.wait(30)
-        return families.render(state, max_series)
+        return families.render(state, limits)
 
     begun, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr("fencepost.server.http.app.render", slowly)
+    monkeypatch.setattr("fencepost.server.metrics.scrapes.render", slowly)
     with ThreadPoolExecutor(5) as threads:
         first = threads.submit(get, f"{server.http}/metrics")
         assert begun.wait(30)
@@ -326,26 +209,6 @@ def test_an_embedded_server_without_the_port_imports_nothing_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
-
-
-def test_lag_is_never_negative_while_everybody_writes_and_commits(server: fencepost.Server) -> None:
-    topic = "busy"
-    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address, linger=0) as producer:
-        admin.create_topic(topic, 1)
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.address, "group.id": "close-behind"})
-        end = 0
-        for _ in range(20):
-            for _ in range(50):
-                end = producer.send(topic, b"x", partition=0).result().offset + 1
-            consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, end)], asynchronous=True)
-            metrics = Metrics(server)
-            labels = {"topic": topic, "partition": "0"}
-            at_end = metrics("kafka_topic_partition_current_offset", **labels)
-            committed = metrics("kafka_consumergroup_current_offset", consumergroup="close-behind", **labels)
-            assert committed is None or at_end is None or committed <= at_end
-            assert (metrics("kafka_consumergroup_lag", consumergroup="close-behind", **labels) or 0) >= 0
-        consumer.close()
-    assert end == 1_000
 
 
 def test_the_docs_list_every_metric(server: fencepost.Server) -> None:

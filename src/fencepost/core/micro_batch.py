@@ -40,6 +40,10 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, Fenced, FencepostError
 from fencepost.types import Milliseconds
 
+PROGRESS_TOPIC_PREFIX: Final = "__fencepost_sink."
+"""The progress topic of sink NAME has this in front of the name."""
+PROGRESS_KEY: Final = b"progress"
+
 NOTHING_YET: Final = -1
 """The batch of a progress record that was written before any micro-batch."""
 

@@ -99,6 +99,7 @@ class PartitionLog:
         "abandoned",
         "cleaned_offset",
         "config",
+        "dense_from",
         "directory",
         "doomed",
         "end_offset",
@@ -155,6 +156,8 @@ class PartitionLog:
         and the thread that writes a snapshot removes from it."""
         self.cleaned_offset = recovered.cleaned_offset
         """The log is compacted before this offset."""
+        self.dense_from = recovered.end_offset
+        """From here on, and from `cleaned_offset` on, every offset is a record: no marker is behind it."""
         self._compacting: CompactionJob | None = None
         self.swap_lock = threading.Lock()
         """Held while a compaction is committed and while its originals are removed; guards `abandoned`."""
@@ -264,6 +267,7 @@ class PartitionLog:
         if header.pid >= 0:
             if header.is_control:
                 self.producers.end_transaction(header.pid, header.epoch, offset, now_ms, aborted=is_abort(batch))
+                self.dense_from = self.end_offset
             else:
                 judged, entry = self._judged
                 if judged is not header or config.append_time:
@@ -282,7 +286,7 @@ class PartitionLog:
         With block=False (on the loop) raise WouldBlock instead of waiting for the disk; with block=True any other
         thread may call this. Raise LargeBatch if the first batch has more than `largest` bytes."""
         wanted = _Wanted(offset, max_bytes, upto, block, largest)
-        return self._with_segments(lambda segments: self._read(segments, wanted))
+        return self.with_segments(lambda segments: self._read(segments, wanted))
 
     def synced(self, offset: Offset) -> None:
         """Move the high watermark to `offset`: everything before it may be read."""
@@ -425,14 +429,14 @@ class PartitionLog:
     def offset_for_time(self, timestamp: Milliseconds, *, upto: Offset) -> TimedOffset | None:
         """Return the first record before `upto` with this timestamp or a later one. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
-        return self._with_segments(
+        return self.with_segments(
             lambda segments: times.first_at_or_after(self.handles, segments, timestamp, start, upto, interval)
         )
 
     def offset_of_max_timestamp(self, *, upto: Offset) -> TimedOffset | None:
         """Return the first record before `upto` with the highest timestamp. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
-        return self._with_segments(lambda segments: times.highest(self.handles, segments, start, upto, interval))
+        return self.with_segments(lambda segments: times.highest(self.handles, segments, start, upto, interval))
 
     def close(self, now_ms: Milliseconds) -> None:
         """Sync the log, save a snapshot, so that recovery has nothing to replay, and close the files. Blocks."""
@@ -524,7 +528,7 @@ class PartitionLog:
         else:
             self._torn = False
 
-    def _with_segments(self, look: Callable[[tuple[Segment, ...]], _Result]) -> _Result:
+    def with_segments(self, look: Callable[[tuple[Segment, ...]], _Result]) -> _Result:
         """Look something up in the segments; retry if retention or compaction removed some in the meantime."""
         while True:
             segments = self._segments

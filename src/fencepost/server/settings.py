@@ -226,6 +226,12 @@ class ServerConfig:
         "Maximum number of series by partition in /metrics; beyond it there are only sums by topic and group.",
         live=True,
     )
+    http_max_names: int = setting(
+        5000,
+        "Maximum number of topics, of groups and of sinks with series of their own in /metrics; the others are summed "
+        "as (other).",
+        live=True,
+    )
     authorization_enabled: bool = setting(False, "Check every request against the ACLs.")
     authorization_super_users: tuple[str, ...] = setting((), "Principals that may do everything, such as User:admin.")
     authorization_allow_everyone_if_no_acl: bool = setting(False, "Allow everyone to use a resource that has no ACL.")
@@ -387,6 +393,7 @@ class ServerKeywords(TypedDict, total=False):
     http_address: str | None
     http_listener: str | None
     http_max_series: int
+    http_max_names: int
     authorization_enabled: bool
     authorization_super_users: tuple[str, ...]
     authorization_allow_everyone_if_no_acl: bool

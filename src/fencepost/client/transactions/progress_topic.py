@@ -12,14 +12,13 @@ from typing import Final
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.transactions.compacted_topic import CompactedTopic
-from fencepost.core.micro_batch import Progress
+from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.errors import ConfigError, TimedOut
 from fencepost.kernel import encode_batch
 from fencepost.types import Milliseconds
 
-TOPIC_PREFIX: Final = "__fencepost_sink."
+TOPIC_PREFIX: Final = PROGRESS_TOPIC_PREFIX
 TRANSACTIONAL_ID_PREFIX: Final = "fencepost.sink."
-_KEY: Final = b"progress"
 _LONGEST_NAME: Final = 200
 _FIRST_LOOK: Final = 64
 """Offsets from the end: a record and a marker per micro-batch, some of them aborted."""
@@ -62,10 +61,12 @@ class ProgressTopic(CompactedTopic):
 
     def _last_between(self, start: int, stop: int) -> Progress | None:
         found = [
-            record.value for record in self.records(start, stop) if record.key == _KEY and record.value is not None
+            record.value
+            for record in self.records(start, stop)
+            if record.key == PROGRESS_KEY and record.value is not None
         ]
         return Progress.decode(found[-1]) if found else None
 
 
 def record_batch(progress: Progress, now_ms: Milliseconds) -> bytearray:
-    return encode_batch([(_KEY, progress.encode(), now_ms, None)])
+    return encode_batch([(PROGRESS_KEY, progress.encode(), now_ms, None)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
@@ -14,8 +12,7 @@ from starlette.routing import Route
 from fencepost._version import __version__
 from fencepost.server.http.access import Access
 from fencepost.server.http.readiness import Readiness
-from fencepost.server.metrics.families import render
-from fencepost.server.metrics.state import read_state
+from fencepost.server.metrics.scrapes import Scrapes
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -39,34 +36,10 @@ _SAFE: Final = {
 }
 
 
-class _Scrapes:
-    """One scrape at a time; who asks meanwhile gets the same text."""
-
-    def __init__(self, broker: Broker, listener: Listener) -> None:
-        self._broker = broker
-        self._listener = listener
-        self._under_way: asyncio.Task[bytes] | None = None
-
-    async def text(self) -> bytes:
-        if self._under_way is None:
-            self._under_way = asyncio.ensure_future(self._scrape())
-            self._under_way.add_done_callback(self._done)
-        return await asyncio.shield(self._under_way)
-
-    def _done(self, scraping: asyncio.Task[bytes]) -> None:
-        self._under_way = None
-        if not scraping.cancelled():
-            scraping.exception()  # those who asked have it, or have hung up
-
-    async def _scrape(self) -> bytes:
-        state = await read_state(self._broker, self._listener)
-        return await self._broker.codecs.run(partial(render, state, self._broker.config.http_max_series))
-
-
 def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
     readiness = Readiness(broker)
     access = Access(broker, address)
-    scrapes = _Scrapes(broker, listener)
+    scrapes = Scrapes(broker, listener)
 
     async def index(_: Request) -> Response:
         return HTMLResponse(_PAGE, headers=_SAFE)

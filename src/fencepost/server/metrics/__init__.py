@@ -1,5 +1,8 @@
 """What the server tells about itself.
 
-state.py      the server's state at one moment, read on the loop
-families.py   that state as Prometheus metrics
+state.py        the server's state at one moment, read on the loop
+record_lag.py   the lag of groups in records, counted in a thread
+families.py     that state as Prometheus metrics
+wide.py         the families with a series per partition, as text
+scrapes.py      one scrape at a time, from the state to the text
 """

@@ -3,13 +3,17 @@
 Three kinds of names: those of kafka_exporter (`kafka_topic_…`, `kafka_consumergroup_…`) and those that the JMX exporter
 gives the broker's counters (`kafka_server_…`), so that existing dashboards work; and `fencepost_…` for what only this
 server knows. docs/metrics.md lists them all.
+
+prometheus_client makes the text of all but the families with a series per partition: there may be a hundred thousand of
+those, and it takes several microseconds for each (`wide.py`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -18,14 +22,36 @@ from prometheus_client.process_collector import ProcessCollector
 
 from fencepost._version import __version__
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
-from fencepost.server.metrics.state import GroupRow, PartitionState, ServerState
+from fencepost.server.metrics import wide
+from fencepost.server.metrics.state import ServerState
+from fencepost.types import TopicPartition
 
 Labels: TypeAlias = tuple[str, ...]
 
 _BOUND_NAMES: Final = (*(format(bound, "g") for bound in LATENCY_BOUNDS), "+Inf")
 _LONG_NAME: Final = 256
-_BY_PARTITION: Final = ("topic", "partition")
-_BY_GROUP_PARTITION: Final = ("consumergroup", "topic", "partition")
+OTHER: Final = "(other)"
+"""The name under which topics, groups and sinks without series of their own are summed. No topic can have it."""
+
+
+class Limits(NamedTuple):
+    series: int
+    """Series by partition."""
+    names: int
+    """Topics, groups and others with series of their own, of each kind."""
+
+
+class _Names:
+    """The first names of a kind keep theirs; the others share one."""
+
+    def __init__(self, names: Iterable[str], most: int) -> None:
+        self._own = dict.fromkeys(islice(names, most))
+
+    def __call__(self, name: str) -> str:
+        return name if name in self._own else OTHER
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own
 
 
 def _gauge(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, float]]) -> Metric:
@@ -60,9 +86,17 @@ def _one(value: float) -> list[tuple[Labels, float]]:
 class _StateCollector:
     """One scrape. `prometheus_client` calls `collect`."""
 
-    def __init__(self, state: ServerState, max_series: int) -> None:
+    def __init__(self, state: ServerState, limits: Limits) -> None:
         self._state = state
-        self._series_left = max_series
+        self._most_names = limits.names
+        self._series_left = limits.series
+        self._topic_names = self._names(topic.name for topic in state.topics)
+        self._group_names = self._names(group.name for group in state.groups)
+        self.wide: list[str] = []
+        """The text of the families by partition; complete after `collect`."""
+
+    def _names(self, names: Iterable[str]) -> _Names:
+        return _Names(names, self._most_names)
 
     def _fits(self, series: int) -> bool:
         """Tell if so many series by partition may be added, and count them."""
@@ -77,58 +111,83 @@ class _StateCollector:
         yield from self._traffic()
         yield from self._owners()
         yield from self._transactions()
+        yield from self._sinks()
         yield from self._resources()
 
     def _topics(self) -> Iterator[Metric]:
-        state = self._state
+        state, names = self._state, self._topic_names
         yield _gauge("kafka_brokers", "Number of brokers.", (), _one(1))
-        by_topic: list[tuple[Labels, float]] = [((topic.name,), topic.partitions) for topic in state.topics]
+        by_topic = _summed((names(topic.name), topic.partitions) for topic in state.topics)
         yield _gauge("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
-        rows = state.partitions
-        left_out = 0
-        if self._fits(6 * len(rows)):
-            yield from _partitions(rows)
+        rows = [row for row in state.partitions if row.topic in names]
+        if self._fits(wide.PER_PARTITION * len(rows)):
+            self.wide += wide.partitions(rows, state.node_id)
         else:
-            left_out = len(rows)
+            rows = []
         yield _gauge(
             "fencepost_metrics_partitions_left_out",
-            "Partitions without series of their own, because there are more than http.max_series allows.",
+            "Partitions without series of their own, because of http.max_series or http.max_names.",
             (),
-            _one(left_out),
+            _one(len(state.partitions) - len(rows)),
         )
         yield _gauge(
             "fencepost_partitions_open",
             "Partitions in use since the server started. Offsets are known only of these.",
             (),
-            _one(len(rows)),
+            _one(len(state.partitions)),
         )
+        yield _gauge(
+            "fencepost_topic_bytes", "Size on disk of the topic's partitions in use.", ("topic",),
+            _summed((names(row.topic), row.size) for row in state.partitions),
+        )  # fmt: skip
+        yield _gauge("fencepost_producers", "Remembered producers of all partitions in use.", (),
+                     _one(sum(row.producers for row in state.partitions)))  # fmt: skip
+        yield _gauge("fencepost_producers_limit", "Remembered producers: the bound.", (), _one(state.most_producers))
 
     def _groups(self) -> Iterator[Metric]:
-        groups = self._state.groups
-        members: list[tuple[Labels, float]] = [((group.name,), group.members) for group in groups]
+        state, topics, names = self._state, self._topic_names, self._group_names
+        members = _summed((names(group.name), group.members) for group in state.groups)
         yield _gauge("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
-        offsets: dict[Labels, int] = defaultdict(int)
-        lags: dict[Labels, int] = defaultdict(int)
-        for group in groups:
-            for (topic, _), committed, lag in group.offsets:
-                offsets[group.name, topic] += committed
-                lags[group.name, topic] += lag or 0
+        offsets: dict[Labels, float] = defaultdict(int)
+        lags: dict[Labels, float] = defaultdict(int)
+        records: dict[Labels, float] = defaultdict(int)
+        uncounted = 0
+        for group in state.groups:
+            name = names(group.name)
+            for (topic, index), committed, lag, span in group.offsets:
+                labels = name, topics(topic)
+                offsets[labels] += committed
+                lags[labels] += lag or 0
+                counted = state.record_lags.get((group.name, TopicPartition(topic, index)))
+                records[labels] += counted or 0
+                uncounted += span is not None and counted is None
         sums = ("consumergroup", "topic")
+        yield _gauge("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", sums, offsets.items())
+        yield _gauge("kafka_consumergroup_lag_sum", "Sum of the lags.", sums, lags.items())
         yield _gauge(
-            "kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", sums, list(offsets.items())
+            "fencepost_consumergroup_lag_records_sum", "Sum of the lags in records that are counted.", sums,
+            records.items(),
+        )  # fmt: skip
+        yield _gauge(
+            "fencepost_consumergroup_lags_uncounted",
+            "Lags in records that are not counted yet: each scrape continues.",
+            (),
+            _one(uncounted),
         )
-        yield _gauge("kafka_consumergroup_lag_sum", "Sum of the lags.", sums, list(lags.items()))
         # A long name counts more, because every series repeats it.
-        if self._fits(2 * sum(len(group.offsets) * (1 + len(group.name) // _LONG_NAME) for group in groups)):
-            yield from _group_partitions(groups)
+        own = [group for group in state.groups if group.name in names]
+        rows = sum(len(group.offsets) * (1 + len(group.name) // _LONG_NAME) for group in own)
+        if self._fits(wide.PER_GROUP_PARTITION * rows):
+            self.wide += wide.group_partitions(own, topics.__contains__, state.record_lags)
 
     def _traffic(self) -> Iterator[Metric]:
         state = self._state
         records: dict[str, int] = defaultdict(int)
         sizes: dict[str, int] = defaultdict(int)
         for row in state.partitions:
-            records[row.topic] += row.appended_records
-            sizes[row.topic] += row.appended_bytes
+            topic = self._topic_names(row.topic)
+            records[topic] += row.appended_records
+            sizes[topic] += row.appended_bytes
         yield _counter("kafka_server_brokertopicmetrics_messagesin", "Records written.", ("topic",), _by_name(records))
         yield _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes written.", ("topic",), _by_name(sizes))
         yield _histogram(
@@ -160,9 +219,9 @@ class _StateCollector:
 
     def _owners(self) -> Iterator[Metric]:
         state = self._state
-        yield _gauge(
-            "fencepost_owned_resources", "Resources that have an owner.", ("owner_group",), _by_name(state.owned)
-        )
+        names = self._names(state.owned)
+        owned = _summed((names(group), count) for group, count in state.owned.items())
+        yield _gauge("fencepost_owned_resources", "Resources that have an owner.", ("owner_group",), owned)
         yield _gauge(
             "fencepost_known_resources", "Resources whose tokens are remembered.", (), _one(state.known_resources)
         )
@@ -181,6 +240,25 @@ class _StateCollector:
         started = [each.started_ms for each in state.transactions if each.started_ms >= 0]
         oldest = max(state.taken_ms - min(started), 0) / 1000 if started else 0
         yield _gauge("fencepost_oldest_transaction_seconds", "Age of the oldest open transaction.", (), _one(oldest))
+
+    def _sinks(self) -> Iterator[Metric]:
+        sinks = dict(islice(self._state.sinks.items(), self._most_names))
+        yield _gauge(
+            "fencepost_sink_batch", "Number of the last committed micro-batch; -1 if there is none yet.", ("sink",),
+            [((name,), progress.batch) for name, progress in sinks.items()],
+        )  # fmt: skip
+        yield _gauge(
+            "fencepost_sink_progress_timestamp_seconds", "Time of the last committed progress record.", ("sink",),
+            [((name,), progress.time_ms / 1000) for name, progress in sinks.items()],
+        )  # fmt: skip
+        yield _gauge(
+            "fencepost_sink_incarnation", "How often a driver has taken over the sink.", ("sink",),
+            [((name,), progress.incarnation) for name, progress in sinks.items()],
+        )  # fmt: skip
+        yield _gauge(
+            "fencepost_sink_info", "The query and the host of the last progress record.", ("sink", "query", "host"),
+            [((name, progress.query, progress.host), 1) for name, progress in sinks.items()],
+        )  # fmt: skip
 
     def _resources(self) -> Iterator[Metric]:
         state = self._state
@@ -207,47 +285,17 @@ def _by_name(values: Mapping[str, float]) -> list[tuple[Labels, float]]:
     return [((name,), value) for name, value in values.items()]
 
 
-def _partitions(rows: list[PartitionState]) -> Iterator[Metric]:
-    names = [(row.topic, str(row.number)) for row in rows]
-
-    def each(values: Iterable[float]) -> list[tuple[Labels, float]]:
-        return list(zip(names, values, strict=True))
-
-    yield _gauge(
-        "kafka_topic_partition_current_offset", "End of the partition.", _BY_PARTITION, each(row.end for row in rows)
-    )
-    yield _gauge(
-        "kafka_topic_partition_oldest_offset", "Start of the partition.", _BY_PARTITION, each(row.start for row in rows)
-    )
-    yield _gauge(
-        "fencepost_partition_undecided_offsets",
-        "Offsets behind the last stable offset, which readers of committed records do not see yet.",
-        _BY_PARTITION,
-        each(row.end - row.stable for row in rows),
-    )
-    yield _gauge("fencepost_partition_bytes", "Size on disk.", _BY_PARTITION, each(row.size for row in rows))
-    yield _gauge(
-        "fencepost_partition_producers", "Remembered producers.", _BY_PARTITION, each(row.producers for row in rows)
-    )
-    yield _gauge("kafka_topic_partition_leader", "Node id of the leader.", _BY_PARTITION, each(1 for _ in rows))
+def _summed(rows: Iterable[tuple[str, float]]) -> list[tuple[Labels, float]]:
+    sums: dict[str, float] = defaultdict(int)
+    for name, value in rows:
+        sums[name] += value
+    return _by_name(sums)
 
 
-def _group_partitions(groups: list[GroupRow]) -> Iterator[Metric]:
-    offsets: list[tuple[Labels, float]] = []
-    lags: list[tuple[Labels, float]] = []
-    for group in groups:
-        for (topic, index), committed, lag in group.offsets:
-            labels = (group.name, topic, str(index))
-            offsets.append((labels, committed))
-            if lag is not None:
-                lags.append((labels, lag))
-    yield _gauge("kafka_consumergroup_current_offset", "Committed offset.", _BY_GROUP_PARTITION, offsets)
-    yield _gauge("kafka_consumergroup_lag", "Offsets from the committed one to the end.", _BY_GROUP_PARTITION, lags)
-
-
-def render(state: ServerState, max_series: int) -> bytes:
+def render(state: ServerState, limits: Limits) -> bytes:
     """Return the text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(_StateCollector(state, max_series))
-    return generate_latest(registry)
+    collector = _StateCollector(state, limits)
+    registry.register(collector)
+    return generate_latest(registry) + "".join(collector.wide).encode()

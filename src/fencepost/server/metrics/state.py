@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.core.transactions import RESTING
+from fencepost.log.partition import PartitionLog
 from fencepost.server.counters import Distribution
 from fencepost.server.health import Trouble
+from fencepost.server.metrics.record_lag import LagSpan
 from fencepost.server.net.turns import paced
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -50,6 +54,7 @@ class CommittedOffset(NamedTuple):
     committed: Offset
     lag: int | None
     """None: the partition is closed, so its end is not known."""
+    span: LagSpan | None
 
 
 class GroupRow(NamedTuple):
@@ -66,6 +71,8 @@ class OpenTransaction(NamedTuple):
 
 
 class ServerState(NamedTuple):
+    """Everything that a scrape tells. The last fields take longer to find out: a thread adds them."""
+
     taken_ms: Milliseconds
     topics: list[TopicState]
     partitions: list[PartitionState]
@@ -95,15 +102,25 @@ class ServerState(NamedTuple):
     store_commits: int
     is_low_on_space: bool
     troubles: tuple[Trouble, ...]
+    node_id: int
+    most_producers: int
+    sink_logs: dict[str, tuple[PartitionLog, Offset]]
+    """The open progress topics by sink, with their last stable offsets."""
+    sinks: Mapping[str, Progress] = MappingProxyType({})
+    record_lags: Mapping[tuple[str, TopicPartition], int] = MappingProxyType({})
+    """By group and partition; without those that are not counted yet."""
 
 
 async def read_state(broker: Broker, listener: Listener) -> ServerState:
     groups = await _groups(broker)
     topics: list[TopicState] = []
     partitions: list[PartitionState] = []
+    sink_logs: dict[str, tuple[PartitionLog, Offset]] = {}
     async for topic in paced(list(broker.topics)):
         topics.append(TopicState(topic.name, topic.partition_count))
         partitions.extend([row async for each in paced(topic.touched()) if (row := _partition(each)) is not None])
+        if topic.name.startswith(PROGRESS_TOPIC_PREFIX) and (log := _log(topic, 0)) is not None:
+            sink_logs[topic.name.removeprefix(PROGRESS_TOPIC_PREFIX)] = log, log.last_stable_offset
     owned: Counter[str] = Counter()
     async for group, _, _ in paced(broker.owners.table):
         owned[group] += 1
@@ -139,6 +156,9 @@ async def read_state(broker: Broker, listener: Listener) -> ServerState:
         store_commits=broker.store.commits,
         is_low_on_space=broker.space.is_low,
         troubles=broker.health.troubles,
+        node_id=broker.config.node_id,
+        most_producers=broker.config.max_producers,
+        sink_logs=sink_logs,
     )
 
 
@@ -150,17 +170,20 @@ async def _groups(broker: Broker) -> list[GroupRow]:
             committed = entry.offsets.get(where)
             if committed is None:
                 continue  # deleted in the meantime
-            end = _end(broker.topics.get(where.topic), where.partition)
-            # A client may commit any offset, also one behind the end.
-            lag = max(end - committed.offset, 0) if end is not None else None
-            offsets.append(CommittedOffset(where, committed.offset, lag))
+            log = _log(broker.topics.get(where.topic), where.partition)
+            if log is None:
+                offsets.append(CommittedOffset(where, committed.offset, None, None))
+                continue
+            lag = max(log.high_watermark - committed.offset, 0)  # a client may commit any offset, also one behind it
+            span = LagSpan(log, committed.offset, log.last_stable_offset)
+            offsets.append(CommittedOffset(where, committed.offset, lag, span))
         rows.append(GroupRow(entry.group_id, entry.group.state.value, len(entry.group.members), offsets))
     return rows
 
 
-def _end(topic: Topic | None, index: int) -> Offset | None:
+def _log(topic: Topic | None, index: int) -> PartitionLog | None:
     partition = topic.partition(index) if topic is not None else None
-    return partition.log.high_watermark if partition is not None and partition.log is not None else None
+    return partition.log if partition is not None else None
 
 
 def _partition(partition: Partition) -> PartitionState | None:

@@ -7,4 +7,5 @@ syncer.py, space.py          one fsync for many requests; free disk space
 store.py, datadir.py         everything but records, in SQLite; the data directory
 housekeeping.py              retention, compaction, snapshots
 producer_limit.py            the limit on remembered producers
+sink_progress.py             the last committed micro-batch of each sink
 """

@@ -1,0 +1,52 @@
+"""Scrapes, one at a time: the state is read on the loop, the rest is work of threads."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fencepost.server.metrics.families import Limits, render
+from fencepost.server.metrics.record_lag import RecordLags
+from fencepost.server.metrics.state import ServerState, read_state
+from fencepost.server.storage.sink_progress import SinkProgress
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.net.listener import Listener
+
+
+class Scrapes:
+    """One scrape at a time; who asks meanwhile gets the same text."""
+
+    def __init__(self, broker: Broker, listener: Listener) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._lags = RecordLags()
+        self._sinks = SinkProgress()
+        self._under_way: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        if self._under_way is None:
+            self._under_way = asyncio.ensure_future(self._scrape())
+            self._under_way.add_done_callback(self._done)
+        return await asyncio.shield(self._under_way)
+
+    def _done(self, scraping: asyncio.Task[bytes]) -> None:
+        self._under_way = None
+        if not scraping.cancelled():
+            scraping.exception()  # those who asked have it, or have hung up
+
+    async def _scrape(self) -> bytes:
+        broker = self._broker
+        state = await read_state(broker, self._listener)
+        # The codec thread must not wait for the disk, so another one counts records.
+        state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
+        limits = Limits(broker.config.http_max_series, broker.config.http_max_names)
+        return await broker.codecs.run(partial(render, state, limits))
+
+    def _add_from_disk(self, state: ServerState) -> ServerState:
+        spans = (
+            (group.name, row.where, row.span) for group in state.groups for row in group.offsets if row.span is not None
+        )
+        return state._replace(record_lags=self._lags.count(spans), sinks=self._sinks.read(state.sink_logs))
