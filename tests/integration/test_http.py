@@ -19,22 +19,16 @@ import pytest
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
-from fencepost.log.files import OsFiles, Room
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.metrics import families
 from fencepost.server.metrics.state import ServerState
 from tests.support.certificates import make
-from tests.support.http import ANY, Metrics, basic, get
+from tests.support.http import ANY, FullDisk, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class FullDisk(OsFiles):
-    def room(self, path: str) -> Room:
-        return super().room(path)._replace(free=0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
+from fencepost.log.files import OsFiles, Room
 
 ANY = "127.0.0.1:0"
 
@@ -52,3 +53,8 @@ class Metrics:
 
     def sum(self, name: str) -> float:
         return sum(value for (known, _), value in self._samples.items() if known == name)
+
+
+class FullDisk(OsFiles):
+    def room(self, path: str) -> Room:
+        return super().room(path)._replace(free=0)
