@@ -93,7 +93,7 @@ def serve(
 
     Once it is ready it prints its address and its data directory. SIGTERM and Ctrl-C finish the requests that have
     begun, and stop it. The next start resumes with the same data, also after kill -9. With --config, SIGHUP reloads the
-    file (see `fencepost config reload`).
+    file (see `fencepost config reload`). Under systemd it reports readiness, reloads and signs of life.
 
     \b
     Examples:
@@ -123,6 +123,7 @@ def serve(
     for sentence in sources.misspelled_variables():
         logger.warning("%s", sentence)
     from fencepost.server.server import run
+    from fencepost.server.systemd import Systemd
 
     try:
         run(
@@ -130,6 +131,7 @@ def serve(
             on_ready=lambda where: _announce(config, where, as_json),
             load=None if file is None else load,
             may_go_without_http=config.http_address == _HTTP,
+            systemd=Systemd.of(os.environ),
         )
     except OSError as error:
         where = ", ".join(listener.address for listener in config.endpoints)

@@ -12,6 +12,7 @@ server.py, child.py                 starting a server in the foreground, in a th
 settings.py, listener_settings.py   its settings, and those of one listener
 configuration.py, toml_lines.py     settings from flags, environment and file; the lines of mistakes
 reloading.py                        apply a changed configuration to a running server
+systemd.py                          readiness and signs of life for systemd
 addresses.py                        HOST:PORT
 health.py, reporting.py             background tasks that fail; log lines on stderr
 line_thread.py                      a thread that writes lines, so that the loop waits for none

@@ -24,6 +24,7 @@ from fencepost.server.broker import Broker, audit_places, make_tokens
 from fencepost.server.configuration import WrongConfiguration
 from fencepost.server.net.listener import Listener
 from fencepost.server.settings import ServerConfig, file_name
+from fencepost.server.systemd import Systemd
 from fencepost.setting import is_live
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,9 @@ class Report:
 
 
 class Reloader:
-    def __init__(self, load: Callable[[], ServerConfig]) -> None:
+    def __init__(self, load: Callable[[], ServerConfig], systemd: Systemd | None = None) -> None:
         self._load = load
+        self._systemd = systemd or Systemd()
         self._wanted = asyncio.Event()
 
     def want(self) -> None:
@@ -82,9 +84,11 @@ class Reloader:
             await in_thread(broker.threads, Report(os.getpid(), number, outcome).write, broker.directory.path)
             await self._wanted.wait()
             self._wanted.clear()
+            self._systemd.reloading()
             outcome = await reload(broker, listener, self._load)
             number += 1
             _log(outcome)
+            self._systemd.ready(_status(outcome))
             broker.audit.record(Event.CONFIG_RELOADED, failed=bool(outcome.mistakes), **asdict(outcome))
 
 
@@ -124,6 +128,13 @@ async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerCo
         + [f"listeners.{name}" for name in listeners],
         needs_restart=[file_name(each.name) for each in changed if not is_live(each)],
     )
+
+
+def _status(outcome: Outcome) -> str:
+    """Return one line for `systemctl status`."""
+    if outcome.mistakes:
+        return "the new configuration is wrong, the old one stays: " + outcome.mistakes[0].replace("\n", " ")
+    return f"configuration reloaded: {', '.join(outcome.applied) or 'nothing has changed'}"
 
 
 def _log(outcome: Outcome) -> None:

@@ -37,6 +37,7 @@ from fencepost.setting import settings_doc
 if TYPE_CHECKING:
     from fencepost.server.http.port import HttpPort
     from fencepost.server.reloading import Reloader
+    from fencepost.server.systemd import Systemd
 
 logger = logging.getLogger(__name__)
 
@@ -126,26 +127,43 @@ def run(
     on_ready: OnReady,
     load: Callable[[], ServerConfig] | None = None,
     may_go_without_http: bool = False,
+    systemd: Systemd | None = None,
 ) -> None:
     """Serve in the foreground until SIGTERM or SIGINT, then drain and stop cleanly.
 
     `load` reads the configuration again, for SIGHUP. Without it SIGHUP ends the process, as when a terminal closes.
-    `may_go_without_http`: start also if the HTTP port cannot be opened.
+    `may_go_without_http`: start also if the HTTP port cannot be opened. `systemd` is told when the server is ready,
+    reloads and stops.
     """
 
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            if systemd is not None and not stop.is_set():
+                systemd.stopping()
+            stop.set()
+
+        def tell(where: Ready) -> None:
+            on_ready(where)
+            if systemd is not None:
+                systemd.ready(f"listening on {', '.join(where.addresses.values())}")
+
         for name in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError):  # Windows has no signal handlers on the loop
-                loop.add_signal_handler(name, stop.set)
+                loop.add_signal_handler(name, end)
         reloader = None
         if load is not None and hasattr(signal, "SIGHUP"):
             from fencepost.server.reloading import Reloader  # embedded servers need no configuration file
 
-            reloader = Reloader(load)
+            reloader = Reloader(load, systemd)
             loop.add_signal_handler(signal.SIGHUP, reloader.want)
-        await _serve(config, on_ready, stop, reloader=reloader, may_go_without_http=may_go_without_http)
+        try:
+            await _serve(config, tell, stop, reloader=reloader, may_go_without_http=may_go_without_http)
+        finally:
+            if systemd is not None:
+                systemd.close()
 
     keep_freed_memory()
     keep_collections_short()

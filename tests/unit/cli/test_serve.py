@@ -19,7 +19,9 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServerConfig
     """The settings that the server was started with; it stops at once."""
     configs: list[ServerConfig] = []
 
-    def run(config: ServerConfig, *, on_ready: OnReady, load: object, may_go_without_http: bool) -> None:
+    def run(
+        config: ServerConfig, *, on_ready: OnReady, load: object, may_go_without_http: bool, systemd: object
+    ) -> None:
         configs.append(config)
         assert may_go_without_http == (config.http_address == "127.0.0.1:9644")
         http = f"http://{config.http_address}" if config.http_address is not None else None
