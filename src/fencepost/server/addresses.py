@@ -29,11 +29,14 @@ def is_loopback(host: str) -> bool:
 
 
 def one_client(address: str) -> str:
-    """Return the part of an IP address that one client cannot change at will: all of an IPv4 address, and the network
-    of an IPv6 address."""
+    """Return the part of an IP address that one client cannot change at will: all of an IPv4 address, also of one that
+    a socket for both versions reports as `::ffff:192.0.2.1`, and the network of an IPv6 address."""
     if ":" not in address:
         return address
     try:
-        return str(ipaddress.ip_network((address.partition("%")[0], _CLIENT_BITS), strict=False))
+        found = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, _CLIENT_BITS), strict=False))

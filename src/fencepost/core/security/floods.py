@@ -14,7 +14,7 @@ WhoT = TypeVar("WhoT", bound=Hashable)
 WhatT = TypeVar("WhatT", bound=Hashable)
 
 MOST_DEEDS: Final = 20
-"""Deeds of a culprit that are told apart in a period."""
+"""Deeds of a culprit that are told apart in a period, unless the caller says otherwise."""
 MOST_CULPRITS: Final = 10_000
 """Culprits that are told apart."""
 
@@ -25,7 +25,7 @@ class Counted(NamedTuple, Generic[WhoT, WhatT]):
     who: WhoT | None
     """None: culprits beyond `MOST_CULPRITS`."""
     what: WhatT | None
-    """None: deeds beyond `MOST_DEEDS`."""
+    """None: deeds beyond those that are told apart."""
     times: int
 
 
@@ -39,9 +39,10 @@ class _Culprit(Generic[WhatT]):
 
 
 class Floods(Generic[WhoT, WhatT]):
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, most_deeds: int = MOST_DEEDS) -> None:
         self._seconds = seconds
         """Length of a period; a culprit's period begins with its first refusal."""
+        self._most_deeds = most_deeds
         self._culprits: dict[WhoT, _Culprit[WhatT]] = {}
         self._beyond = 0
 
@@ -58,7 +59,7 @@ class Floods(Generic[WhoT, WhatT]):
         if what in deeds:
             deeds[what] += 1
             return False, False
-        if len(deeds) >= MOST_DEEDS:
+        if len(deeds) >= self._most_deeds:
             culprit.others += 1
             return False, False
         deeds[what] = 0

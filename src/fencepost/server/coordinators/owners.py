@@ -16,12 +16,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource, OwnershipTable
-from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import SERVER, Actor, Event, Target
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server.health import Chore
 from fencepost.server.net.turns import paced
-from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.store import Statement
 from fencepost.server.storage.syncer import FEW
 from fencepost.types import Milliseconds, partition_named
@@ -45,8 +42,6 @@ _SECONDS: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
 _NAMES_IN_LOG: Final = 20
 """Maximum number of resources that a line in the log names."""
-_NAMES_IN_AUDIT: Final = 1000
-"""The same for a line in the audit log."""
 
 
 class _TokenRows(Sequence[Statement]):
@@ -148,7 +143,7 @@ class Owners:
                 "severed the owner %s (%s): %s (%s) takes over %.200s in group %s",
                 owner.peer, owner.client_id, connection.peer, connection.client_id, names, group,
             )  # fmt: skip
-            self._keep_severed(owner, group, judged.fresh, "another owner takes over", actor_of(connection))
+            self._broker.audit.owner_severed(owner, group, judged.fresh, "another owner takes over", connection)
             self._broker.counters.takeovers += 1
             self._broker.transactions.leave(owner, claimed)
             owner.sever()
@@ -169,28 +164,6 @@ class Owners:
             self.release(connection, group, [row.name for row in judged.fresh])
             raise
         return judged
-
-    def _keep_severed(
-        self, owner: Connection, group: str, rows: Sequence[OwnedResource], reason: str, by: Actor
-    ) -> None:
-        """Add to the audit log who lost what."""
-        if not self._broker.audit.is_on:
-            return
-        who = actor_of(owner)
-        self._broker.audit.record(
-            Event.OWNER_SEVERED,
-            by,
-            Target(Operation.READ.name, ResourceType.GROUP.name, group),
-            reason=reason,
-            severed_principal=who.principal,
-            severed_address=who.address,
-            severed_client_id=who.client_id,
-            resources=[
-                {"resource": row.name, "generation": row.generation, "token": row.token}
-                for row in rows[:_NAMES_IN_AUDIT]
-            ],
-            resource_count=len(rows),
-        )
 
     async def _bring_all_to_light(self, judged: Granted[Connection]) -> None:
         """Wait until all records of the granted partitions can be read; look for these in pieces."""
@@ -293,6 +266,6 @@ class Owners:
                 if found is not None:
                     held.setdefault(group, []).append(OwnedResource(name, found.generation, found.token))
             for group, rows in held.items():
-                self._keep_severed(connection, group, rows, "silent for longer than its session", SERVER)
+                self._broker.audit.owner_severed(connection, group, rows, "silent for longer than its session", None)
             self._broker.counters.severed_silent += 1
             connection.sever()

@@ -3,18 +3,21 @@
 The loop puts events into a bounded queue; a thread makes the lines and writes them. If a place cannot be written, its
 lines wait, the thread tries again every second, and the server's health says so. The other place gets its lines
 meanwhile. Events that do not fit into the queue, and lines beyond those that may wait, are counted, and the count
-becomes a line. Repeated refusals and logins are counted too, but the first refusal of each culprit is always queued.
+becomes a line. Repeated refusals, logins and takeovers are counted too, but the first refusal of each culprit is always
+queued.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from fencepost.clock import Clock
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.security.access import Need
+from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, Event, Target, line
 from fencepost.core.security.floods import Floods
 from fencepost.server.addresses import one_client
@@ -32,7 +35,15 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 """Limit of the lines that wait for a place."""
 _AT_ONCE: Final = 500
 _PERIOD_SECONDS: Final = 10.0
-"""Repeated refusals and logins become one line per period."""
+"""Repeated refusals, logins and takeovers become one line per period."""
+_MOST_TAKEOVERS: Final = 200
+"""Takeovers of one claimant that are told apart in a period. A standby takes over many resources at once, and each
+line has generations and tokens that somebody may need; but two connections can take a resource from each other for
+ever."""
+_MOST_NAMES: Final = 1000
+"""Resources that the first takeover of a period names."""
+_MOST_NAMES_LATER: Final = 20
+"""Resources that each further one names: clients choose the names, and must not fill the log with them."""
 _RETRY_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 5.0
 _ONCE: Final[tuple[Mapping[str, Any], ...]] = ({},)
@@ -92,6 +103,8 @@ class _What(NamedTuple):
     target: Target
     details: tuple[tuple[str, Any], ...]
     principal: str | None
+    digest: int = 0
+    """Tells takeovers of different resources apart."""
 
 
 def actor_of(connection: Client) -> Actor:
@@ -111,12 +124,13 @@ class Audit:
         self._failing = False
         """A place has failed and not yet succeeded. Only the thread uses it."""
         self._lock = threading.Lock()
-        """Guards `_floods` and `_logins`. The loop takes it, so it is never held for long."""
+        """Guards `_floods`, `_logins` and `_takeovers`. The loop takes it, so it is never held for long."""
         self._writing = threading.Lock()
         """Guards `_waiting`. Held while the thread writes, which may take long; the loop never waits for it."""
         self._floods: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
         self._logins: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
         """Successful logins; their own, so that they take no room from refusals."""
+        self._takeovers: Floods[_Who, _What] = Floods(_PERIOD_SECONDS, _MOST_TAKEOVERS)
         self._thread: LineThread[_Entry] | None = None
 
     @property
@@ -192,6 +206,38 @@ class Audit:
             if is_new:
                 self.record(Event.LOGIN_SUCCEEDED, actor_of(connection), mechanism=mechanism)
 
+    def owner_severed(
+        self, owner: Client, group: str, rows: Sequence[OwnedResource], reason: str, by: Client | None
+    ) -> None:
+        """Add a line about an owner that has lost these resources, unless it repeats itself. Without `by` the server
+        itself has severed the owner."""
+        if not self.places:
+            return
+        lost, actor = actor_of(owner), SERVER if by is None else actor_of(by)
+        cause = (by or owner).session
+        who = _Who(Event.OWNER_SEVERED, actor.principal, one_client(cause.client_host), cause.listener.name)
+        target = Target(Operation.READ.name, ResourceType.GROUP.name, group)
+        details: dict[str, Any] = {"reason": reason, "severed_principal": lost.principal}
+        digest = hash(tuple(row.name for row in rows))
+        with self._lock:
+            what = _What(target, tuple(details.items()), actor.principal, digest)
+            is_new, is_first = self._takeovers.add(who, what, self._clock.monotonic())
+        if not is_new:
+            return
+        self.record(
+            Event.OWNER_SEVERED,
+            actor,
+            target,
+            **details,
+            severed_address=lost.address,
+            severed_client_id=lost.client_id,
+            resources=[
+                {"resource": row.name, "generation": row.generation, "token": row.token}
+                for row in rows[: _MOST_NAMES if is_first else _MOST_NAMES_LATER]
+            ],
+            resource_count=len(rows),
+        )
+
     def _refuse(
         self, connection: Client, event: Event, principal: str | None, target: Target, details: dict[str, Any]
     ) -> None:
@@ -225,6 +271,7 @@ class Audit:
             counted = [
                 *self._floods.end_periods(time, all_of_them=ended),
                 *self._logins.end_periods(time, all_of_them=ended),
+                *self._takeovers.end_periods(time, all_of_them=ended),
             ]
         now = self._clock.now_ms()
         lines = []
@@ -235,7 +282,7 @@ class Audit:
             found = what or _What(NOTHING, (), who.principal)
             actor = Actor(found.principal, who.client, None, who.listener)
             details = {**dict(found.details), "count": count}
-            failed = who.event is not Event.LOGIN_SUCCEEDED
+            failed = who.event not in (Event.LOGIN_SUCCEEDED, Event.OWNER_SEVERED)
             lines.append(line(now, who.event, actor, found.target, details, failed=failed))
         if dropped:
             lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": dropped}, failed=True))

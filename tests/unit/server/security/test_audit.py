@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.core.security.audit_events import Actor, Event, Target
 from fencepost.core.security.floods import MOST_DEEDS
@@ -17,8 +18,9 @@ from fencepost.core.security.principal import Principal
 from fencepost.errors import StorageError
 from fencepost.server import line_thread
 from fencepost.server.security import audit as audit_module
-from fencepost.server.security.audit import _MOST_EVENTS, Audit
+from fencepost.server.security.audit import _MOST_EVENTS, _MOST_TAKEOVERS, Audit
 from fencepost.testing.clock import HandWoundClock
+from fencepost.types import Generation
 
 pytestmark = pytest.mark.unit
 
@@ -224,6 +226,60 @@ def test_logins_that_repeat_themselves_are_one_line_and_a_count(audit: Audit, pl
         ("User:alice", "192.0.2.8:4711", "PLAIN", "success", None),
         ("User:bob", "192.0.2.7:4711", "PLAIN", "success", None),
         ("User:alice", "192.0.2.7", "PLAIN", "success", 59),
+    ]
+
+
+def owned(*names: str) -> list[OwnedResource]:
+    return [OwnedResource(name, Generation(number), 7 + number) for number, name in enumerate(names)]
+
+
+def test_two_that_sever_each_other_for_ever_are_two_lines_and_counts(audit: Audit, place: Memory) -> None:
+    """The claimant chooses how often it takes over, and must not push older lines out."""
+    for number in range(1000):
+        alice, bob = connection("alice", port=number), connection("bob", port=number)
+        audit.owner_severed(alice, "crew", owned("lamp"), "another owner takes over", bob)
+        audit.owner_severed(bob, "crew", owned("lamp"), "another owner takes over", alice)
+    audit.close()
+    rows = place.found(Event.OWNER_SEVERED)
+    assert [(row["principal"], row["severed_principal"], row["resource"], row.get("count")) for row in rows] == [
+        ("User:bob", "User:alice", "crew", None),
+        ("User:alice", "User:bob", "crew", None),
+        ("User:bob", "User:alice", "crew", 999),
+        ("User:alice", "User:bob", "crew", 999),
+    ]
+    assert {row["outcome"] for row in rows} == {"success"}
+    assert rows[0]["resources"] == [{"resource": "lamp", "generation": 0, "token": 7}]
+
+
+def test_a_standby_that_takes_over_much_has_a_line_for_each_owner(audit: Audit, place: Memory) -> None:
+    for number in range(_MOST_TAKEOVERS + 5):
+        audit.owner_severed(connection("alice"), "crew", owned(f"lamp-{number}"), "taken over", connection("bob"))
+    audit.close()
+    rows = place.found(Event.OWNER_SEVERED)
+    named = [row["resources"][0]["resource"] for row in rows if "resources" in row]
+    assert named == [f"lamp-{number}" for number in range(_MOST_TAKEOVERS)]
+    assert [row["count"] for row in rows if "count" in row] == [5]
+
+
+def test_only_the_first_takeover_of_a_period_names_all_resources(audit: Audit, place: Memory) -> None:
+    many = [f"lamp-{number}" for number in range(2000)]
+    for names in (many, many[::-1]):
+        audit.owner_severed(connection("alice"), "crew", owned(*names), "taken over", connection("bob"))
+    audit.close()
+    rows = place.found(Event.OWNER_SEVERED)
+    assert [(len(row["resources"]), row["resource_count"]) for row in rows] == [(1000, 2000), (20, 2000)]
+
+
+def test_an_owner_that_the_server_severs_again_and_again_is_one_line(audit: Audit, place: Memory) -> None:
+    for port in range(50):
+        audit.owner_severed(connection("alice", port=port), "crew", owned("lamp"), "silent", None)
+    audit.owner_severed(connection("bob"), "crew", owned("lamp"), "silent", None)
+    audit.close()
+    rows = place.found(Event.OWNER_SEVERED)
+    assert [(row["principal"], row["severed_principal"], row.get("count")) for row in rows] == [
+        (None, "User:alice", None),
+        (None, "User:bob", None),
+        (None, "User:alice", 49),
     ]
 
 
