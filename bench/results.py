@@ -26,6 +26,8 @@ class Series:
     values: list[float] = field(default_factory=list)
     server_cpu: list[float] = field(default_factory=list)
     """CPU seconds that the server needed, where it makes sense to ask."""
+    client_cpu: list[float] = field(default_factory=list)
+    """CPU seconds that the client needed, where both sides share the cores and the client may be the limit."""
 
     @property
     def median(self) -> float:
@@ -40,7 +42,15 @@ class Results:
         self._series: dict[tuple[str, Labels, str], Series] = {}
 
     def add(
-        self, section: str, labels: Labels, target: str, unit: str, value: float, *, server_cpu: float | None = None
+        self,
+        section: str,
+        labels: Labels,
+        target: str,
+        unit: str,
+        value: float,
+        *,
+        server_cpu: float | None = None,
+        client_cpu: float | None = None,
     ) -> None:
         """Notes one figure, and saves: a run that is cut off has still measured something."""
         key = section, labels, target
@@ -48,6 +58,8 @@ class Results:
         series.values.append(round(value, 4))
         if server_cpu is not None:
             series.server_cpu.append(round(server_cpu, 3))
+        if client_cpu is not None:
+            series.client_cpu.append(round(client_cpu, 3))
         self.save()
 
     def __iter__(self) -> Iterator[Series]:

@@ -50,6 +50,8 @@ def _cell(series: Series, *, with_unit: bool) -> str:
         text += f" ({number(min(series.values))}..{number(max(series.values))})"
     if series.server_cpu and series.unit == "MB/s":
         text += f"\nserver {sum(series.server_cpu) / len(series.server_cpu):.2f} CPU s"
+        if series.client_cpu:
+            text += f", client {sum(series.client_cpu) / len(series.client_cpu):.2f}"
     return text
 
 

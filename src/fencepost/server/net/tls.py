@@ -39,6 +39,9 @@ _SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Shared by all connections: on Linux and macOS the loop gets, fills and hands over the buffer in one step."""
 _JOINED_BYTES: Final = 16 * 1024
 """Pieces of an answer up to this size are joined: each call of `write` makes a TLS record, however short."""
+_ENCRYPTED_AT_ONCE: Final = 64 * 1024
+"""A longer piece is encrypted and handed to the socket in steps. The bytes stay in the processor's cache, and the
+connection keeps a buffer of this size instead of one for its largest answer."""
 _HANDSHAKE_THREADS: Final = 2
 _HANDSHAKE_BYTES: Final = 256 * 1024
 """More bytes than any handshake needs, client certificates with long chains included."""
@@ -327,7 +330,10 @@ class TlsTransport(asyncio.BufferedProtocol):
                 if small:
                     self._ssl.write(b"".join(small))
                     small = []
-                self._ssl.write(piece)
+                view = memoryview(piece)
+                for at in range(0, len(view), _ENCRYPTED_AT_ONCE):
+                    self._ssl.write(view[at : at + _ENCRYPTED_AT_ONCE])
+                    self._flush()
             if small:
                 self._ssl.write(b"".join(small))
         except ssl.SSLError as error:
