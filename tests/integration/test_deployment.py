@@ -145,7 +145,7 @@ def test_the_unit_agrees_with_itself_and_with_the_server() -> None:
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        return  # the two tests above have checked its keys and commands
+        pytest.skip("systemd-analyze is not here; the two tests above have checked the unit's keys and commands")
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text(encoding="utf-8").replace(PROGRAM, sys.executable), encoding="utf-8")
     done = subprocess.run([analyze, "verify", copy], capture_output=True, text=True, check=False)
