@@ -45,7 +45,8 @@ class HttpServer:
         self._security = security
 
     def get(self, path: str, *, seconds: float) -> Page:
-        """Return the page, whatever its status, or raise FencepostError if none comes. `seconds` limits each wait for the network."""
+        """Return the page, whatever its status, or raise FencepostError if none comes. `seconds` limits each wait for
+        the network."""
         headers = {"Connection": "close", **self._login()}
         connection = (
             http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=self._context())

@@ -1,4 +1,4 @@
-"""The part of the benchmark of `own` that stands in for server objects: it breaks when a guard asks for more of them."""
+"""The benchmark of `own`, where it stands in for the server's objects: it breaks when a guard asks for more of them."""
 
 from __future__ import annotations
 
