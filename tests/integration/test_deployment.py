@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 import fencepost
 from fencepost.cli import main
