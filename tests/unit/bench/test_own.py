@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench import own
 from bench.brokers import Fencepost
 from bench.results import Results
+
+pytestmark = pytest.mark.unit
 
 
 def test_the_check_of_every_append_is_measured(tmp_path: Path) -> None:
