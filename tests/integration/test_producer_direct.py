@@ -13,14 +13,18 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Any, Self
+from unittest.mock import patch
 
 import pytest
 
 from fencepost.client.aio import AsyncProducer
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.produce import direct as direct_way
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.ticket import Settlement, Ticket
 from fencepost.client.producer import Producer
@@ -41,41 +45,91 @@ def went_directly(ticket: Ticket) -> bool:
 @pytest.fixture
 def warm(server: TestedServer, topic: str) -> Iterator[Producer]:
     """A producer that has sent its first record, and whose send thread sleeps."""
-    with Producer(server.address, delivery_timeout=20, request_timeout=10) as producer:
+    with Producer(server.address, delivery_timeout=60, request_timeout=40) as producer:
         for _ in range(3):  # a topic's first records also look up their partitions and a pid
             producer.send(topic, b"first", partition=0).result(20)
         yield producer
 
 
+@contextmanager
+def before_a_direct_write(what: Callable[[], object]) -> Iterator[None]:
+    """Call it when a record is about to be written directly, and for no record that the send thread sends."""
+    write = BrokerConnection.write_now
+
+    def write_then(connection: BrokerConnection, *arguments: Any) -> bool:
+        what()
+        return write(connection, *arguments)
+
+    with patch.object(BrokerConnection, "write_now", write_then):
+        yield
+
+
 _numbers = count()
 
 
-def send_directly(producer: Producer, topic: str) -> Ticket:
-    """Send numbered records, until one finds the send thread asleep: it may be about to fall asleep."""
+def send_directly(producer: Producer, topic: str, first: Callable[[], object] = bool) -> Ticket:
+    """Send numbered records, until one finds the send thread asleep: it may be about to fall asleep, and it wakes up by
+    itself. `first` is called just before that one is written: a fate set earlier could meet another record."""
     while True:
-        ticket = producer.send(topic, b"%d" % next(_numbers), partition=0)
+        with before_a_direct_write(first):
+            ticket = producer.send(topic, b"%d" % next(_numbers), partition=0)
         if went_directly(ticket):
             return ticket
         ticket.result(20)
 
 
+class Hold:
+    """A proxy that carries nothing between `begin` and `end`, so that no answer comes before the test wants it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._loop = proxy._loop
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """What is written after this is not carried: the loop runs what it is told in that order."""
+        self._loop.call_soon_threadsafe(self._is_over.wait, 100)
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    @contextmanager
+    def until_a_caller_reads(self, producer: Producer) -> Iterator[None]:
+        """End it when a caller of `result` has the sockets, and waits for them."""
+        network = producer._sender.direct._network
+        wait = network.wait
+
+        def end_and_wait(timeout: float | None) -> bool:
+            self.end()
+            return wait(timeout)
+
+        with patch.object(network, "wait", end_and_wait):  # only callers use it
+            yield
+
+
 def test_records_one_by_one_arrive_in_order(warm: Producer, client: RawClient, topic: str) -> None:
-    sent = [b"%d" % number for number in range(500)]
-    tickets = []
-    for value in sent:
-        tickets.append(warm.send(topic, value, partition=0))
-        assert tickets[-1].result(20).offset == 2 + len(tickets)
-    assert read_all(client, topic)[3:] == sent
-    assert sum(map(went_directly, tickets)) > 100
+    number = directly = 0
+    while number < 500 or directly <= 100:  # on a busy machine the send thread is often awake
+        ticket = warm.send(topic, b"%d" % number, partition=0)
+        number += 1
+        assert ticket.result(20).offset == 2 + number
+        directly += went_directly(ticket)
+    assert read_all(client, topic)[3:] == [b"%d" % each for each in range(number)]
 
 
 def test_records_without_key_or_partition_go_directly_too(server: TestedServer, topic: str) -> None:
     with Producer(server.address) as producer:
-        tickets = []
-        for _ in range(50):
+        tickets: list[Ticket] = []
+        while not any(map(went_directly, tickets)):
             tickets.append(producer.send(topic, b"v"))
             tickets[-1].result(20)
-    assert any(map(went_directly, tickets))
 
 
 @pytest.mark.parametrize("compression", ["gzip", "lz4"])
@@ -83,12 +137,11 @@ def test_a_compressed_record_goes_directly(
     server: TestedServer, client: RawClient, topic: str, compression: str
 ) -> None:
     with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]
-        tickets = []
-        for number in range(50):
-            tickets.append(producer.send(topic, b"%d" % number * 100, partition=0))
+        tickets: list[Ticket] = []
+        while len(tickets) < 50 or not any(map(went_directly, tickets)):
+            tickets.append(producer.send(topic, b"%d" % len(tickets) * 100, partition=0))
             tickets[-1].result(20)
-    assert any(map(went_directly, tickets))
-    assert read_all(client, topic) == [b"%d" % number * 100 for number in range(50)]
+    assert read_all(client, topic) == [b"%d" % number * 100 for number in range(len(tickets))]
 
 
 def test_many_threads_send_one_by_one(warm: Producer, client: RawClient, topic: str) -> None:
@@ -135,8 +188,8 @@ def test_a_callback_runs_on_the_send_thread_while_its_caller_reads(server: Teste
         producer.send(topic, b"first", partition=0).result(20)
         for _ in range(10):
             send_directly(producer, topic).result(20)
-            proxy.next(Api.PRODUCE, DelayedAnswer(0.05))
-            ticket, on = send_directly(producer, topic), list[str]()
+            hold = Hold(proxy)
+            ticket, on = send_directly(producer, topic, hold.begin), list[str]()
             called = threading.Event()
 
             def note(ticket: Ticket, on: list[str] = on, called: threading.Event = called) -> None:
@@ -144,19 +197,20 @@ def test_a_callback_runs_on_the_send_thread_while_its_caller_reads(server: Teste
                 called.set()
 
             ticket.add_done_callback(note)
-            ticket.result(20)
+            with hold, hold.until_a_caller_reads(producer):
+                ticket.result(20)
             assert called.wait(20)
             assert on == ["fencepost-send"]
 
 
 def test_a_result_that_takes_too_long_times_out_and_comes_later(server: TestedServer, topic: str) -> None:
-    with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
+    with Proxy(server.address) as proxy, Producer(proxy.address) as producer, Hold(proxy) as hold:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, DelayedAnswer(1.0))
-        ticket = send_directly(producer, topic)
+        ticket = send_directly(producer, topic, hold.begin)
         with pytest.raises(TimedOut):
             ticket.result(0.05)
+        hold.end()
         assert ticket.result(20).offset >= 2
 
 
@@ -166,8 +220,7 @@ def test_a_lost_answer_is_followed_by_a_retry(server: TestedServer, client: RawC
     with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
         for _ in range(5):
             send_directly(producer, topic).result(20)
-            proxy.next(Api.PRODUCE, fate)
-            send_directly(producer, topic).result(20)
+            send_directly(producer, topic, lambda: proxy.next(Api.PRODUCE, fate)).result(20)
     log = [int(value or b"") for value in read_all(client, topic)]
     assert log == list(range(log[0], log[0] + len(log))), "each once, and in order"
 
@@ -176,24 +229,26 @@ def test_an_answer_that_never_comes_is_noticed_by_the_send_thread(server: Tested
     with Proxy(server.address) as proxy, Producer(proxy.address, request_timeout=0.5, delivery_timeout=20) as producer:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, Fate.SWALLOW)
-        assert send_directly(producer, topic).result(20).offset >= 2
+        ticket = send_directly(producer, topic, lambda: proxy.next(Api.PRODUCE, Fate.SWALLOW))
+        assert ticket.result(20).offset >= 2
 
 
 def test_a_record_expires_while_its_caller_reads(server: TestedServer, topic: str) -> None:
-    with Proxy(server.address) as proxy, Producer(proxy.address, delivery_timeout=1.0) as producer:
-        producer.send(topic, b"first", partition=0).result(20)
-        send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, Fate.SWALLOW)
-        error = send_directly(producer, topic).exception(20)
+    with Proxy(server.address) as proxy, Producer(proxy.address, delivery_timeout=2.0) as producer:
+        while producer.send(topic, b"first", partition=0).exception(20) is not None:
+            pass  # on a busy machine the first ones expire before there is a connection
+        error = send_directly(producer, topic, lambda: proxy.next(Api.PRODUCE, Fate.SWALLOW)).exception(20)
         assert isinstance(error, SendFailed)
         assert error.persisted == "unknown"
 
 
-def until_it_waits(producer: Producer, ticket: Ticket) -> None:
-    """Return when another thread waits for the ticket, probably for the sockets."""
+def is_waited_for(producer: Producer, ticket: Ticket) -> bool:
+    """Return True when another thread waits for the ticket, probably for the sockets; False if it is settled first."""
     while not producer._sender.direct._reading.locked() and not ticket.settlement._waiting:
+        if ticket.settlement.settled:
+            return False
         time.sleep(0.001)  # nothing else tells
+    return True
 
 
 def test_closing_ends_a_caller_that_reads(server: TestedServer, topic: str) -> None:
@@ -201,11 +256,11 @@ def test_closing_ends_a_caller_that_reads(server: TestedServer, topic: str) -> N
         producer = Producer(proxy.address)
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, Fate.SWALLOW)
-        ticket, outcome = send_directly(producer, topic), list[FencepostError | None]()
+        ticket = send_directly(producer, topic, lambda: proxy.next(Api.PRODUCE, Fate.SWALLOW))
+        outcome: list[FencepostError | None] = []
         reader = threading.Thread(target=lambda: outcome.append(ticket.exception(20)))
         reader.start()
-        until_it_waits(producer, ticket)
+        assert is_waited_for(producer, ticket)
         with contextlib.suppress(FencepostError):  # unless the reader has seen it first
             producer.close(0)
         reader.join(20)
@@ -217,11 +272,14 @@ def test_a_fork_while_a_caller_reads_leaves_the_parent_its_answer(server: Tested
     with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, DelayedAnswer(1.0))
-        ticket, outcome = send_directly(producer, topic), list[FencepostError | None]()
-        reader = threading.Thread(target=lambda: outcome.append(ticket.exception(20)))
-        reader.start()
-        until_it_waits(producer, ticket)
+        while True:
+            ticket = send_directly(producer, topic, lambda: proxy.next(Api.PRODUCE, DelayedAnswer(1.0)))
+            outcome: list[FencepostError | None] = []
+            reader = threading.Thread(target=lambda ticket=ticket, to=outcome: to.append(ticket.exception(20)))
+            reader.start()
+            if is_waited_for(producer, ticket):
+                break
+            reader.join(20)  # on a busy machine the answer may have come before
         child = multiprocessing.get_context("fork").Process(
             target=lambda: producer.send(topic, b"child", partition=0).result(20)
         )
@@ -248,7 +306,7 @@ def test_a_record_that_is_being_sent_when_the_send_thread_ends_is_settled(
 
     def close_then() -> None:
         is_ending.set()
-        is_taken.wait(1)  # not if the direct way is over already
+        is_taken.wait(20)  # else the direct way may be over already
         close()
 
     def take_and_wait(queue: PartitionQueue, most: int) -> ProducerBatch | None:
@@ -296,19 +354,19 @@ def test_sockets_that_are_lent_and_taken_back_at_once_are_read(
         direct._eager_until = float("inf")
         monkeypatch.setattr(network, "lend", lend_while_another_thread_hands_over)
         send_directly(warm, topic)
-        warm.flush(5)
+        warm.flush(20)  # before the request times out
 
 
 def test_a_result_in_a_callback_times_out(server: TestedServer, topic: str) -> None:
     """As in a signal handler that interrupts `send`: the turn is the caller's own."""
-    with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
+    with Proxy(server.address) as proxy, Producer(proxy.address) as producer, Hold(proxy) as hold:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, DelayedAnswer(0.05))
-        ticket, raised = send_directly(producer, topic), list[BaseException]()
+        ticket, raised = send_directly(producer, topic, hold.begin), list[BaseException]()
 
         def ask() -> None:
             with producer._sender._turn:
+                hold.end()  # from now on, nobody else can settle it
                 try:
                     ticket.result(0.3)
                 except BaseException as error:
@@ -327,11 +385,10 @@ def test_any_timeout_is_accepted(warm: Producer, topic: str) -> None:
 
 
 def test_a_ticket_of_the_parent_is_never_settled_in_a_forked_child(server: TestedServer, topic: str) -> None:
-    with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
+    with Proxy(server.address) as proxy, Producer(proxy.address) as producer, Hold(proxy) as hold:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, DelayedAnswer(1.0))
-        ticket = send_directly(producer, topic)
+        ticket = send_directly(producer, topic, hold.begin)
 
         def ask() -> None:
             with pytest.raises(TimedOut):
@@ -341,6 +398,7 @@ def test_a_ticket_of_the_parent_is_never_settled_in_a_forked_child(server: Teste
         child.start()
         child.join(30)
         assert child.exitcode == 0
+        hold.end()
         assert ticket.result(20).offset >= 0
 
 
@@ -449,23 +507,30 @@ class InterruptedLock:
             raise Interrupted
 
 
-def test_an_interrupted_reader_leaves_no_other_thread_waiting(server: TestedServer, topic: str) -> None:
-    with Proxy(server.address) as proxy, Producer(proxy.address) as producer:
+def test_an_interrupted_reader_leaves_no_other_thread_waiting(
+    server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server.address) as proxy, Producer(proxy.address) as producer, Hold(proxy) as hold:
         producer.send(topic, b"first", partition=0).result(20)
         send_directly(producer, topic).result(20)
-        proxy.next(Api.PRODUCE, DelayedAnswer(0.2))
-        batch = send_directly(producer, topic).settlement
+        batch = send_directly(producer, topic, hold.begin).settlement
+        # The send thread must not read the answer, and be interrupted: it does not take the sockets back, and the
+        # reader does not leave them to it because it has its turn for long.
+        monkeypatch.setattr(producer._sender.direct, "look", lambda now: None)
+        monkeypatch.setattr(direct_way, "_A_MOMENT", ((True,), (20.0,)))
+        producer._sender.call(lambda: None)  # no turn that has begun before looks any more
         lock, waited = InterruptedLock(), list[bool]()
         batch._waiting = [lock]  # type: ignore[list-item]
         other = threading.Thread(target=lambda: waited.append(Settlement.wait(batch, None)), daemon=True)
         other.start()
         while len(batch._waiting or ()) < 2:
             time.sleep(0.001)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted), hold.until_a_caller_reads(producer):
             batch.wait(20)
-        other.join(5)
+        other.join(20)
         assert waited == [True]
         assert lock.is_told
+        monkeypatch.undo()
         producer.flush(20)
 
 
@@ -476,6 +541,23 @@ async def until_the_loop_reads(producer: AsyncProducer, topic: str) -> None:
     """Send records until the sockets are lent to the loop."""
     while not producer._its._sender.direct._is_lent:
         await producer.send(topic, b"before", partition=0)
+
+
+async def send_for_the_loop(
+    producer: AsyncProducer, topic: str, proxy: Proxy
+) -> tuple[Hold, Ticket, asyncio.Task[None]]:
+    """Send a record whose answer is held back, and have it awaited, so that the loop waits for the answer."""
+    while True:
+        await until_the_loop_reads(producer, topic)
+        hold = Hold(proxy)
+        with before_a_direct_write(hold.begin):
+            ticket = producer.send(topic, b"v", partition=0)
+        awaiting = asyncio.ensure_future(_wait_for(ticket))
+        await asyncio.sleep(0)
+        if went_directly(ticket) and producer._its._sender.direct._awaited is ticket.settlement:
+            return hold, ticket, awaiting
+        hold.end()  # the send thread has looked in between, and reads it
+        await asyncio.wait_for(awaiting, 20)
 
 
 def test_awaited_records_arrive_in_order(server: TestedServer, client: RawClient, topic: str) -> None:
@@ -510,14 +592,13 @@ def test_a_cancelled_wait_leaves_the_loop_without_a_reader(server: TestedServer,
     async def main() -> None:
         with Proxy(server.address) as proxy:
             async with AsyncProducer(proxy.address) as producer:
-                await until_the_loop_reads(producer, topic)
-                proxy.next(Api.PRODUCE, DelayedAnswer(0.3))
-                ticket = producer.send(topic, b"v", partition=0)
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(asyncio.ensure_future(_wait_for(ticket)), 0.05)
-                lent = producer._its._sender.direct._network.lent
-                assert lent is not None
-                assert not asyncio.get_running_loop().remove_reader(lent.fileno())
+                hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
+                with hold:
+                    with pytest.raises(asyncio.TimeoutError):
+                        await asyncio.wait_for(awaiting, 0.05)
+                    lent = producer._its._sender.direct._network.lent
+                    assert lent is not None
+                    assert not asyncio.get_running_loop().remove_reader(lent.fileno())
                 assert (await ticket).offset >= 0
                 for _ in range(50):
                     await producer.send(topic, b"after", partition=0)
@@ -561,22 +642,23 @@ def test_a_loop_that_cannot_read_does_not_try_again_and_again(
     async def main() -> None:
         with Proxy(server.address) as proxy:
             async with AsyncProducer(proxy.address) as producer:
-                await until_the_loop_reads(producer, topic)
                 direct, tries = producer._its._sender.direct, list[ProducerBatch]()
-                readable = direct._readable
+                readable, has_tried = direct._readable, asyncio.Event()
 
                 def note(batch: ProducerBatch, *others: object) -> None:
                     tries.append(batch)
+                    has_tried.set()
                     readable(batch, *others)  # type: ignore[arg-type]
 
                 monkeypatch.setattr(direct, "_readable", note)
-                proxy.next(Api.PRODUCE, DelayedAnswer(0.1))
-                ticket = producer.send(topic, b"v", partition=0)
-                awaiting = asyncio.ensure_future(_wait_for(ticket))
-                await asyncio.sleep(0)
+                hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
+                tries.clear()  # those of records before it
+                has_tried.clear()
                 with direct._turn:  # as while the send thread runs a callback of the user's
-                    await asyncio.sleep(0.3)
-                    assert len(tries) <= 1
+                    hold.end()
+                    await asyncio.wait_for(has_tried.wait(), 20)
+                    await asyncio.sleep(0.1)  # many turns of the loop, if it tried in each
+                    assert tries == [ticket.settlement]
                 await asyncio.wait_for(awaiting, 20)
 
     asyncio.run(main())
@@ -588,16 +670,12 @@ def test_closing_leaves_the_loop_the_file_that_it_watches(server: TestedServer, 
     async def main() -> int:
         with Proxy(server.address) as proxy:
             async with AsyncProducer(proxy.address) as producer:
-                await until_the_loop_reads(producer, topic)
                 direct = producer._its._sender.direct
-                proxy.next(Api.PRODUCE, Fate.SWALLOW)
-                ticket = producer.send(topic, b"v", partition=0)
-                awaiting = asyncio.ensure_future(_wait_for(ticket))
-                await asyncio.sleep(0)
-                assert direct._awaited is ticket.settlement
+                hold, _, awaiting = await send_for_the_loop(producer, topic, proxy)
                 assert direct._network.lent is not None
                 watched = direct._network.lent.fileno()
                 close_at_once(producer._its)  # here, so that the loop does nothing meanwhile
+                hold.end()
                 opened = [os.dup(0) for _ in range(50)]
                 for each in opened:
                     os.close(each)
