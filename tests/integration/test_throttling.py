@@ -142,8 +142,8 @@ def test_a_muted_connection_goes_on_after_its_time(strict: TestedServer, name: s
     with strict.connect() as other, strict.connect(client_id=name) as slow:
         other.create_topic(name)
         alter(other, {"client_id": name}, producer_byte_rate=20_000)
+        began = time.monotonic()  # and not after the answer, which this thread may read late
         throttle_ms = produce(slow, name, 10_000)
-        began = time.monotonic()
         assert throttle_ms > 400
         slow.call(LIST_GROUPS, 1)
         assert time.monotonic() - began > throttle_ms / 1000 * 0.9
@@ -212,8 +212,8 @@ def test_a_new_connection_goes_on_in_order_when_the_debt_is_paid(strict: TestedS
     with strict.connect() as other, strict.connect(client_id=name) as slow, strict.connect(client_id=name) as again:
         other.create_topic(name)
         alter(other, {"client_id": name}, producer_byte_rate=20_000)
+        began = time.monotonic()  # and not after the answer, which this thread may read late
         throttle_ms = produce(slow, name, 10_000)
-        began = time.monotonic()
         assert throttle_ms > 400
         sent = [again.send(LIST_GROUPS, 1), again.send_produce(name, batch([b"a"])), again.send(LIST_GROUPS, 1)]
         assert [again.receive()[0] for _ in sent] == sent
