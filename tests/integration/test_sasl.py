@@ -22,6 +22,7 @@ from fencepost.core.security import guessing
 from fencepost.core.security.credentials import SCRAM
 from fencepost.errors import ErrorCode
 from fencepost.server.security.sasl import PasswordCheck, Reply
+from fencepost.wire import messages
 from tests.conftest import without_kafka
 from tests.support.batches import batch
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.integration
 
 SECRETS: Final = {"alice": "alice-secret", "bob": "bob-secret"}
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-REAUTH_MS: Final = 1500
+REAUTH_MS: Final = 4000
+"""Longer than a login takes on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +139,14 @@ def test_a_request_that_follows_a_failed_login_at_once_is_not_answered(address: 
 
 def test_one_connection_is_good_for_one_failed_login(our_address: str) -> None:
     with RawClient(our_address) as client:
+        requests: list[tuple[int, int, dict[str, Any]]] = []
         for password in ("wrong", "alice-secret"):
-            client.send(17, 1, mechanism="PLAIN")
-            client.send(36, 2, auth_bytes=f"\0alice\0{password}".encode())
-        client.send(60, 0, include_cluster_authorized_operations=False)
+            requests.append((17, 1, {"mechanism": "PLAIN"}))
+            requests.append((36, 2, {"auth_bytes": f"\0alice\0{password}".encode()}))
+        requests.append((60, 0, {"include_cluster_authorized_operations": False}))
+        frames = [client.frame_of(key, at, messages.encode_request(key, at, fields)) for key, at, fields in requests]
+        # At once: between two writes the server may have closed the connection already.
+        client.send_bytes(b"".join(LENGTH.pack(len(each)) + each for each in frames))
         assert client.receive()[1].error_code == ErrorCode.NONE
         assert client.receive()[1].error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert client.is_closed_by_server()
@@ -216,8 +222,11 @@ def test_a_session_ends_unless_the_client_logs_in_again(tmp_path: Path) -> None:
 
 def test_who_does_not_log_in_is_disconnected(tmp_path: Path) -> None:
     add_users(tmp_path / "data", SECRETS)
+    # Longer than a login takes on a busy machine, which must not be disconnected.
     with (
-        fencepost.Server(tmp_path / "data", listeners=login_listener("PLAIN"), authentication_timeout_ms=100) as server,
+        fencepost.Server(
+            tmp_path / "data", listeners=login_listener("PLAIN"), authentication_timeout_ms=4000
+        ) as server,
         log_in(server.address, "alice", "alice-secret") as member,
         RawClient(server.address) as silent,
     ):
@@ -226,18 +235,19 @@ def test_who_does_not_log_in_is_disconnected(tmp_path: Path) -> None:
 
 
 def test_failures_make_the_next_attempts_wait_on_whatever_connection(our_address: str) -> None:
-    waited = []
+    began, answered = list[float](), list[float]()
     for _ in range(3):
         with RawClient(our_address) as client:
-            began = time.monotonic()
+            began.append(time.monotonic())
             plain(client, "alice", "wrong")
-            waited.append(time.monotonic() - began)
-    assert waited[1] >= 0.1
-    assert waited[2] >= 0.2
-    began = time.monotonic()
+            answered.append(time.monotonic())
     log_in(our_address, "bob", "bob-secret").close()
     log_in(our_address, "alice", "alice-secret").close()
-    assert time.monotonic() - began >= 0.4, "the right password waits too: an early answer would give it away"
+    answered.append(time.monotonic())
+    # The pause begins with the failure before. When that was, only the server knows: not before that attempt.
+    assert answered[1] - began[0] >= 0.1
+    assert answered[2] - began[1] >= 0.2
+    assert answered[3] - began[2] >= 0.4, "the right password waits too: an early answer would give it away"
 
 
 def test_who_hangs_up_does_not_guess_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +376,7 @@ def test_users_outlive_a_restart(tmp_path: Path) -> None:
 
 
 def test_other_bytes_than_kafkas_end_the_connection(our_address: str) -> None:
-    with socket.create_connection(tuple(our_address.rsplit(":", 1)), 10) as plain_socket:  # type: ignore[arg-type]
+    with socket.create_connection(tuple(our_address.rsplit(":", 1)), 30) as plain_socket:  # type: ignore[arg-type]
         plain_socket.sendall(b"\0alice\0alice-secret" * 10)
         assert plain_socket.recv(1) == b""
 
