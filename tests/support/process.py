@@ -17,6 +17,7 @@ import psutil
 
 _DIE_WITH_PARENT: Final = Path(__file__).parents[1] / "workers" / "die_with_parent.py"
 _started: list[Child] = []
+_reserved: list[socket.socket] = []
 
 
 class Child:
@@ -82,8 +83,23 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, for servers that cannot be asked to choose one themselves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, for servers that cannot be asked to choose one themselves.
+
+    On Linux it stays reserved while this process runs: the system gives nobody a port to which a socket is bound, and
+    a server that names it may still listen there, because servers set SO_REUSEADDR. Elsewhere another process may be
+    quicker than the server."""
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", 0))
+    port: int = probe.getsockname()[1]
+    if sys.platform == "linux":
+        _reserved.append(probe)
+    else:
+        probe.close()
+    return port
+
+
+@atexit.register
+def _release_ports() -> None:
+    for probe in _reserved:
+        probe.close()
