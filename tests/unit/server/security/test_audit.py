@@ -172,9 +172,9 @@ def test_a_place_that_fails_does_not_stop_the_other_and_its_lines_wait(
     broken = Memory()
     broken.failures = 1  # the clock stands still, so the place is not tried again before the end
     audit.use(broken, place)
-    for _ in range(25):
+    for number in range(25):
         audit.record(Event.TOPIC_DELETED)
-        place.await_lines(len(place.lines) + 1)
+        place.await_lines(number + 1)
     assert broken.lines == []
     audit.close()
     rows = broken.found()
@@ -191,9 +191,9 @@ def test_the_lines_that_wait_are_limited_in_bytes_too(
     broken = Memory()
     broken.failures = 1
     audit.use(broken, place)
-    for _ in range(5):
+    for number in range(5):
         audit.record(Event.TOPIC_DELETED, target=Target(resource="x" * 300))
-        place.await_lines(len(place.lines) + 1)
+        place.await_lines(number + 1)
     audit.close()
     assert [row["count"] for row in broken.found(Event.AUDIT_DROPPED)] == [5 - len(broken.found(Event.TOPIC_DELETED))]
     assert 0 < len(broken.found(Event.TOPIC_DELETED)) < 4
