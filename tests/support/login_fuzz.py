@@ -78,7 +78,7 @@ def open_gate(folder: Path) -> Iterator[Gate]:
         with fencepost.Server(
             gate.data,
             listeners=_listeners(gate.certificates),
-            authentication_timeout_ms=2000,
+            authentication_timeout_ms=5000,  # more than an honest login takes on a busy machine
             max_connection_rate_per_address=2**31 - 1,
             oauth_jwks=str(gate.issuer.file),
             **RULES,  # type: ignore[arg-type]
