@@ -56,9 +56,10 @@ def written(server: Engine, topic: str) -> list[Any]:
         return list(reader)
 
 
-def await_a_record(server: Engine, topic: str) -> None:
+def await_a_record(server: Engine, topic: str, token: int) -> None:
+    """Wait for a record of the journal that was written under this token."""
     with fencepost.Reader(server.address, topic, start="earliest") as reader:
-        next(iter(reader))
+        next(record for record in reader if record.value is not None and int(record.value.split()[1]) == token)
 
 
 def a_moment(chance: random.Random) -> None:
@@ -85,7 +86,7 @@ def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
 
         task, token = start(journal.NOBODY)
         granted = [token]
-        await_a_record(server, topic)
+        await_a_record(server, topic, token)
         for _ in range(rounds):
             a_moment(chance)
             task.signal(STOP)
@@ -97,13 +98,14 @@ def test_a_task_restarted_while_the_first_is_paused_has_one_journal_writer(
         for older in (journal.NOBODY, granted[0], granted[-2]):
             late = attempt(older)
             assert late.wait() == journal.REFUSED, late
+        await_a_record(server, topic, granted[-1])
         task.signal(signal.SIGINT)
         assert task.wait() == 130, task
         assert not any("Traceback" in line for line in task.lines), task
     states, tokens = zip(*[map(int, record.value.split()) for record in written(server, topic)], strict=True)
     assert list(states) == list(range(1, len(states) + 1)), "two tasks wrote at the same time"
     assert list(tokens) == sorted(tokens), "a fenced task wrote after its successor"
-    # A task between may have been paused before its first write; the first one and the last one had the time.
+    # A task between may have been paused before its first write; the first one and the last one were waited for.
     assert set(tokens) <= set(granted)
     assert (tokens[0], tokens[-1]) == (granted[0], granted[-1])
 
@@ -155,8 +157,11 @@ def test_a_replicated_store_has_one_master_at_any_offset(server: Engine, topic: 
         for user in users:
             user.start()
         try:
-            master = next_master(replicas, {})
+            heard: dict[str, int] = {}
+            master = next_master(replicas, heard)
             for _ in range(rounds):
+                # It has written in this term: a busy machine may take longer than a moment.
+                replicas[master].hear(lambda line: line.startswith("x "), after=heard.get(master, 0))
                 a_moment(chance)
                 heard = {name: len(replica.lines) for name, replica in replicas.items() if name != master}
                 replicas[master].signal(STOP)
