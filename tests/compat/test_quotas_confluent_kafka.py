@@ -85,8 +85,8 @@ def test_a_consumer_is_held_to_its_rate(server: Server, name: str) -> None:
         "throttle_cb": heard.note,
     }
     consumer = confluent_kafka.Consumer(settings)
+    began, found = time.monotonic(), 0  # its thread fetches as soon as it has an assignment
     consumer.assign([confluent_kafka.TopicPartition(name, 0, 0)])
-    began, found = time.monotonic(), 0
     while found < RECORDS:
         message = consumer.poll(SECONDS)
         assert message is not None and message.error() is None
