@@ -111,6 +111,7 @@ class Used(NamedTuple):
 
     processes: int
     threads: int
+    """Without the two pools of Spark's block manager, which grow to 100 threads each, whatever runs."""
     files: int
     """Open files and sockets."""
     python_mb: float
@@ -126,6 +127,8 @@ def used(spark: SparkSession) -> Used:
             is_worker = bool(seen) and "python" in process.name()
             seen.append((process.num_threads(), process.num_fds(), process.memory_info().rss if is_worker else 0))
     threads, files, memory = map(sum, zip(*seen, strict=True))
+    running = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()
+    threads -= sum(thread.getName().startswith("block-manager-") for thread in running)
     heap = runtime.totalMemory() - runtime.freeMemory()
     return Used(len(seen), threads, files, memory / 2**20, heap / 2**20)
 
