@@ -91,9 +91,18 @@ REFUSED: Final[dict[str, Callable[[Issuer], str]]] = {
     "unsigned": unsigned,
     "signed with the public key": signed_with_the_public_key,
     "with a subject that is too long": lambda issuer: issuer.token(sub="a" * 256),
+    "that never ends": lambda issuer: issuer.token(exp=float("inf")),
+    "with an end beyond all numbers": lambda issuer: issuer.token(exp=10**400),
     "cut": lambda issuer: issuer.token()[:-5],
     "no token": lambda issuer: "abc",
 }
+
+
+@pytest.mark.parametrize("end", [10**30, "9999999999"], ids=["far away", "a text"])
+def test_an_unusual_end_of_a_token_is_understood(address: str, issuer: Issuer, end: object) -> None:
+    with RawClient(address) as client:
+        assert log_in(client, issuer.token(exp=end)).error_code == ErrorCode.NONE
+        assert client.call(60, 0, include_cluster_authorized_operations=False).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("case", REFUSED)

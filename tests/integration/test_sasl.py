@@ -220,6 +220,24 @@ def test_a_session_ends_unless_the_client_logs_in_again(tmp_path: Path) -> None:
             is_served(ending)
 
 
+def test_a_fetch_waits_no_longer_than_the_login_lasts(tmp_path: Path) -> None:
+    """The client chooses how long it waits, and would get records that are written after its login has ended."""
+    add_users(tmp_path / "data", SECRETS)
+    with (
+        fencepost.Server(
+            tmp_path / "data", listeners=login_listener("PLAIN"), connections_max_reauth_ms=REAUTH_MS
+        ) as server,
+        RawClient(server.address, timeout=60) as reader,
+    ):
+        with log_in(server.address, "bob", "bob-secret") as writer:
+            writer.create_topic("orders")
+        plain(reader, "alice", "alice-secret")
+        reader.send_fetch("orders", 0, max_wait_ms=2**31 - 1, min_bytes=1)
+        assert reader.receive_fetched().data == b""
+        with pytest.raises(ConnectionEnded):
+            is_served(reader)
+
+
 def test_who_does_not_log_in_is_disconnected(tmp_path: Path) -> None:
     add_users(tmp_path / "data", SECRETS)
     # Longer than a login takes on a busy machine, which must not be disconnected.

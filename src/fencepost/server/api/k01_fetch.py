@@ -192,7 +192,8 @@ async def _serve(
 ) -> Answer:
     """Read, wait and read again, until there is enough or the time is over. `reading`: a pass already begun."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + message.max_wait_ms / 1000
+    # No longer than the login: the client chooses how long it waits, and would read on with an expired token.
+    deadline = loop.time() + request.session.within_login(message.max_wait_ms / 1000, broker.clock.monotonic())
     watched = context.watches
     size = -1
     # The context has all that is needed, and a waiting request must not keep its frame in memory.

@@ -65,3 +65,7 @@ class Session:
             raise Malformed(f"{request_name} came before the client had logged in (SASL)")
         if self.ends_at is not None and now > self.ends_at:
             raise Malformed(f"the session of {self.principal} has ended, and the client did not log in again")
+
+    def within_login(self, seconds: float, now: float) -> float:
+        """Return the wait of a request, shortened so that it does not last longer than the client's login."""
+        return seconds if self.ends_at is None else max(min(seconds, self.ends_at - now), 0.0)

@@ -37,6 +37,8 @@ _ANSWER_SECONDS: Final = 5.0
 """Time for an address to answer."""
 _OTHERS_WAIT_SECONDS: Final = 1.0
 """Time that a token with an unknown key waits while another one has the address asked."""
+_LATEST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999. A later end of a token would not fit into an answer."""
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")
 
 
@@ -90,7 +92,8 @@ class Tokens:
                 leeway=_SKEW_SECONDS,
                 options={"require": list(_REQUIRED)},
             )
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            ends_ms = min(int(float(claims["exp"]) * 1000), _LATEST_MS)
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise LoginFailed(f"authentication failed: invalid token ({type(error).__name__})") from None
         user = claims.get(self._rules.subject_claim)
         if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME_CHARACTERS:
@@ -98,7 +101,7 @@ class Tokens:
                 f"authentication failed: the token's {self._rules.subject_claim!r} must have 1 to "
                 f"{MAX_NAME_CHARACTERS} characters"
             )
-        return Bearer(user, int(claims["exp"] * 1000))
+        return Bearer(user, ends_ms)
 
     def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK:
         import jwt
