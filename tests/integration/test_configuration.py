@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -28,6 +27,7 @@ from fencepost.server.settings import ServerConfig
 from tests.support.logins import login_listener
 from tests.support.process import free_port
 from tests.support.raw import RawClient
+from tests.support.serving import Serving, run, serve, write_config
 
 pytestmark = pytest.mark.integration
 
@@ -35,17 +35,6 @@ TWO = (
     ListenerConfig(name="inside", address="127.0.0.1:0"),
     ListenerConfig(name="mapped", address="127.0.0.1:0", advertise="broker.example:9093"),
 )
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fencepost", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.fixture(params=[False, True], ids=["thread", "process"])
@@ -131,46 +120,18 @@ address = "127.0.0.1:0"
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     found = tmp_path / "server.toml"
-    write(found, "")
+    write_config(found, "")
     return found
 
 
-def write(file: Path, text: str, listeners: str = "[listeners.inside]\naddress = '127.0.0.1:0'\n") -> None:
-    file.write_text(f"data = 'kept'\nsync = 'os'\n{text}\n{listeners}")
-
-
-class Serving(NamedTuple):
-    process: subprocess.Popen[str]
-    address: str
-    data: str
-    log: Path
-
-    def reload(self, expect: int = 0) -> dict[str, list[str]]:
-        done = run("config", "reload", "--data", self.data, "--json")
-        assert done.returncode == expect, done.stderr
-        outcome: dict[str, list[str]] = json.loads(done.stdout)
-        return outcome
-
-
 @pytest.fixture
-def serving(file: Path, tmp_path: Path) -> Iterator[Serving]:
-    log = tmp_path / "log"
-    with log.open("w") as complaints:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fencepost", "serve", "--config", file, "--json"],
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-        )
-    with process:
-        assert process.stdout is not None
-        ready = json.loads(process.stdout.readline())
-        yield Serving(process, ready["address"], ready["data"], log)
-        process.terminate()
+def serving(file: Path) -> Iterator[Serving]:
+    with serve(file) as started:
+        yield started
 
 
 def test_a_reload_applies_what_it_can_and_names_the_rest(serving: Serving, file: Path) -> None:
-    write(file, "default_partitions = 4\nopen_files = 50\nlog_level = 'info'")
+    write_config(file, "default_partitions = 4\nopen_files = 50\nlog_level = 'info'")
     assert serving.reload() == {
         "applied": ["log_level", "default_partitions"],
         "needs_restart": ["open_files"],
@@ -183,10 +144,10 @@ def test_a_reload_applies_what_it_can_and_names_the_rest(serving: Serving, file:
 
 
 def test_a_reload_with_a_mistake_changes_nothing(serving: Serving, file: Path) -> None:
-    write(file, "default_partitions = 4\nmax_groups = 'many'")
+    write_config(file, "default_partitions = 4\nmax_groups = 'many'")
     assert serving.reload(expect=1)["mistakes"] == [f"{file}:4: max_groups must be a whole number, not 'many'"]
     taken = f"[listeners.inside]\naddress = '127.0.0.1:0'\n[listeners.taken]\naddress = '{serving.address}'"
-    write(file, "default_partitions = 4", taken)
+    write_config(file, "default_partitions = 4", taken)
     assert serving.reload(expect=1)["mistakes"] == [f"cannot listen on {serving.address}: the port is in use"]
     with Admin(serving.address) as admin:
         admin.create_topic("one")
@@ -197,7 +158,7 @@ def test_listeners_come_and_go_while_connections_stay(serving: Serving, file: Pa
     port = free_port()
     with Producer(serving.address) as producer:
         producer.send("orders", b"1").result(30)
-        write(file, "", f"[listeners.other]\naddress = '127.0.0.1:{port}'")
+        write_config(file, "", f"[listeners.other]\naddress = '127.0.0.1:{port}'")
         assert serving.reload()["applied"] == ["listeners.other", "listeners.inside"]
         producer.send("orders", b"2").result(30)  # over the connection of the closed listener
         with Reader(f"127.0.0.1:{port}", "orders", stop="latest") as reader:
@@ -232,7 +193,7 @@ def test_a_reload_may_let_the_first_listener_take_tokens(tmp_path: Path) -> None
 
 
 def test_a_hangup_reloads(serving: Serving, file: Path) -> None:
-    write(file, "max_groups = 7")
+    write_config(file, "max_groups = 7")
     serving.process.send_signal(signal.SIGHUP)
     ends = time.monotonic() + 30
     while "configuration reloaded: max_groups" not in serving.log.read_text():

@@ -95,6 +95,50 @@ def test_the_port_takes_the_certificate_of_a_listener(tmp_path: Path) -> None:
         assert get(f"{started.http}/healthz", context=trusting).text == "ok\n"
 
 
+def test_a_client_that_does_not_finish_its_tls_handshake_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline of requests begins after the handshake, so the handshake has its own."""
+    certificates = make(tmp_path)
+    monkeypatch.setattr("fencepost.server.http.port.SILENT_SECONDS", 0.2)
+    listener = ListenerConfig(name="tls", address=ANY, protocol="ssl", certificate=certificates.server)
+    with fencepost.Server(listeners=(listener,), http_address=ANY, http_listener="tls") as started:
+        host, port = started.http.removeprefix("https://").split(":")
+        for begun in (b"", b"\x16\x03\x01\x02\x00"):  # nothing, and the head of a ClientHello
+            with socket.create_connection((host, int(port)), timeout=30) as silent:
+                silent.sendall(begun)
+                assert silent.recv(1000) == b""
+
+
+def test_a_port_for_ipv6_takes_no_clients_of_ipv4() -> None:
+    """They would have other addresses here than on the other ports, and so other limits and ACLs."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with fencepost.Server(http_address="[::]:0", insecure=True) as started:
+        port = int(started.http.rpartition(":")[2])
+        assert get(f"http://[::1]:{port}/healthz").text == "ok\n"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 30)
+
+
+@pytest.mark.parametrize(("name", "fits"), [("short", True), ("long" * 300, False)])
+def test_a_group_with_a_long_name_counts_as_more_series(name: str, fits: bool) -> None:
+    """Every series repeats the name, so the length of the page would be the client's to choose."""
+    with fencepost.Server(http_address=ANY, http_max_series=20) as started:
+        with fencepost.Admin(started.address) as admin, fencepost.Producer(started.address) as producer:
+            admin.create_topic("orders", 2)
+            for partition in range(2):
+                producer.send("orders", b"x", partition=partition).result(30)
+            admin.commit_group_offsets(name, "orders", {0: 1, 1: 1})
+        metrics = Metrics(started)
+    assert metrics("kafka_consumergroup_current_offset_sum", consumergroup=name, topic="orders") == 2
+    assert metrics.sum("kafka_topic_partition_current_offset") == 2  # 12 of the 20 series
+    assert metrics.sum("kafka_consumergroup_current_offset") == (2 if fits else 0)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
