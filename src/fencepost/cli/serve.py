@@ -76,6 +76,11 @@ _SYNCED = {
     help=f"Address of health and metrics over HTTP [default: {_HTTP}, unless that port is taken].",
 )
 @click.option("--no-http", is_flag=True, help="No health and metrics over HTTP.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Form of the log on stderr: sentences [default], or one JSON object per line.",
+)
 @click.option("-X", "options", multiple=True, metavar="NAME=VALUE", help="A further setting; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address and the data directory as one line of JSON.")
 @click.option("-v", "--verbose", count=True, help="Log more; -vv logs everything.")
@@ -175,4 +180,4 @@ def _announce(config: ServerConfig, where: Ready, as_json: bool) -> None:
 def _set_up_logging(config: ServerConfig) -> None:
     from fencepost.server.reporting import report_to_stderr
 
-    report_to_stderr(getattr(logging, config.log_level.upper()))
+    report_to_stderr(getattr(logging, config.log_level.upper()), as_json=config.log_format == "json")

@@ -6,7 +6,7 @@ storage/        topics, partitions, the metadata store, and background work on t
 coordinators/   groups, transactions, producer ids, owners
 security/       logins, users, ACLs and the audit log
 metrics/        the server's state at one moment, and as Prometheus reads it
-http/           the HTTP port: health, readiness, metrics
+http/           the HTTP port: health, readiness, metrics, the state as JSON
 broker.py       the state that handlers share; it holds all of the above
 server.py, child.py                 starting a server in the foreground, in a thread or as a process
 settings.py, listener_settings.py   its settings, and those of one listener
@@ -15,6 +15,7 @@ reloading.py                        apply a changed configuration to a running s
 systemd.py                          readiness and signs of life for systemd
 addresses.py                        HOST:PORT
 health.py, reporting.py             background tasks that fail; log lines on stderr
+log_events.py                       stable names for the lines of the log
 line_thread.py                      a thread that writes lines, so that the loop waits for none
 counters.py                         what the server counts while it works
 garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock

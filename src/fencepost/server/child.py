@@ -30,7 +30,7 @@ def main() -> int:
         print("ready", json.dumps(said), flush=True)
         threading.Thread(target=end_with_parent, daemon=True).start()
 
-    report_to_stderr(getattr(logging, config.log_level.upper()))
+    report_to_stderr(getattr(logging, config.log_level.upper()), as_json=config.log_format == "json")
     try:
         run(config, on_ready=on_ready)
     except FencepostError as error:

@@ -3,18 +3,24 @@
 Lines wait for the thread in a bounded queue: stderr may be a pipe that nobody reads, or a slow disk. When the queue is
 full, further lines are dropped and counted. Of similar lines, such as one for each of a thousand broken connections,
 only the first few are written; a summary line later says how many more there were.
+
+A line is a sentence for people or, with `log_format = "json"`, an object with a stable name for programs
+(`log_events.py`).
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from fencepost.core.repeats import Repeats
 from fencepost.server.line_thread import LineThread
+from fencepost.server.log_events import DROPPED, EVENTS, OTHER_EVENT, fields_of
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIRST_LINES: Final = 10
@@ -32,11 +38,28 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 client id or a group, and must not be able to forge another line."""
 
 
-def report_to_stderr(level: int) -> None:
+def report_to_stderr(level: int, *, as_json: bool = False) -> None:
     """Log to stderr from `level` on; only for a process that is a server and nothing else."""
     target = logging.StreamHandler()
-    target.setFormatter(logging.Formatter(FORMAT))
+    target.setFormatter(JsonLines() if as_json else logging.Formatter(FORMAT))
     logging.basicConfig(level=level, handlers=[Reporter(target)])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, event, the values of the event, and the sentence."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", OTHER_EVENT.name),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "event_fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
 
 
 class _Kind(NamedTuple):
@@ -60,6 +83,8 @@ class Reporter(logging.Handler):
         if not self._repeats.admit(_Kind(record.name, record.levelno, str(record.msg)), self._monotonic()):
             return
         # Format now, because the arguments may change before the thread writes the line.
+        event = EVENTS.get(str(record.msg), OTHER_EVENT)
+        record.__dict__.update(event=event.name, event_fields=fields_of(event, record.args))
         record.msg, record.args = record.getMessage().translate(_CONTROL), None
         self._lines.put(record)
 
@@ -76,10 +101,15 @@ class Reporter(logging.Handler):
         with self.lock or threading.Lock():
             unwritten = self._repeats.end_periods(self._monotonic(), all_of_them=ended)
         for kind, count in unwritten:
-            self._target.handle(_line(kind.logger, kind.level, f"{count} more like this: {kind.text}"))
+            event = EVENTS.get(kind.text, OTHER_EVENT).name
+            text = f"{count} more like this: {kind.text}"
+            self._target.handle(_line(kind.logger, kind.level, text, event, {"repeats": count}))
         if dropped:
-            self._target.handle(_line(__name__, logging.WARNING, f"{dropped} lines were dropped: stderr was not read"))
+            text = f"{dropped} lines were dropped: stderr was not read"
+            self._target.handle(_line(__name__, logging.WARNING, text, DROPPED, {"lines": dropped}))
 
 
-def _line(name: str, level: int, text: str) -> logging.LogRecord:
-    return logging.LogRecord(name, level, "", 0, text, None, None)
+def _line(name: str, level: int, text: str, event: str, fields: dict[str, Any]) -> logging.LogRecord:
+    record = logging.LogRecord(name, level, "", 0, text, None, None)
+    record.__dict__.update(event=event, event_fields=fields)
+    return record

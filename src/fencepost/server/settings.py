@@ -18,6 +18,7 @@ from fencepost.types import Milliseconds
 
 Sync: TypeAlias = Literal["always", "os"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["text", "json"]
 
 DEFAULT_LISTENER: Final = "default"
 """Name of the listener that `listen` and `advertise` describe."""
@@ -71,6 +72,9 @@ class ServerConfig:
     )
     log_level: LogLevel = setting(
         "warning", "What a server process logs to stderr: debug, info, warning or error.", live=True
+    )
+    log_format: LogFormat = setting(
+        "text", "Form of the log on stderr: text, or json with one object per line and stable names of events."
     )
     auto_create_topics: bool = setting(
         True,
@@ -345,6 +349,7 @@ class ServerKeywords(TypedDict, total=False):
     listeners: tuple[ListenerConfig, ...]
     insecure: bool
     log_level: LogLevel
+    log_format: LogFormat
     auto_create_topics: bool
     default_partitions: int
     node_id: int
@@ -431,6 +436,8 @@ def check_setting(field: Field[Any], value: object) -> None:
         raise WrongSetting(name, f"sync must be 'always' or 'os', not {value!r}")
     if name == "log_level" and value not in get_args(LogLevel):
         raise WrongSetting(name, f"log_level must be one of {', '.join(get_args(LogLevel))}, not {value!r}")
+    if name == "log_format" and value not in get_args(LogFormat):
+        raise WrongSetting(name, f"log_format must be 'text' or 'json', not {value!r}")
     if name in ("listen", "advertise", "http_address") and value is not None:
         parse_address(str(value))
     if name == "authorization_super_users" and isinstance(value, tuple):
