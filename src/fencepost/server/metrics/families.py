@@ -4,8 +4,8 @@ Three kinds of names: those of kafka_exporter (`kafka_topic_…`, `kafka_consume
 gives the broker's counters (`kafka_server_…`), so that existing dashboards work; and `fencepost_…` for what only this
 server knows. docs/metrics.md lists them all.
 
-prometheus_client makes the text of all but the families with a series per partition: there may be a hundred thousand of
-those, and it takes several microseconds for each (`wide.py`).
+prometheus_client makes the text of all but the families with a series per partition, topic or group: there may be a
+hundred thousand of those, and it takes several microseconds for each (`wide.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from fencepost._version import __version__
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.metrics import wide
 from fencepost.server.metrics.state import ServerState
-from fencepost.types import TopicPartition
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -93,7 +92,7 @@ class _StateCollector:
         self._topic_names = self._names(topic.name for topic in state.topics)
         self._group_names = self._names(group.name for group in state.groups)
         self.wide: list[str] = []
-        """The text of the families by partition; complete after `collect`."""
+        """The text of the families by partition, topic or group; complete after `collect`."""
 
     def _names(self, names: Iterable[str]) -> _Names:
         return _Names(names, self._most_names)
@@ -118,7 +117,7 @@ class _StateCollector:
         state, names = self._state, self._topic_names
         yield _gauge("kafka_brokers", "Number of brokers.", (), _one(1))
         by_topic = _summed((names(topic.name), topic.partitions) for topic in state.topics)
-        yield _gauge("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
+        self.wide += wide.by_names("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
         rows = [row for row in state.partitions if row.topic in names]
         if self._fits(wide.PER_PARTITION * len(rows)):
             self.wide += wide.partitions(rows, state.node_id)
@@ -136,10 +135,9 @@ class _StateCollector:
             (),
             _one(len(state.partitions)),
         )
-        yield _gauge(
-            "fencepost_topic_bytes", "Size on disk of the topic's partitions in use.", ("topic",),
-            _summed((names(row.topic), row.size) for row in state.partitions),
-        )  # fmt: skip
+        sizes = _summed((names(row.topic), row.size) for row in state.partitions)
+        doc = "Size on disk of the topic's partitions in use."
+        self.wide += wide.by_names("fencepost_topic_bytes", doc, ("topic",), sizes)
         yield _gauge("fencepost_producers", "Remembered producers of all partitions in use.", (),
                      _one(sum(row.producers for row in state.partitions)))  # fmt: skip
         yield _gauge("fencepost_producers_limit", "Remembered producers: the bound.", (), _one(state.most_producers))
@@ -147,27 +145,29 @@ class _StateCollector:
     def _groups(self) -> Iterator[Metric]:
         state, topics, names = self._state, self._topic_names, self._group_names
         members = _summed((names(group.name), group.members) for group in state.groups)
-        yield _gauge("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
-        offsets: dict[Labels, float] = defaultdict(int)
-        lags: dict[Labels, float] = defaultdict(int)
-        records: dict[Labels, float] = defaultdict(int)
+        add = wide.by_names
+        self.wide += add("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
+        offsets: dict[Labels, int] = defaultdict(int)
+        lags: dict[Labels, int] = defaultdict(int)
+        records: dict[Labels, int] = defaultdict(int)
         uncounted = 0
         for group in state.groups:
             name = names(group.name)
-            for (topic, index), committed, lag, span in group.offsets:
-                labels = name, topics(topic)
+            for where, committed, lag, span in group.offsets:
+                labels = name, topics(where.topic)
                 offsets[labels] += committed
-                lags[labels] += lag or 0
-                counted = state.record_lags.get((group.name, TopicPartition(topic, index)))
-                records[labels] += counted or 0
-                uncounted += span is not None and counted is None
-        sums = ("consumergroup", "topic")
-        yield _gauge("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", sums, offsets.items())
-        yield _gauge("kafka_consumergroup_lag_sum", "Sum of the lags.", sums, lags.items())
-        yield _gauge(
-            "fencepost_consumergroup_lag_records_sum", "Sum of the lags in records that are counted.", sums,
-            records.items(),
-        )  # fmt: skip
+                if lag is not None:
+                    lags[labels] += lag
+                counted = state.record_lags.get((group.name, where))
+                if counted is not None:
+                    records[labels] += counted
+                elif span is not None:
+                    uncounted += 1
+        by = ("consumergroup", "topic")
+        self.wide += add("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", by, offsets.items())
+        self.wide += add("kafka_consumergroup_lag_sum", "Sum of the lags.", by, lags.items())
+        doc = "Sum of the lags in records that are counted."
+        self.wide += add("fencepost_consumergroup_lag_records_sum", doc, by, records.items())
         yield _gauge(
             "fencepost_consumergroup_lags_uncounted",
             "Lags in records that are not counted yet: each scrape continues.",

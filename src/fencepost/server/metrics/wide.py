@@ -1,4 +1,4 @@
-"""The families with a series per partition, as text in Prometheus' format.
+"""The families with a series per partition, topic or group, as text in Prometheus' format.
 
 A scrape of a thousand partitions has ten thousand of these lines. So the labels of a partition are formatted once, for
 all of its series.
@@ -18,10 +18,21 @@ PER_GROUP_PARTITION: Final = 3
 """Series of a group's committed offset."""
 
 
-def _family(name: str, doc: str, labels: Iterable[str], values: Iterable[object]) -> Iterator[str]:
-    yield f"# HELP {name} {doc}\n# TYPE {name} gauge\n"
-    for label, value in zip(labels, values, strict=True):
-        yield f"{name}{{{label}}} {value}\n"
+def _family(name: str, doc: str, labels: Iterable[str], values: Iterable[object]) -> str:
+    lines = [f"{name}{{{label}}} {value}\n" for label, value in zip(labels, values, strict=True)]
+    return f"# HELP {name} {doc}\n# TYPE {name} gauge\n" + "".join(lines)
+
+
+def by_names(
+    name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
+) -> Iterator[str]:
+    """Return a family of gauges with these labels."""
+    known = list(rows)
+    texts = [
+        ",".join([f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True)])
+        for values, _ in known
+    ]
+    yield _family(name, doc, texts, [value for _, value in known])
 
 
 def partitions(rows: list[PartitionState], node_id: int) -> Iterator[str]:
@@ -38,7 +49,7 @@ def partitions(rows: list[PartitionState], node_id: int) -> Iterator[str]:
         ("fencepost_partition_producers", "Remembered producers.", [row.producers for row in rows]),
         ("kafka_topic_partition_leader", "Node id of the leader.", [node_id] * len(rows)),
     ):
-        yield from _family(name, doc, labels, values)
+        yield _family(name, doc, labels, values)
 
 
 def group_partitions(
@@ -61,7 +72,7 @@ def group_partitions(
         ),
     ):
         known = [row for row in rows if row[at] is not None]
-        yield from _family(family, doc, (row[0] for row in known), (row[at] for row in known))
+        yield _family(family, doc, [row[0] for row in known], [row[at] for row in known])
 
 
 def _escaped(value: str) -> str:
