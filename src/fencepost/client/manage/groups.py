@@ -6,7 +6,6 @@ groups (KIP-848), whose assignments it computes. Each kind has its own Describe 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -20,14 +19,12 @@ from fencepost.client.manage.results import (
     GroupSummary,
     OffsetChange,
 )
+from fencepost.core.groups.assignment import read_assignment
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, OFFSET_FETCH_BY_NAME, Key
 
 _NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
-
-_INT16: Final = struct.Struct(">h")
-_INT32: Final = struct.Struct(">i")
 
 
 class GroupAdmin(PartitionAdmin):
@@ -235,29 +232,3 @@ def _classic_member(member: Any) -> GroupMember:
         member.client_host,
         read_assignment(member.member_assignment),
     )
-
-
-def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a classic member's assignment; none for another protocol's bytes (Connect's, say).
-
-    version INT16, topics [name STRING, partitions [INT32]], user_data BYTES
-    """
-    try:
-        return tuple(_assigned(data))
-    except (struct.error, UnicodeDecodeError, ValueError):
-        return ()
-
-
-def _assigned(data: bytes) -> Iterable[TopicPartition]:
-    at = 2  # the version adds fields only at the end
-    (topics,) = _INT32.unpack_from(data, at)
-    at += 4
-    for _ in range(topics):
-        (length,) = _INT16.unpack_from(data, at)
-        name = data[at + 2 : at + 2 + length].decode()
-        at += 2 + length
-        (count,) = _INT32.unpack_from(data, at)
-        at += 4
-        for index in struct.Struct(f">{count}i").unpack_from(data, at) if count > 0 else ():
-            yield TopicPartition(name, index)
-        at += 4 * max(count, 0)

@@ -3,6 +3,7 @@
 classic.py, classic_messages.py   JoinGroup, SyncGroup, Heartbeat, LeaveGroup; their requests and answers
 kip848.py, kip848_messages.py     ConsumerGroupHeartbeat; its requests and answers
 assignors.py                      server-side assignment of partitions to members
+assignment.py                     the assignment of a classic member, decoded
 offsets.py                        the committed offsets of one group
 patterns.py                       regular expressions over topic names, matched in linear time
 """

@@ -1,4 +1,9 @@
-"""Who may use the HTTP port: the users of the Kafka listeners, by the same passwords, tokens and ACLs."""
+"""Who may use the HTTP port: the users of the Kafka listeners, by the same passwords, tokens and ACLs.
+
+A program sends its password or token with every request (basic, bearer). A person logs in with a form and has a session
+from then on (`sessions.py`). Either way the login is one of `server.security.logins`: failures slow down the next ones,
+and go to the audit log.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.server.addresses import one_client
+from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.session import Session
 from fencepost.server.security.sasl import OAUTHBEARER, PLAIN, LoginFailed
@@ -30,7 +35,16 @@ _MOST_LOGINS: Final = 10
 """Logins of one address at a time. A failed one takes seconds, and must not fill the port."""
 
 
-class _HttpClient(NamedTuple):
+class AccessRefused(Exception):
+    """The client may not have the page, or must log in first."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = {"WWW-Authenticate": 'Basic realm="fencepost", charset="UTF-8"'} if status == 401 else {}
+
+
+class HttpClient(NamedTuple):
     """For logins and the audit log."""
 
     session: Session
@@ -45,58 +59,91 @@ class Access:
         self._broker = broker
         self._logins: Counter[str] = Counter()
         """Logins under way, by address."""
-        self._remembered: dict[bytes, tuple[_HttpClient, float]] = {}
+        self._remembered: dict[bytes, tuple[HttpClient, float]] = {}
         """Clients by the digest of address and header, with the time when they end."""
         self._listener = ListenerConfig(name="http", address=address, protocol="sasl_plaintext", mechanisms=(PLAIN,))
+        self.sessions: HttpSessions[HttpClient] = HttpSessions(broker.clock)
 
-    async def refusal(self, request: Request) -> Response | None:
-        """Return the answer to a client that may not see the server's state; None if it may."""
+    async def require_state(self, request: Request) -> None:
+        """Raise AccessRefused if the client may not see the server's state as a whole."""
+        client = await self.client(request)
+        broker = self._broker
+        if broker.authorizer.enabled and not broker.authorizer.decide(client.session, CLUSTER_DESCRIBE, CLUSTER_NAME):
+            broker.audit.denied(client, "HTTP", CLUSTER_DESCRIBE, CLUSTER_NAME)
+            who = client.session.principal
+            raise AccessRefused(403, f"{who} may not DESCRIBE the cluster: a super user can grant it")
+
+    async def client(self, request: Request) -> HttpClient:
+        """Return who asks; raise AccessRefused if they must log in first."""
+        client = self._new_client(request)
         if not self._broker.authorizer.enabled:
-            return None
-        host = request.client.host if request.client is not None else ""
+            return client
+        known = self.logged_in(request)
+        if known is not None and "authorization" not in request.headers:
+            return known
         header = request.headers.get("authorization", "")
-        digest = hashlib.sha256(f"{host} {header}".encode()).digest()
+        digest = hashlib.sha256(f"{client.peer} {header}".encode()).digest()
         now = self._broker.clock.monotonic()
-        known = self._remembered.get(digest)
-        if known is not None and now < known[1]:
-            return self._judge(known[0])
-        client = _HttpClient(Session(self._listener), host)
-        session = client.session
-        session.client_host = host
+        remembered = self._remembered.get(digest)
+        if remembered is not None and now < remembered[1]:
+            return remembered[0]
         login = _login(header)
         if login is None or (login[0] == OAUTHBEARER and self._broker.logins.tokens is None):
-            return _unauthorized("a user and a password are needed (basic), or a token (bearer)")
-        if self._logins[one_client(host)] >= _MOST_LOGINS:
-            return PlainTextResponse("too many logins of this address are under way\n", 429)
-        self._logins[one_client(host)] += 1
-        try:
-            return await self._log_in(client, login, digest)
-        finally:
-            self._logins[one_client(host)] -= 1
-            self._logins += Counter()  # drops those without any
+            raise AccessRefused(401, "a user and a password are needed (basic), or a token (bearer)")
+        await self._log_in(client, *login)
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[digest] = client, self._broker.clock.monotonic() + _REMEMBER_SECONDS
+        return client
 
-    async def _log_in(self, client: _HttpClient, login: tuple[str, bytes], digest: bytes) -> Response | None:
+    def logged_in(self, request: Request) -> HttpClient | None:
+        """Return the client of the request's session, if there is one and its user is still the same."""
+        key = request.cookies.get(cookie_name(request))
+        found = self.sessions.find(key) if key else None
+        if found is None:
+            return None
+        client, credentials = found
+        if self._broker.users.of(client.session.principal.name) != credentials:  # removed, or another password
+            self.sessions.end(key)
+            return None
+        return client
+
+    async def begin_session(self, request: Request, user: str, password: str) -> str:
+        """Log in a user, and return the key of the new session; raise AccessRefused."""
+        client = self._new_client(request)
+        name, secret = user.encode(), password.encode()
+        if b"\0" in name + secret:
+            raise AccessRefused(401, "the login failed: wrong user or password")
+        await self._log_in(client, PLAIN, b"\0" + name + b"\0" + secret)
+        return self.sessions.begin(client, self._broker.users.of(client.session.principal.name))
+
+    def _new_client(self, request: Request) -> HttpClient:
+        host = request.client.host if request.client is not None else ""
+        client = HttpClient(Session(self._listener), host)
+        client.session.client_host = host
+        return client
+
+    async def _log_in(self, client: HttpClient, mechanism: str, message: bytes) -> None:
+        address = one_client(client.peer)
+        if self._logins[address] >= _MOST_LOGINS:
+            raise AccessRefused(429, "too many logins of this address are under way")
+        self._logins[address] += 1
         session = client.session
-        mechanism, message = login
-        self._broker.logins.begin(session, mechanism)
         try:
+            self._broker.logins.begin(session, mechanism)
             await self._broker.logins.advance(client, message)
             if not session.authenticated:  # a refused token takes one more message (RFC 7628)
                 await self._broker.logins.advance(client, b"\x01")
         except LoginFailed:
-            return _unauthorized("the login failed: wrong user, password or token")
-        if len(self._remembered) >= _MOST_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[digest] = client, self._broker.clock.monotonic() + _REMEMBER_SECONDS
-        return self._judge(client)
+            raise AccessRefused(401, "the login failed: wrong user, password or token") from None
+        finally:
+            self._logins[address] -= 1
+            self._logins += Counter()  # drops those without any
 
-    def _judge(self, client: _HttpClient) -> Response | None:
-        session = client.session
-        if not self._broker.authorizer.decide(session, CLUSTER_DESCRIBE, CLUSTER_NAME):
-            self._broker.audit.denied(client, "HTTP", CLUSTER_DESCRIBE, CLUSTER_NAME)
-            text = f"{session.principal} may not DESCRIBE the cluster: a super user can grant it"
-            return PlainTextResponse(text + "\n", 403)
-        return None
+
+def cookie_name(request: Request) -> str:
+    """Return the session cookie's name. Under TLS its prefix makes browsers demand that only this host has set it."""
+    return "__Host-fencepost" if request.url.scheme == "https" else "fencepost"
 
 
 def _login(header: str) -> tuple[str, bytes] | None:
@@ -111,7 +158,3 @@ def _login(header: str) -> tuple[str, bytes] | None:
     except (binascii.Error, ValueError):
         return None
     return (PLAIN, b"\0" + user + b"\0" + password) if colon and b"\0" not in user + password else None
-
-
-def _unauthorized(text: str) -> Response:
-    return PlainTextResponse(text + "\n", 401, headers={"WWW-Authenticate": 'Basic realm="fencepost", charset="UTF-8"'})

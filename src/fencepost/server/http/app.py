@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from fencepost._version import __version__
-from fencepost.server.http.access import Access
+from fencepost.server.http.access import Access, AccessRefused, cookie_name
 from fencepost.server.http.readiness import Readiness
+from fencepost.server.http.sessions import SESSION_SECONDS
+from fencepost.server.http.v1.routes import api_routes
 from fencepost.server.metrics.scrapes import Scrapes
 
 if TYPE_CHECKING:
@@ -19,21 +23,31 @@ if TYPE_CHECKING:
     from fencepost.server.net.listener import Listener
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_PAGE: Final = f"""<!doctype html>
+_PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fencepost</title></head><body>
-<h1>fencepost {__version__}</h1>
+<h1>fencepost {version}</h1>
+{login}
 <ul>
 <li><a href="/healthz">/healthz</a>: the process answers</li>
 <li><a href="/readyz">/readyz</a>: logs are open, the metadata store can be written, the disk has room</li>
 <li><a href="/metrics">/metrics</a>: for Prometheus</li>
+<li><a href="/api/v1/cluster">/api/v1/</a>: the server's state as JSON; <a href="/api/v1/openapi.json">its description</a></li>
 </ul>
 </body></html>
-"""
+"""  # noqa: E501
+_FORM: Final = """<form method="post" action="/login">{said}
+<label>User <input name="user" autocomplete="username" required></label>
+<label>Password <input name="password" type="password" autocomplete="current-password" required></label>
+<button>Log in</button>
+</form>"""
+_LOGOUT: Final = """<form method="post" action="/logout">Logged in as {user}. <button>Log out</button></form>"""
 _SAFE: Final = {
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_LONGEST_FORM: Final = 16 * 1024
 
 
 def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
@@ -41,8 +55,18 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
     access = Access(broker, address)
     scrapes = Scrapes(broker, listener)
 
-    async def index(_: Request) -> Response:
-        return HTMLResponse(_PAGE, headers=_SAFE)
+    def page(request: Request, *, said: str = "", status: int = 200) -> Response:
+        login = ""
+        if broker.authorizer.enabled:
+            client = access.logged_in(request)
+            if client is not None:
+                login = _LOGOUT.format(user=escape(str(client.session.principal)))
+            else:
+                login = _FORM.format(said=f"<p>{escape(said)}</p>" if said else "")
+        return HTMLResponse(_PAGE.format(version=__version__, login=login), status, headers=_SAFE)
+
+    async def index(request: Request) -> Response:
+        return page(request)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n", headers=_SAFE)
@@ -56,9 +80,41 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
         return PlainTextResponse("ready\n", headers=_SAFE)
 
     async def metrics(request: Request) -> Response:
-        if (refusal := await access.refusal(request)) is not None:
-            return refusal
+        try:
+            await access.require_state(request)
+        except AccessRefused as error:
+            return PlainTextResponse(f"{error}\n", error.status, headers={**_SAFE, **error.headers})
         return Response(await scrapes.text(), media_type=_METRICS_TYPE, headers=_SAFE)
+
+    async def login(request: Request) -> Response:
+        if not _is_own(request):
+            return PlainTextResponse("the form was not sent by a page of this server\n", 403, headers=_SAFE)
+        if not broker.authorizer.enabled:
+            return RedirectResponse("/", 303, headers=_SAFE)
+        fields = await _read_form(request)
+        if fields is None:
+            return PlainTextResponse("a form with a user and a password is needed\n", 400, headers=_SAFE)
+        try:
+            key = await access.begin_session(request, fields["user"], fields["password"])
+        except AccessRefused as error:
+            return page(request, said=str(error), status=error.status)
+        access.sessions.end(request.cookies.get(cookie_name(request)))
+        answer = RedirectResponse("/", 303, headers=_SAFE)
+        answer.set_cookie(
+            cookie_name(request), key, max_age=int(SESSION_SECONDS), path="/", httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return answer
+
+    async def logout(request: Request) -> Response:
+        if not _is_own(request):
+            return PlainTextResponse("the form was not sent by a page of this server\n", 403, headers=_SAFE)
+        access.sessions.end(request.cookies.get(cookie_name(request)))
+        answer = RedirectResponse("/", 303, headers=_SAFE)
+        answer.delete_cookie(
+            cookie_name(request), path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        )
+        return answer
 
     return Starlette(
         routes=[
@@ -66,5 +122,29 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
+            Route("/login", login, methods=["POST"]),
+            Route("/logout", logout, methods=["POST"]),
+            *api_routes(broker, listener, access, _SAFE),
         ]
     )
+
+
+def _is_own(request: Request) -> bool:
+    """Tell if a page of this server has sent the form. Browsers name the page's origin with every POST."""
+    return request.headers.get("origin") == f"{request.url.scheme}://{request.headers.get('host', '')}"
+
+
+async def _read_form(request: Request) -> dict[str, str] | None:
+    """Return user and password, or None if the body is something else."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            return None
+    try:
+        fields = parse_qs(body.decode(), strict_parsing=True, max_num_fields=10)
+    except ValueError:
+        return None
+    if any(len(fields.get(name, ())) != 1 for name in ("user", "password")):
+        return None
+    return {name: fields[name][0] for name in ("user", "password")}

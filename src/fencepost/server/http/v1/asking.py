@@ -1,0 +1,96 @@
+"""Calls of the handlers behind the Kafka APIs, in the name of an HTTP client.
+
+The HTTP API has no rules of its own: it asks the handlers that answer Kafka's clients, so it checks the same ACLs,
+writes the same audit log and gives the same numbers as the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from fencepost.core.security.access import Need
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.server.addresses import parse_address
+from fencepost.server.api import APIS
+from fencepost.server.net.router import ApiRequest, Fields
+from fencepost.server.net.session import Client, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fencepost.server.broker import Broker
+    from fencepost.server.net.connection import Connection
+    from fencepost.server.net.listener import Listener
+    from fencepost.server.security.authorizer import Authorizer
+
+T = TypeVar("T")
+
+
+class HttpCaller(NamedTuple):
+    """What a handler needs of a client's connection."""
+
+    broker: Broker
+    listener: Listener
+    client: Client
+
+    @property
+    def session(self) -> Session:
+        return self.client.session
+
+    @property
+    def peer(self) -> str:
+        return self.client.peer
+
+    @property
+    def client_id(self) -> str:
+        return self.client.client_id
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self.broker.authorizer
+
+    @property
+    def dialled(self) -> tuple[str, int]:
+        """The address of the first Kafka listener: the HTTP client has dialled none."""
+        port = next(iter(self.listener.ports.values()))
+        return parse_address(port.config.advertise or port.address)
+
+    def denied(self, key: int, need: Need, name: str) -> None:
+        self.broker.audit.denied(self.client, APIS[key].name, need, name)
+
+    def request(self, key: int, message: object = None) -> ApiRequest:
+        """Return a request of the newest version, for its checks of permissions or for a handler."""
+        connection = cast("Connection", self)
+        return ApiRequest(key, APIS[key].versions[1], self.client.client_id, message, 0, connection)
+
+    async def ask(self, key: int, **fields: Any) -> Fields:
+        """Return the answer of an API to these fields. Raise ServerError if the answer as a whole is an error."""
+        answer = APIS[key].handle(self.broker, self.request(key, _message(fields)))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        assert isinstance(answer, Mapping)
+        check(answer, APIS[key].name)
+        return answer
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do work that waits for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self.broker.threads, work)
+
+
+def _message(value: Any) -> Any:
+    """Return the fields as handlers read them: `message.topics[0].name`."""
+    if isinstance(value, Mapping):
+        return SimpleNamespace(**{name: _message(item) for name, item in value.items()})
+    return [_message(item) for item in value] if isinstance(value, list) else value
+
+
+def check(row: Fields, what: str) -> None:
+    """Raise ServerError if a row of an answer is an error; `what` names the thing that was asked for."""
+    code = row.get("error_code", ErrorCode.NONE)
+    if code != ErrorCode.NONE:
+        assert isinstance(code, ErrorCode)
+        raise ServerError(code, row.get("error_message") or f"{what}: {code.name}")

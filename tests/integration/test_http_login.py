@@ -1,0 +1,178 @@
+"""People who log in at the HTTP port with the form: sessions, cookies, and forms of strangers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+import fencepost
+from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from fencepost.server.http import sessions
+from fencepost.server.http.sessions import HttpSessions
+from fencepost.server.listener_settings import ListenerConfig
+from fencepost.testing.clock import HandWoundClock
+from tests.support.certificates import make
+from tests.support.http import ANY
+from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = "alice-secret"
+
+
+class Browser:
+    """A browser without any code: it keeps cookies, follows no redirects, and names its origin."""
+
+    def __init__(self, url: str, context: ssl.SSLContext | None = None) -> None:
+        self.url = url
+        self.cookies: dict[str, str] = {}
+        self.set_cookie = ""
+        self._context = context
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, str]:
+        scheme, _, host = self.url.partition("://")
+        if scheme == "https":
+            line: http.client.HTTPConnection = http.client.HTTPSConnection(host, timeout=30, context=self._context)
+        else:
+            line = http.client.HTTPConnection(host, timeout=30)
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        try:
+            line.request(method, path, body, {"Cookie": cookies, **headers} if cookies else dict(headers))
+            answer = line.getresponse()
+            text = answer.read().decode()
+            self.set_cookie = answer.getheader("set-cookie", "")
+        finally:
+            line.close()
+        if self.set_cookie:
+            name, _, value = self.set_cookie.partition(";")[0].partition("=")
+            self.cookies[name] = value.strip('"')
+        return answer.status, text
+
+    def get(self, path: str) -> tuple[int, str]:
+        return self._ask("GET", path, None, {})
+
+    def post(self, path: str, *, origin: str | None = "", **fields: str) -> int:
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if origin is not None:
+            headers["Origin"] = origin or self.url
+        return self._ask("POST", path, urlencode(fields), headers)[0]
+
+    def log_in(self, user: str = "alice", password: str = PASSWORD) -> int:
+        return self.post("/login", user=user, password=password)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[fencepost.Server]:
+    add_users(tmp_path / "data", {"admin": "admin-secret", "alice": PASSWORD})
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), authorization_enabled=True,
+        authorization_super_users=("User:admin",), http_address=ANY, audit_file=tmp_path / "audit.log",
+    ) as started:  # fmt: skip
+        yield started
+
+
+def test_a_login_gives_a_session_until_the_logout(server: fencepost.Server) -> None:
+    browser = Browser(server.http)
+    status, page = browser.get("/")
+    assert (status, 'action="/login"' in page) == (200, True)
+    assert browser.get("/api/v1/topics")[0] == 401
+    assert browser.log_in() == 303
+    assert re.fullmatch(r"fencepost=[\w-]{43}; HttpOnly; Max-Age=28800; Path=/; SameSite=strict", browser.set_cookie)
+    assert "Logged in as User:alice" in browser.get("/")[1]
+    assert browser.get("/api/v1/topics")[0] == 200
+    assert browser.get("/metrics")[0] == 403
+    with log_in(server.address, "admin", "admin-secret") as client:
+        create_acls(client, [grant("alice", ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)])
+    assert browser.get("/metrics")[0] == 200
+    kept = dict(browser.cookies)
+    assert browser.post("/logout") == 303
+    browser.cookies = kept  # the server has forgotten the session, whatever the browser keeps
+    assert browser.get("/api/v1/topics")[0] == 401
+
+
+def test_a_form_that_another_site_sends_is_refused(server: fencepost.Server) -> None:
+    browser = Browser(server.http)
+    for origin in ("http://evil.example", "null", server.http.replace("http:", "https:"), None):
+        assert browser.post("/login", origin=origin, user="alice", password=PASSWORD) == 403
+    assert not browser.cookies
+    assert browser.log_in() == 303
+    assert browser.post("/logout", origin="http://evil.example") == 403
+    assert browser.get("/api/v1/topics")[0] == 200
+
+
+def test_a_failed_login_is_audited_and_says_nothing_about_the_user(server: fencepost.Server, tmp_path: Path) -> None:
+    browser = Browser(server.http)
+    pages = set()
+    for user in ("alice", "nobody"):
+        assert browser.log_in(user, "wrong") == 401
+        pages.add(browser.get("/")[1])
+    assert len(pages) == 1
+    assert not browser.cookies
+    server.stop()
+    events = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    failed = [event for event in events if event["event"] == "login.failed"]
+    assert {event["principal"] for event in failed} == {"User:alice", "User:nobody"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"user": "alice"}, {"user": "a", "password": "x" * 20_000}])
+def test_a_form_without_user_and_password_is_a_bad_request(server: fencepost.Server, fields: dict[str, str]) -> None:
+    assert Browser(server.http).post("/login", **fields) == 400
+
+
+def test_a_new_password_ends_the_sessions_of_the_old_one(server: fencepost.Server) -> None:
+    from fencepost.client.cluster.settings import ClientSettings
+
+    browser = Browser(server.http)
+    assert browser.log_in() == 303
+    config = {"bootstrap.servers": server.address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    config |= {"sasl.username": "admin", "sasl.password": "admin-secret"}
+    with fencepost.Admin(ClientSettings.from_config(config)) as admin:
+        admin.set_user_password("alice", "another-secret")
+    assert browser.get("/api/v1/topics")[0] == 401
+    assert browser.log_in("alice", "another-secret") == 303
+    assert browser.get("/api/v1/topics")[0] == 200
+
+
+def test_under_tls_the_cookie_is_for_tls_and_this_host_only(tmp_path: Path) -> None:
+    certificates = make(tmp_path)
+    add_users(tmp_path / "data", {"alice": PASSWORD})
+    listener = ListenerConfig(
+        name="tls", address=ANY, protocol="sasl_ssl", mechanisms=("PLAIN",), certificate=certificates.server
+    )
+    with fencepost.Server(
+        tmp_path / "data", listeners=(listener,), authorization_enabled=True, http_address=ANY, http_listener="tls"
+    ) as started:
+        browser = Browser(started.http, ssl.create_default_context(cafile=certificates.authority))
+        assert browser.log_in() == 303
+        assert browser.set_cookie.startswith("__Host-fencepost=")
+        assert browser.set_cookie.endswith("; Secure")
+        assert browser.get("/api/v1/topics")[0] == 200
+
+
+def test_without_authorization_there_is_no_form() -> None:
+    with fencepost.Server(http_address=ANY) as started:
+        browser = Browser(started.http)
+        assert "<form" not in browser.get("/")[1]
+        assert browser.log_in() == 303
+        assert not browser.cookies
+
+
+def test_sessions_end_by_time_and_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HandWoundClock()
+    kept: HttpSessions[str] = HttpSessions(clock)
+    key = kept.begin("alice", None)
+    clock.advance(sessions.SESSION_SECONDS - 1)
+    assert kept.find(key) == ("alice", None)
+    clock.advance(1)
+    assert kept.find(key) is None
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
+    keys = [kept.begin(f"user {number}", None) for number in range(5)]
+    assert [kept.find(key) is not None for key in keys] == [False, False, True, True, True]
+    assert len(kept) == 3
