@@ -24,6 +24,7 @@ from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.metrics import families
 from fencepost.server.metrics.scrapes import Scrapes
 from fencepost.server.metrics.state import ServerState
+from fencepost.server.metrics.wide import WideText
 from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -233,12 +234,12 @@ def test_failed_logins_do_not_fill_the_port(tmp_path: Path) -> None:
 def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     renders = asked = 0
 
-    def slowly(state: ServerState, limits: families.Limits) -> bytes:
+    def slowly(state: ServerState, limits: families.Limits, text: WideText) -> bytes:
         nonlocal renders
         renders += 1
         begun.set()
         assert go_on.wait(30)
-        return families.render(state, limits)
+        return families.render(state, limits, text)
 
     async def counted(scrapes: Scrapes) -> bytes:
         nonlocal asked

@@ -203,7 +203,7 @@ class ProducerTable:
 
     def first_open_transaction(self) -> Offset | None:
         """Return the first offset of the oldest open transaction: read_committed readers stop there."""
-        return next(iter(self._open_transactions.values()), None)
+        return next(iter(self._open_transactions.values())) if self._open_transactions else None
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Restore an entry from a snapshot."""

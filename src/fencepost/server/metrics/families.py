@@ -82,15 +82,30 @@ def _one(value: float) -> list[tuple[Labels, float]]:
     return [((), value)]
 
 
+class _TopicSums:
+    """Sums over the partitions in use of a topic."""
+
+    def __init__(self) -> None:
+        self.size = self.bytes = self.records = self.producers = 0
+
+
 class _StateCollector:
     """One scrape. `prometheus_client` calls `collect`."""
 
-    def __init__(self, state: ServerState, limits: Limits) -> None:
+    def __init__(self, state: ServerState, limits: Limits, text: wide.WideText) -> None:
         self._state = state
+        self._text = text
         self._most_names = limits.names
         self._series_left = limits.series
         self._topic_names = self._names(topic.name for topic in state.topics)
         self._group_names = self._names(group.name for group in state.groups)
+        self._sums: dict[str, _TopicSums] = defaultdict(_TopicSums)
+        for topic, _, _, _, _, size, written, records, producers in state.partitions:
+            sums = self._sums[self._topic_names(topic)]
+            sums.size += size
+            sums.bytes += written
+            sums.records += records
+            sums.producers += producers
         self.wide: list[str] = []
         """The text of the families by partition, topic or group; complete after `collect`."""
 
@@ -120,7 +135,7 @@ class _StateCollector:
         self.wide += wide.by_names("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
         rows = [row for row in state.partitions if row.topic in names]
         if self._fits(wide.PER_PARTITION * len(rows)):
-            self.wide += wide.partitions(rows, state.node_id)
+            self.wide += self._text.partitions(rows, state.node_id)
         else:
             rows = []
         yield _gauge(
@@ -135,11 +150,11 @@ class _StateCollector:
             (),
             _one(len(state.partitions)),
         )
-        sizes = _summed((names(row.topic), row.size) for row in state.partitions)
+        sizes = _by_name({name: sums.size for name, sums in self._sums.items()})
         doc = "Size on disk of the topic's partitions in use."
         self.wide += wide.by_names("fencepost_topic_bytes", doc, ("topic",), sizes)
         yield _gauge("fencepost_producers", "Remembered producers of all partitions in use.", (),
-                     _one(sum(row.producers for row in state.partitions)))  # fmt: skip
+                     _one(sum(sums.producers for sums in self._sums.values())))  # fmt: skip
         yield _gauge("fencepost_producers_limit", "Remembered producers: the bound.", (), _one(state.most_producers))
 
     def _groups(self) -> Iterator[Metric]:
@@ -153,16 +168,16 @@ class _StateCollector:
         uncounted = 0
         for group in state.groups:
             name = names(group.name)
-            for where, committed, lag, span in group.offsets:
-                labels = name, topics(where.topic)
-                offsets[labels] += committed
-                if lag is not None:
-                    lags[labels] += lag
-                counted = state.record_lags.get((group.name, where))
-                if counted is not None:
-                    records[labels] += counted
-                elif span is not None:
-                    uncounted += 1
+            for row in group.offsets:
+                labels = name, topics(row.where.topic)
+                offsets[labels] += row.committed
+                if row.lag is not None:
+                    lags[labels] += row.lag
+                    counted = state.record_lag(group.name, row)
+                    if counted is None:
+                        uncounted += 1
+                    else:
+                        records[labels] += counted
         by = ("consumergroup", "topic")
         self.wide += add("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", by, offsets.items())
         self.wide += add("kafka_consumergroup_lag_sum", "Sum of the lags.", by, lags.items())
@@ -178,16 +193,12 @@ class _StateCollector:
         own = [group for group in state.groups if group.name in names]
         rows = sum(len(group.offsets) * (1 + len(group.name) // _LONG_NAME) for group in own)
         if self._fits(wide.PER_GROUP_PARTITION * rows):
-            self.wide += wide.group_partitions(own, topics.__contains__, state.record_lags)
+            self.wide += self._text.group_partitions(own, topics.__contains__, state.record_lag)
 
     def _traffic(self) -> Iterator[Metric]:
         state = self._state
-        records: dict[str, int] = defaultdict(int)
-        sizes: dict[str, int] = defaultdict(int)
-        for row in state.partitions:
-            topic = self._topic_names(row.topic)
-            records[topic] += row.appended_records
-            sizes[topic] += row.appended_bytes
+        records = {name: sums.records for name, sums in self._sums.items()}
+        sizes = {name: sums.bytes for name, sums in self._sums.items()}
         yield _counter("kafka_server_brokertopicmetrics_messagesin", "Records written.", ("topic",), _by_name(records))
         yield _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes written.", ("topic",), _by_name(sizes))
         yield _histogram(
@@ -292,10 +303,10 @@ def _summed(rows: Iterable[tuple[str, float]]) -> list[tuple[Labels, float]]:
     return _by_name(sums)
 
 
-def render(state: ServerState, limits: Limits) -> bytes:
-    """Return the text that Prometheus reads."""
+def render(state: ServerState, limits: Limits, text: wide.WideText) -> bytes:
+    """Return the text that Prometheus reads. `text` has the lines of the last scrape."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    collector = _StateCollector(state, limits)
+    collector = _StateCollector(state, limits, text)
     registry.register(collector)
     return generate_latest(registry) + "".join(collector.wide).encode()

@@ -37,6 +37,13 @@ class LagSpan(NamedTuple):
     """The last stable offset."""
 
 
+def lag_without_counting(log: PartitionLog, committed: Offset) -> int | None:
+    """Return the lag in records if all offsets behind the committed one are records; otherwise None. For the loop."""
+    if committed < log.dense_from or committed < log.cleaned_offset:
+        return None
+    return max(log.last_stable_offset - committed, 0)
+
+
 class _Budget:
     def __init__(self, batches: int) -> None:
         self.left = batches

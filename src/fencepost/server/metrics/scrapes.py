@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fencepost.server.metrics.families import Limits, render
 from fencepost.server.metrics.record_lag import RecordLags
 from fencepost.server.metrics.state import ServerState, read_state
+from fencepost.server.metrics.wide import WideText
 from fencepost.server.storage.sink_progress import SinkProgress
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Scrapes:
         self._listener = listener
         self._lags = RecordLags()
         self._sinks = SinkProgress()
+        self._text = WideText()
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
@@ -43,7 +45,7 @@ class Scrapes:
         # The codec thread must not wait for the disk, so another one counts records.
         state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
         limits = Limits(broker.config.http_max_series, broker.config.http_max_names)
-        return await broker.codecs.run(partial(render, state, limits))
+        return await broker.codecs.run(partial(render, state, limits, self._text))
 
     def _add_from_disk(self, state: ServerState) -> ServerState:
         spans = (

@@ -17,7 +17,7 @@ from fencepost.core.transactions import RESTING
 from fencepost.log.partition import PartitionLog
 from fencepost.server.counters import Distribution
 from fencepost.server.health import Trouble
-from fencepost.server.metrics.record_lag import LagSpan
+from fencepost.server.metrics.record_lag import LagSpan, lag_without_counting
 from fencepost.server.net.turns import paced
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -54,7 +54,10 @@ class CommittedOffset(NamedTuple):
     committed: Offset
     lag: int | None
     """None: the partition is closed, so its end is not known."""
-    span: LagSpan | None
+    records: int | None = None
+    """The lag in records, if it is known without counting."""
+    span: LagSpan | None = None
+    """What to count otherwise."""
 
 
 class GroupRow(NamedTuple):
@@ -108,7 +111,11 @@ class ServerState(NamedTuple):
     """The open progress topics by sink, with their last stable offsets."""
     sinks: Mapping[str, Progress] = MappingProxyType({})
     record_lags: Mapping[tuple[str, TopicPartition], int] = MappingProxyType({})
-    """By group and partition; without those that are not counted yet."""
+    """Those that had to be counted, by group and partition; without those that are not counted yet."""
+
+    def record_lag(self, group: str, row: CommittedOffset) -> int | None:
+        """Return a lag in records, or None if it is not known."""
+        return row.records if row.span is None else self.record_lags.get((group, row.where))
 
 
 async def read_state(broker: Broker, listener: Listener) -> ServerState:
@@ -172,11 +179,12 @@ async def _groups(broker: Broker) -> list[GroupRow]:
                 continue  # deleted in the meantime
             log = _log(broker.topics.get(where.topic), where.partition)
             if log is None:
-                offsets.append(CommittedOffset(where, committed.offset, None, None))
+                offsets.append(CommittedOffset(where, committed.offset, None))
                 continue
             lag = max(log.high_watermark - committed.offset, 0)  # a client may commit any offset, also one behind it
-            span = LagSpan(log, committed.offset, log.last_stable_offset)
-            offsets.append(CommittedOffset(where, committed.offset, lag, span))
+            records = lag_without_counting(log, committed.offset)
+            span = LagSpan(log, committed.offset, log.last_stable_offset) if records is None else None
+            offsets.append(CommittedOffset(where, committed.offset, lag, records, span))
         rows.append(GroupRow(entry.group_id, entry.group.state.value, len(entry.group.members), offsets))
     return rows
 
