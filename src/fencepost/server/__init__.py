@@ -16,6 +16,7 @@ systemd.py                          readiness and signs of life for systemd
 addresses.py                        HOST:PORT
 health.py, reporting.py             background tasks that fail; log lines on stderr
 log_events.py                       stable names for the lines of the log
+last_lines.py, stacks.py            the last log lines, and what every thread and task does, for a debug bundle
 line_thread.py                      a thread that writes lines, so that the loop waits for none
 counters.py                         what the server counts while it works
 garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock

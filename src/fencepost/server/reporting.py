@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from fencepost.core.repeats import Repeats
+from fencepost.server.last_lines import LAST_LINES, LastLines
 from fencepost.server.line_thread import LineThread
 from fencepost.server.log_events import DROPPED, EVENTS, OTHER_EVENT, fields_of
 
@@ -42,7 +43,7 @@ def report_to_stderr(level: int, *, as_json: bool = False) -> None:
     """Log to stderr from `level` on; only for a process that is a server and nothing else."""
     target = logging.StreamHandler()
     target.setFormatter(JsonLines() if as_json else logging.Formatter(FORMAT))
-    logging.basicConfig(level=level, handlers=[Reporter(target)])
+    logging.basicConfig(level=level, handlers=[Reporter(target, last=LAST_LINES)])
 
 
 class JsonLines(logging.Formatter):
@@ -72,9 +73,16 @@ class _Kind(NamedTuple):
 class Reporter(logging.Handler):
     """A log handler that passes lines to `target` in a thread."""
 
-    def __init__(self, target: logging.Handler, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        target: logging.Handler,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        last: LastLines | None = None,
+    ) -> None:
         super().__init__()
         self._target = target
+        self._last = last
         self._monotonic = monotonic
         self._repeats = Repeats[_Kind](FIRST_LINES, _PERIOD_SECONDS)  # guarded by the handler's lock
         self._lines = LineThread[logging.LogRecord]("fencepost-report", self._write, self._summarize, most=_MOST_LINES)
@@ -86,6 +94,8 @@ class Reporter(logging.Handler):
         event = EVENTS.get(str(record.msg), OTHER_EVENT)
         record.__dict__.update(event=event.name, event_fields=fields_of(event, record.args))
         record.msg, record.args = record.getMessage().translate(_CONTROL), None
+        if self._last is not None:
+            self._last.add(self._target.formatter or logging.Formatter(FORMAT), record)
         self._lines.put(record)
 
     def close(self) -> None:

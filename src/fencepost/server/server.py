@@ -31,6 +31,7 @@ from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener
 from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
+from fencepost.server.stacks import stacks_on_signal
 from fencepost.server.switching import switch_threads_soon
 from fencepost.setting import settings_doc
 
@@ -146,6 +147,7 @@ def run(
             stop.set()
 
         def tell(where: Ready) -> None:
+            within.enter_context(stacks_on_signal(where.data))
             on_ready(where)
             if systemd is not None:
                 systemd.ready(f"listening on {', '.join(where.addresses.values())}")
@@ -159,11 +161,10 @@ def run(
 
             reloader = Reloader(load, systemd)
             loop.add_signal_handler(signal.SIGHUP, reloader.want)
-        try:
-            await _serve(config, tell, stop, reloader=reloader, may_go_without_http=may_go_without_http)
-        finally:
+        with contextlib.ExitStack() as within:
             if systemd is not None:
-                systemd.close()
+                within.callback(systemd.close)
+            await _serve(config, tell, stop, reloader=reloader, may_go_without_http=may_go_without_http)
 
     keep_freed_memory()
     keep_collections_short()

@@ -3,6 +3,7 @@
 port.py        uvicorn on the server's own loop
 app.py         the pages
 readiness.py   is the server ready for clients?
+debug.py       everything that helps to find a fault
 access.py      who may see the server's state
 sessions.py    people who logged in with the form
 v1/            the server's state as JSON

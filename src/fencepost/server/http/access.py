@@ -73,6 +73,14 @@ class Access:
             who = client.session.principal
             raise AccessRefused(403, f"{who} may not DESCRIBE the cluster: a super user can grant it")
 
+    async def require_super_user(self, request: Request) -> None:
+        """Raise AccessRefused unless a super user asks, or nobody is asked who they are."""
+        client = await self.client(request)
+        broker = self._broker
+        if broker.authorizer.enabled and str(client.session.principal) not in broker.authorizer.table.super_users:
+            broker.audit.denied(client, "HTTP", CLUSTER_DESCRIBE, CLUSTER_NAME)
+            raise AccessRefused(403, "only a super user may see this page")
+
     async def client(self, request: Request) -> HttpClient:
         """Return who asks; raise AccessRefused if they must log in first."""
         client = self._new_client(request)

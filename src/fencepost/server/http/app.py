@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from fencepost._version import __version__
 from fencepost.server.http.access import Access, AccessRefused, cookie_name
+from fencepost.server.http.debug import debug_route
 from fencepost.server.http.readiness import Readiness
 from fencepost.server.http.sessions import SESSION_SECONDS
 from fencepost.server.http.v1.routes import api_routes
@@ -125,6 +126,7 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
             Route("/login", login, methods=["POST"]),
             Route("/logout", logout, methods=["POST"]),
             *api_routes(broker, listener, access, _SAFE),
+            debug_route(broker, access, _SAFE),
         ]
     )
 
