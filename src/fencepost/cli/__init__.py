@@ -33,7 +33,7 @@ def main() -> None:
 
 
 main.add_section("Getting started", "demo", "serve", "config", "certificate", "doctor", "debug", "ping", "completion")
-main.add_section("Records", "produce", "consume", "copy")
+main.add_section("Records", "produce", "consume", "copy", "migrate")
 main.add_section("Inspect and manage", "topic", "group", "producers", "transactions", "sink", "user", "acl", "quota")
 main.add_section("Monitoring", "generate")
 main.add_section("Ownership", "own", "owners:own")

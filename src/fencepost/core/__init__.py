@@ -13,6 +13,7 @@ fetch_sessions.py    server: which partitions a client reads, and which of them 
 topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does
 replication.py       client: how many replicas fencepost's own topics have
+offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
 backoff.py           client: how long to wait before the next attempt
