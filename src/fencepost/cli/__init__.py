@@ -36,4 +36,5 @@ main.add_section("Getting started", "demo", "serve", "config", "certificate", "d
 main.add_section("Records", "produce", "consume", "copy", "migrate")
 main.add_section("Inspect and manage", "topic", "group", "producers", "transactions", "sink", "user", "acl", "quota")
 main.add_section("Monitoring", "generate")
+main.add_section("Keep", "backup", "restore:backup", "check:backup")
 main.add_section("Ownership", "own", "owners:own")

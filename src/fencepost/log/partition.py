@@ -107,6 +107,7 @@ class PartitionLog:
         "handles",
         "high_watermark",
         "newest_snapshot",
+        "pinned",
         "producers",
         "recovered",
         "snapshot_lock",
@@ -154,6 +155,8 @@ class PartitionLog:
         self.doomed: list[Segment] = []
         """Segments that were removed from the log; the next snapshot removes their files. The owner adds to the list,
         and the thread that writes a snapshot removes from it."""
+        self.pinned = False
+        """A backup links the segments: the files of those that leave the log stay."""
         self.cleaned_offset = recovered.cleaned_offset
         """The log is compacted before this offset."""
         self.dense_from = recovered.end_offset

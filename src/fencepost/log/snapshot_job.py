@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class _Captured(NamedTuple):
+class Captured(NamedTuple):
     """A segment as it was when the snapshot was taken."""
 
     segment: Segment
@@ -39,6 +39,17 @@ class _Captured(NamedTuple):
     entries: SegmentIndex | None
     offset_entries: int
     time_entries: int
+
+    def marked(self, index_mark: IndexMark) -> SegmentMark:
+        segment = self.segment
+        return SegmentMark(
+            segment.base_offset,
+            self.size,
+            segment.created_ms,
+            self.max_timestamp,
+            self.max_timestamp_offset,
+            index_mark,
+        )
 
 
 class SnapshotJob:
@@ -54,7 +65,9 @@ class SnapshotJob:
         self._aborted = tuple(log.producers.aborted)
         self._remembers_from = log.producers.remembers_from
         self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
-        self._doomed = tuple(log.doomed)
+        self._doomed = () if log.pinned else tuple(log.doomed)
+        self._is_last = len(self._doomed) == len(log.doomed)
+        """False: a later snapshot must remove the files of segments that a backup still needs."""
 
     def write(self) -> None:
         """Write the snapshot durably. On StorageError a snapshot is due again."""
@@ -73,7 +86,7 @@ class SnapshotJob:
             except BaseException:
                 log.snapshot_ended(written=False)
                 raise
-            log.snapshot_ended(written=True)
+            log.snapshot_ended(written=self._is_last)
 
     def _write_even_if_full(self) -> None:
         """Write the snapshot; on a full disk, remove the files of expired segments first and try again. Recovery
@@ -104,8 +117,11 @@ class SnapshotJob:
         log = self._log
         log.sync()
         marks = tuple(self._mark(captured) for captured in self._segments)
+        snapshots.write(log.handles.files, log.directory, self._with_marks(marks))
+
+    def _with_marks(self, marks: tuple[SegmentMark, ...]) -> Snapshot:
         active = marks[-1] if marks else None
-        snapshot = Snapshot(
+        return Snapshot(
             start_offset=self._start_offset,
             end_offset=self.end_offset,
             active_base=active.base_offset if active else self.end_offset,
@@ -116,20 +132,11 @@ class SnapshotJob:
             aborted=self._aborted,
             remembers_from=self._remembers_from,
         )
-        snapshots.write(log.handles.files, log.directory, snapshot)
 
-    def _mark(self, captured: _Captured) -> SegmentMark:
-        segment = captured.segment
-        return SegmentMark(
-            segment.base_offset,
-            captured.size,
-            segment.created_ms,
-            captured.max_timestamp,
-            captured.max_timestamp_offset,
-            self._write_index(captured),
-        )
+    def _mark(self, captured: Captured) -> SegmentMark:
+        return captured.marked(self._write_index(captured))
 
-    def _write_index(self, captured: _Captured) -> IndexMark:
+    def _write_index(self, captured: Captured) -> IndexMark:
         segment = captured.segment
         if captured.sealed and segment.index_mark is not None:
             return segment.index_mark
@@ -164,9 +171,7 @@ class SnapshotJob:
                 _logger.warning("cannot remove %s: %s", segment.path(LOG_SUFFIX), error)
 
 
-def _capture(segment: Segment, sealed: bool) -> _Captured:
+def _capture(segment: Segment, sealed: bool) -> Captured:
     index = segment.index
     entries = index.mark() if index is not None else (0, 0)
-    return _Captured(
-        segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries
-    )
+    return Captured(segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries)

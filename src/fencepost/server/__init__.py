@@ -6,6 +6,7 @@ storage/        topics, partitions, the metadata store, and background work on t
 coordinators/   groups, transactions, producer ids, owners
 security/       logins, users, ACLs and the audit log
 metrics/        the server's state at one moment, and as Prometheus reads it
+backup/         backups of a running server, restoring and checking a data directory
 http/           the HTTP port: health, readiness, metrics, the state as JSON
 broker.py       the state that handlers share; it holds all of the above
 server.py, child.py                 starting a server in the foreground, in a thread or as a process

@@ -19,6 +19,7 @@ from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
+from fencepost.server.backup.control import Control
 from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
@@ -119,6 +120,7 @@ class Broker:
         self.pids = PidAllocator(self.store)
         self.handles = Handles(files, config.open_files)
         disk = Disk(files, self.handles, self.threads, self.clock, self.pids, self.space)
+        self.standstill = disk.standstill
         self.topics = Topics(
             self.store,
             disk,
@@ -152,6 +154,7 @@ class Broker:
             new_id=lambda: random.getrandbits(31),
             let_go=lambda context: context.end(self),
         )
+        self._control = None if self.directory.ephemeral else Control(self)
         self.derived: dict[str, Any] = {}
         """Caches of the handlers; any entry may be dropped and computed again."""
         self._leftovers: set[Path] = set()
@@ -183,10 +186,14 @@ class Broker:
         self.spawn(housekeeping.run(), "housekeeping")
         self.spawn(housekeeping.run_compaction(), "compaction")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
+        if self._control is not None:
+            await self._control.start()
 
     async def close(self, *, served: bool = True) -> None:
         """Close every log cleanly, so that the next start has nothing to replay. `served`: the server was listening."""
         loop = asyncio.get_running_loop()
+        if self._control is not None:
+            await self._control.close()
         await loop.run_in_executor(None, self.audit.close)  # while the loop can still append to the audit topic
         for task in list(self._background):
             task.cancel()
@@ -284,7 +291,9 @@ class Broker:
 
         self._leftovers.add(folder)
         with self.health.watch(Chore.FOLDERS, folder.name):
-            if not await asyncio.get_running_loop().run_in_executor(self.threads, remove):
+            async with self.standstill.moving():
+                removed = await asyncio.get_running_loop().run_in_executor(self.threads, remove)
+            if not removed:
                 raise StorageError(f"cannot remove {folder}, the folder of a deleted topic; remove it by hand")
             await self.store.execute([("DELETE FROM deleted_folders WHERE folder = ?", (folder.name,))])
             self._leftovers.discard(folder)

@@ -42,5 +42,9 @@ def read(files: Files, directory: str) -> Cleaned:
 
 def write(files: Files, directory: str, state: Cleaned) -> None:
     """Write the file durably."""
+    write_file_atomically(files, directory, NAME, encode(state))
+
+
+def encode(state: Cleaned) -> bytes:
     data = _OFFSETS.pack(*state)
-    write_file_atomically(files, directory, NAME, data + checksum_of(data))
+    return data + checksum_of(data)

@@ -107,7 +107,7 @@ def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
     files changed. Raise StorageError if the `swap` file is damaged, because the valid segments are then unknown."""
     changed = False
     if NAME in names:
-        token, exchanges = _read(files, directory)
+        token, exchanges = read(files, directory)
         complete(files, directory, token, exchanges, files.rename)
         names = files.listdir(directory)
         changed = True
@@ -117,7 +117,8 @@ def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
     return changed or bool(leftovers)
 
 
-def _read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
+def read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
+    """Return the token and the exchanges of the `swap` file; raise StorageError if it is damaged."""
     data = read_file(files, f"{directory}/{NAME}")
     body = data[CHECKSUM_SIZE:]
     if data[:CHECKSUM_SIZE] != checksum_of(body):

@@ -22,7 +22,7 @@ from fencepost.core.groups.kip848_messages import (
     TopicInfo,
 )
 from fencepost.core.groups.offsets import Committed
-from fencepost.server.storage.store import Statement, Store
+from fencepost.server.storage.store import Queryable, Statement
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 SCHEMA: Final = (
@@ -140,7 +140,7 @@ def drop_group(group_id: str) -> list[Statement]:
 # --- reading ---
 
 
-def load_groups(store: Store) -> list[StoredGroup]:
+def load_groups(store: Queryable) -> list[StoredGroup]:
     members: dict[str, dict[str, dict[str, Any]]] = {}
     for group_id, member_id, data in store.query("SELECT group_id, member_id, data FROM group_members"):
         members.setdefault(group_id, {})[member_id] = json.loads(data)
@@ -167,7 +167,7 @@ def load_groups(store: Store) -> list[StoredGroup]:
     return groups
 
 
-def load_offsets(store: Store) -> dict[str, dict[TopicPartition, Committed]]:
+def load_offsets(store: Queryable) -> dict[str, dict[TopicPartition, Committed]]:
     offsets: dict[str, dict[TopicPartition, Committed]] = {}
     sql = """SELECT group_id, topic, partition, offset, leader_epoch, metadata, committed_ms, expires_ms
         FROM group_offsets"""

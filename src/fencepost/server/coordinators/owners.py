@@ -37,6 +37,9 @@ SCHEMA: Final = (
 )
 _SAVE_TOKEN: Final = "INSERT OR REPLACE INTO own_tokens (own_group, resource, token) VALUES (?, ?, ?)"  # noqa: S105
 
+LAST_TOKEN: Final = "last_token"  # noqa: S105
+"""The row of `meta` that a restored backup has: tokens up to this one may have been given after the backup."""
+
 _PATROL_SECONDS: Final = 0.05
 _SECONDS: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
@@ -75,7 +78,9 @@ class Owners:
             for group, name, token in broker.store.query("SELECT own_group, resource, token FROM own_tokens")
         }
         # Rows are replaced and never removed, so the highest stored token is the highest ever given.
-        self.table: OwnershipTable[Connection] = OwnershipTable(max(newest.values(), default=0), newest)
+        rows = broker.store.query("SELECT value FROM meta WHERE name = ?", (LAST_TOKEN,))
+        highest = max([*newest.values(), int(rows[0][0]) if rows else 0])
+        self.table: OwnershipTable[Connection] = OwnershipTable(highest, newest)
         self._answers: dict[Any, asyncio.Future[Judgement[Connection]]] = {}
         """The futures of the waiting claims."""
         self._sessions: dict[Connection, Milliseconds] = {}

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from fencepost.core.groups.offsets import Committed
 from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import TransactionMetadata, TransactionState
-from fencepost.server.storage.store import Statement, Store
+from fencepost.server.storage.store import Queryable, Statement
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
 SCHEMA: Final = (
@@ -86,7 +86,7 @@ def forget_overruled(name: str) -> Statement:
     return "DELETE FROM overruled_offsets WHERE name = ?", (name,)
 
 
-def load(store: Store) -> list[Stored]:
+def load(store: Queryable) -> list[Stored]:
     overruled: dict[str, set[Overruled]] = {}
     for name, group, topic, index in store.query("SELECT name, group_id, topic, partition FROM overruled_offsets"):
         overruled.setdefault(name, set()).add(Overruled(group, TopicPartition(topic, index)))

@@ -5,6 +5,7 @@ partition.py, fetching.py    a partition and its watchers; the partitions that a
 validation.py                check the records of a batch before it is appended
 syncer.py, space.py          one fsync for many requests; free disk space
 store.py, datadir.py         everything but records, in SQLite; the data directory
+standstill.py                a moment in which no file moves, for backups
 housekeeping.py              retention, compaction, snapshots
 producer_limit.py            the limit on remembered producers
 sink_progress.py             the last committed micro-batch of each sink

@@ -2,6 +2,8 @@
 
 fencepost.lock      locked while a server uses the directory
 meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
+control.sock        the socket on which programs of this user ask for a backup
+pinned/ID/          links to the files of a moment, while a backup copies them
 reload.json         whether the server can reload its configuration, and the outcome of the last reload
 reserve             a file that is deleted when the disk is full, so that cleanup has room to start
 logs/NAME.ID/P/     segments of partition P; the id distinguishes a recreated topic from the deleted one
@@ -34,12 +36,17 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
+def folder_name(topic: str, topic_id: uuid.UUID) -> str:
+    """Return the name of a topic's folder in `logs`."""
+    return f"{topic[:_NAME_IN_FOLDER]}.{topic_id_text(topic_id)}"
+
+
 def serving_process(folder: Path) -> int | None:
     """Return the id of the process whose server uses the data directory; None if there is none."""
     try:
         with (folder / "fencepost.lock").open("r+", encoding="ascii") as lock:
             try:
-                _lock_file(lock)
+                lock_file(lock)
             except OSError:
                 holder = lock.read().strip()
                 return int(holder) if holder.isdigit() else None
@@ -91,7 +98,7 @@ class DataDirectory:
 
     def _take(self) -> None:
         try:
-            _lock_file(self._lock)
+            lock_file(self._lock)
         except OSError:
             self._lock.seek(0)
             holder = self._lock.read().strip()
@@ -115,7 +122,7 @@ class DataDirectory:
         return self.path / "meta.sqlite"
 
     def topic_folder(self, name: str, topic_id: uuid.UUID) -> Path:
-        return self.logs / f"{name[:_NAME_IN_FOLDER]}.{topic_id_text(topic_id)}"
+        return self.logs / folder_name(name, topic_id)
 
     def close(self, *, served: bool = True) -> None:
         """Unlock the directory. Remove it if it is temporary, or new and not `served`: the server never listened."""
@@ -137,11 +144,11 @@ class DataDirectory:
 if os.name == "nt":
     import msvcrt
 
-    def _lock_file(file: IO[str]) -> None:
+    def lock_file(file: IO[str]) -> None:
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
 
 else:
     import fcntl
 
-    def _lock_file(file: IO[str]) -> None:
+    def lock_file(file: IO[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -114,8 +114,9 @@ class Housekeeping:
             return True
         in_thread = asyncio.get_running_loop().run_in_executor
         await in_thread(self._broker.threads, job.write)
-        job.install()
-        await in_thread(self._broker.threads, job.finish)
+        async with self._broker.standstill.moving():
+            job.install()
+            await in_thread(self._broker.threads, job.finish)
         return job.is_complete
 
     async def _open_overdue(self) -> None:

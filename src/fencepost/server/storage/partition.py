@@ -21,6 +21,7 @@ from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.storage.space import Space, is_full
+from fencepost.server.storage.standstill import Standstill
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Disk:
         self.threads = threads
         self.clock = clock
         self.pids = pids
+        self.standstill = Standstill()
 
 
 class Watcher(Protocol):
@@ -128,27 +130,28 @@ class Partition:
         disk = self._disk
         issued = disk.pids.issued
         try:
-            log = await asyncio.get_running_loop().run_in_executor(
-                disk.threads,
-                lambda: PartitionLog.open(
-                    self.directory,
-                    self.topic.log_config,
-                    files=disk.files,
-                    handles=disk.handles,
-                    now_ms=disk.clock.now_ms(),
-                    issued=issued,
-                    sync_failed=self._sync_failed,
-                ),
-            )
+            async with disk.standstill.moving():
+                log = await asyncio.get_running_loop().run_in_executor(
+                    disk.threads,
+                    lambda: PartitionLog.open(
+                        self.directory,
+                        self.topic.log_config,
+                        files=disk.files,
+                        handles=disk.handles,
+                        now_ms=disk.clock.now_ms(),
+                        issued=issued,
+                        sync_failed=self._sync_failed,
+                    ),
+                )
+                self._sync_failed = False
+                if self.topic.deleted:
+                    log.abandon()
+                else:
+                    self.log = log
+                    self.wake()  # after a failed sync, more may be readable than before
+                return log
         finally:
             self._opening = None
-        self._sync_failed = False
-        if self.topic.deleted:
-            log.abandon()
-        else:
-            self.log = log
-            self.wake()  # after a failed sync, more may be readable than before
-        return log
 
     def _opened(self, opening: asyncio.Future[PartitionLog]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.server.settings import Sync
@@ -40,6 +40,19 @@ SCHEMA: Final = (
 )
 
 
+class Queryable(Protocol):
+    """Rows to read: a server's store when it starts, or the store of a data directory without a server."""
+
+    def query(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]: ...
+
+
+class _Look(NamedTuple):
+    """A wish to read the store as it is between two changes."""
+
+    begun: asyncio.Future[sqlite3.Connection]
+    loop: asyncio.AbstractEventLoop
+
+
 class _Change(NamedTuple):
     statements: Sequence[Statement]
     done: asyncio.Future[None]
@@ -57,7 +70,7 @@ class Store:
         returns True if it freed space."""
         self._make_room = make_room
         self._path = path
-        self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[_Change | _Look | None] = queue.SimpleQueue()
         self.commits = 0
         try:
             path.touch(mode=0o600)  # SQLite creates its other files with the same mode
@@ -120,6 +133,14 @@ class Store:
         self._changes.put(_Change(statements, done, loop, frees))
         return done
 
+    def look(self) -> asyncio.Future[sqlite3.Connection]:
+        """Return a connection that reads the store as it is after every change that was passed to `execute` before
+        this call, and before every later one. The caller closes it. Any thread may use it."""
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[sqlite3.Connection] = loop.create_future()
+        self._changes.put(_Look(begun, loop))
+        return begun
+
     def close(self) -> None:
         """Commit pending changes and end the thread. Blocks."""
         self._changes.put(None)
@@ -127,19 +148,35 @@ class Store:
         self._connection.close()
 
     def _run(self) -> None:
-        while (change := self._changes.get()) is not None:
-            batch = [change]
-            stop = False
+        while True:
+            batch: list[_Change] = []
+            item: _Change | _Look | None = self._changes.get()
             with contextlib.suppress(queue.Empty):
-                while True:
-                    more = self._changes.get_nowait()
-                    if more is None:
-                        stop = True
-                        break
-                    batch.append(more)
-            self._commit(batch)
-            if stop:
+                while isinstance(item, _Change):
+                    batch.append(item)
+                    item = self._changes.get_nowait()
+            if batch:
+                self._commit(batch)
+            if item is None:
                 return
+            if isinstance(item, _Look):
+                self._begin_look(item)
+
+    def _begin_look(self, look: _Look) -> None:
+        """Begin a transaction that only reads. In WAL mode it sees the store of this moment, and later changes neither
+        wait for it nor show in it."""
+        reading: sqlite3.Connection | None = None
+        failure: StorageError | None = None
+        try:
+            reading = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            reading.execute("BEGIN")
+            reading.execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.Error as error:
+            if reading is not None:
+                reading.close()
+            failure = StorageError(f"cannot read metadata: {error}")
+        with contextlib.suppress(RuntimeError):  # the loop has ended, so nobody waits
+            look.loop.call_soon_threadsafe(_show, look, reading, failure)
 
     def _commit(self, batch: list[_Change]) -> None:
         failures: dict[int, StorageError] = {}
@@ -186,6 +223,16 @@ class Store:
         finally:
             self._connection.execute("RELEASE change")
         return None
+
+
+def _show(look: _Look, reading: sqlite3.Connection | None, failure: StorageError | None) -> None:
+    if look.begun.cancelled():
+        if reading is not None:
+            reading.close()
+    elif failure is not None:
+        look.begun.set_exception(failure)
+    elif reading is not None:
+        look.begun.set_result(reading)
 
 
 def _is_full(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,22 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="cannot use"):
         DataDirectory(tmp_path / "file" / "data")
+
+
+def test_a_look_shows_what_was_executed_before_it_and_nothing_later(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+    put = "INSERT INTO meta (name, value) VALUES (?, '')"
+
+    async def main() -> list[str]:
+        before = [store.execute([(put, (f"before {number}",))]) for number in range(50)]
+        looking = store.look()
+        after = [store.execute([(put, (f"after {number}",))]) for number in range(50)]
+        with closing(await looking) as reading:
+            await asyncio.gather(*before, *after)
+            return [str(name) for (name,) in reading.execute("SELECT name FROM meta")]
+
+    try:
+        assert sorted(asyncio.run(main())) == sorted(f"before {number}" for number in range(50))
+        assert len(store.query("SELECT name FROM meta")) == 100
+    finally:
+        store.close()

@@ -1,0 +1,200 @@
+"""A backup in one file, FILE.tar.zst: a tar of the data directory's files and, last, of their manifest.
+
+`zstd -d` and `tar` can read it. Every block of the tar is a zstd frame of its own, behind a frame that other programs
+skip, so that a damaged block is known before it is unpacked:
+
+     4  magic of a skippable frame: 50 2A 4D 18     4  its length, 12      (little-endian)
+     4  size of the next frame     4  size of its content     4  CRC-32C of the next frame
+     …  a zstd frame with up to 1 MiB of the tar
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import IO, Any, Final
+
+import cramjam
+from crc32c import crc32c
+
+from fencepost.log.files import OsFiles, write_all
+from fencepost.server.backup.copying import CHUNK, Advance, write
+from fencepost.server.backup.folder import BackupReport, explained
+from fencepost.server.backup.manifest import (
+    MANIFEST,
+    BackedUpFile,
+    BackupManifest,
+    DamagedBackup,
+    SourceFile,
+    check_path,
+)
+from fencepost.server.backup.point import PointFiles
+
+SUFFIX: Final = ".tar.zst"
+_HEAD: Final = Struct("<IIIII")
+_MAGIC: Final = 0x184D2A50
+_LEVEL: Final = 1
+"""Records are often compressed already; higher levels would only take time from the server."""
+_SYNC_EVERY: Final = 16 << 20
+
+
+def is_archive(path: Path) -> bool:
+    return path.name.endswith(SUFFIX)
+
+
+def back_up(files: PointFiles, archive: Path, *, advance: Advance, disk: OsFiles | None = None) -> BackupReport:
+    """Write the point to the archive, which replaces an older one when it is whole. On an error nothing is left."""
+    disk = disk or OsFiles()
+    part = archive.with_name(f".{archive.name}.part")
+    try:
+        with suppress(FileNotFoundError):
+            part.unlink()
+        done = _write(files, part, disk, advance)
+        disk.rename(str(part), str(archive))
+        disk.sync_directory(str(archive.parent))
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink()
+        if isinstance(error, (OSError, EOFError)):
+            raise explained(error, archive.parent) from error
+        raise
+    size = sum(file.size for file in done)
+    return BackupReport(archive, files.point.taken_ms, len(done), size, len(done), size)
+
+
+def _write(files: PointFiles, part: Path, disk: OsFiles, advance: Advance) -> list[BackedUpFile]:
+    point = files.point
+    out = _Frames(disk, part)
+    done = []
+    try:
+        with tarfile.open(fileobj=out, mode="w|", bufsize=CHUNK) as tar:
+            for file in point.files:
+                source = files.place(file)
+                status = source.stat()
+                with source.open("rb") as reading:
+                    counted = _Checked(reading, advance)
+                    tar.addfile(_member(file.path, file.size, point.taken_ms), counted)
+                identity = SourceFile(status.st_ino, status.st_mtime_ns)
+                done.append(BackedUpFile(file.path, file.size, counted.checksum, identity))
+            manifest = BackupManifest(point.fencepost, point.taken_ms, point.cluster_id, tuple(done)).encode()
+            tar.addfile(_member(MANIFEST, len(manifest), point.taken_ms), io.BytesIO(manifest))
+        out.end()
+    finally:
+        out.close()
+    return done
+
+
+def _member(name: str, size: int, taken_ms: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime, member.mode = size, taken_ms // 1000, 0o600
+    return member
+
+
+class _Checked(io.RawIOBase):
+    """A stream that counts what is read from it."""
+
+    def __init__(self, reading: IO[bytes], advance: Advance) -> None:
+        self._reading = reading
+        self._advance = advance
+        self.checksum = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._reading.read(size)
+        self.checksum = int(crc32c(data, self.checksum))
+        self._advance(len(data))
+        return data
+
+
+class _Frames(io.RawIOBase):
+    """A file of frames, which takes the tar's bytes."""
+
+    def __init__(self, disk: OsFiles, path: Path) -> None:
+        self._disk = disk
+        self._fd = disk.open(str(path), create=True)
+        self._position = self._synced = 0
+
+    def write(self, data: Any) -> int:
+        frame = bytes(cramjam.zstd.compress(data, level=_LEVEL))
+        head = _HEAD.pack(_MAGIC, 12, len(frame), len(data), int(crc32c(frame)))
+        write_all(self._disk, self._fd, head + frame, self._position)
+        self._position += len(head) + len(frame)
+        if self._position - self._synced >= _SYNC_EVERY:
+            self._disk.sync(self._fd)
+            self._synced = self._position
+        return len(data)
+
+    def end(self) -> None:
+        self._disk.sync(self._fd)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._disk.close(self._fd)
+        super().close()
+
+
+class _Unframed(io.RawIOBase):
+    """The tar inside an archive."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._rest) < size:
+            more = self._next()
+            if not more:
+                break
+            self._rest += more
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def _next(self) -> bytes:
+        at = self._file.tell()
+        head = self._file.read(_HEAD.size)
+        if not head:
+            return b""
+        try:
+            magic, length, size, plain_size, checksum = _HEAD.unpack(head)
+            frame = self._file.read(size)
+            if (magic, length) == (_MAGIC, 12) and len(frame) == size and int(crc32c(frame)) == checksum:
+                plain = bytes(cramjam.zstd.decompress(frame))
+                if len(plain) == plain_size:
+                    return plain
+        except (struct.error, OSError, ValueError, cramjam.DecompressionError):
+            pass
+        raise DamagedBackup(f"{self._path} is damaged at byte {at}; restore another backup")
+
+
+def unpack(archive: Path, folder: Path, disk: OsFiles, advance: Advance) -> BackupManifest:
+    """Unpack the archive into a folder and verify every file; return its manifest."""
+    found: dict[str, tuple[int, int]] = {}
+    manifest: BackupManifest | None = None
+    with archive.open("rb") as file:
+        try:
+            with tarfile.open(fileobj=_Unframed(file, archive), mode="r|", bufsize=CHUNK) as tar:
+                for member in tar:
+                    content = tar.extractfile(member)
+                    if content is None or manifest is not None:
+                        raise DamagedBackup(f"{archive} has {member.name!r}, which is no file of a backup")
+                    if member.name == MANIFEST:
+                        manifest = BackupManifest.decode(content.read(), archive / MANIFEST)
+                        continue
+                    check_path(member.name, archive)
+                    target = folder / member.name
+                    target.parent.mkdir(0o700, parents=True, exist_ok=True)
+                    found[member.name] = member.size, write(content, target, member.size, disk, advance)
+        except (tarfile.TarError, EOFError) as error:
+            raise DamagedBackup(f"{archive} is damaged or not whole ({error}); restore another backup") from error
+    if manifest is None:
+        raise DamagedBackup(f"{archive} is not whole: its end with {MANIFEST} is missing; restore another backup")
+    for each in manifest.files:
+        if found.get(each.path) != (each.size, each.crc32c):
+            raise DamagedBackup(
+                f"{archive}: {each.path} is damaged: its content is not what was backed up; restore another backup"
+            )
+    return manifest

@@ -1,0 +1,136 @@
+"""The control socket of a server: how a program on the same machine, of the same user, asks for a backup.
+
+The socket `control.sock` lies in the data directory, with access for its owner alone: who can read the files of the
+server may ask it to keep them still, so no login is needed. A client sends a line and reads a line, both JSON:
+
+    {"ask": "pin"}      {"folder": PATH}, or {"error": TEXT}
+
+The pin is removed when the connection ends, also if the client is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.errors import FencepostError, StorageError
+from fencepost.server.backup.pins import Pins
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "control.sock"
+_LONGEST_PATH: Final = 100
+"""The address of a socket has room for 104 to 108 bytes."""
+_ANSWER_SECONDS: Final = 120.0
+
+
+class Control:
+    """The socket, for as long as the server runs."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._pins = Pins(broker)
+        self._path = broker.directory.path / NAME
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Open the socket. Without one the server works, but only a stopped server can be backed up."""
+        await self._pins.sweep()
+        if not hasattr(socket, "AF_UNIX"):
+            return
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with suppress(FileNotFoundError):
+                self._path.unlink()  # a killed server left it; the directory's lock is ours
+            with _address(self._path) as address:
+                listening.bind(address)
+            os.chmod(self._path, 0o600)
+            listening.setblocking(False)
+            self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        except (OSError, NotImplementedError) as error:
+            listening.close()
+            logger.warning("cannot open %s (%s): stop the server to back it up", self._path, error)
+
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.ensure_future(self._talk(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        folder: Path | None = None
+        try:
+            answer: dict[str, str]
+            try:
+                request = json.loads(await reader.readline() or b"{}")
+                if not isinstance(request, dict) or request.get("ask") != "pin":
+                    raise StorageError(f"this server does not know the request {request!r}")
+                folder = await self._pins.take()
+                answer = {"folder": str(folder)}
+            except (FencepostError, ValueError) as error:
+                answer = {"error": str(error)}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await reader.read()  # to the end: the client keeps the pin by keeping the connection
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            if folder is not None:
+                await asyncio.shield(self._pins.drop(folder))
+
+
+class PinnedServer:
+    """A pin that this process has asked a running server for. The server removes it after `close`."""
+
+    def __init__(self, data: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.settimeout(_ANSWER_SECONDS)
+            with _address(data / NAME) as address:
+                self._socket.connect(address)
+            self._socket.sendall(json.dumps({"ask": "pin"}).encode() + b"\n")
+            with self._socket.makefile("rb") as lines:
+                answer: dict[str, Any] = json.loads(lines.readline() or b"{}")
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise StorageError(f"the server of {data} does not answer on {NAME}: {error}") from error
+        if "folder" not in answer:
+            self._socket.close()
+            raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
+        self.folder = Path(answer["folder"])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """Yield the address of a socket at this path. One that is too long is reached through its directory's
+    descriptor."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH or not Path("/proc/self/fd").exists():
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

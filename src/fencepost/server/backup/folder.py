@@ -1,0 +1,193 @@
+"""Backups in a folder: one folder each, named by its moment (UTC).
+
+    20261117T081500.123Z/       manifest.json, meta.sqlite, logs/…
+    20261117T083000.456Z/       whole too: files that have not changed are links to those of the backup before
+    .lock                       locked while a backup is made
+    .20261117T084500.789Z.part  one that has not ended; the next backup removes it
+
+Any of them can be removed without harm to the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fencepost.errors import FencepostError, StorageError
+from fencepost.log.files import OsFiles, write_file
+from fencepost.server.backup.copying import Advance, copy, remove_tree
+from fencepost.server.backup.manifest import (
+    MANIFEST,
+    BackedUpFile,
+    BackupManifest,
+    DamagedBackup,
+    PointFile,
+    SourceFile,
+)
+from fencepost.server.backup.point import PointFiles
+from fencepost.server.storage.datadir import lock_file
+
+_PART: Final = ".part"
+_LOCK: Final = ".lock"
+_NAME: Final = "%Y%m%dT%H%M%S"
+_SMALL: Final = 1 << 20
+"""Files up to this size are read and compared: a snapshot is written anew for each backup, often with the same
+content."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class BackupReport(NamedTuple):
+    """What a backup has done."""
+
+    backup: Path
+    taken_ms: int
+    files: int
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    removed: tuple[str, ...] = ()
+    """Older backups that were removed."""
+
+
+def name_of(taken_ms: int) -> str:
+    moment = datetime.fromtimestamp(taken_ms / 1000, UTC)
+    return f"{moment.strftime(_NAME)}.{taken_ms % 1000:03d}Z"
+
+
+def backups_in(folder: Path) -> list[Path]:
+    """Return the backups in this folder, oldest first."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and (path / MANIFEST).is_file())
+
+
+def newest_in(folder: Path) -> Path:
+    """Return the backup to restore: the folder itself if it is one, otherwise the newest in it."""
+    if (folder / MANIFEST).exists():
+        return folder
+    found = backups_in(folder)
+    if not found:
+        raise FencepostError(f"there is no backup in {folder}: give the folder or file of `fencepost backup`")
+    return found[-1]
+
+
+def back_up(
+    files: PointFiles, folder: Path, *, advance: Advance, keep: int | None = None, disk: OsFiles | None = None
+) -> BackupReport:
+    """Copy the point into a new backup in this folder, which must exist. On an error nothing is left of it."""
+    with _locked(folder):
+        for left in folder.glob(f".*{_PART}"):
+            remove_tree(left)
+        name = name_of(files.point.taken_ms)
+        part, target = folder / f".{name}{_PART}", folder / name
+        if target.exists():
+            raise StorageError(f"{target} exists already: is the clock of this machine right?")
+        try:
+            report = _Copy(files, part, _manifest_of_newest(folder), disk or OsFiles(), advance).run(target)
+        except BaseException as error:
+            remove_tree(part)
+            if isinstance(error, (OSError, EOFError)):
+                raise explained(error, folder) from error
+            raise
+        return report._replace(removed=_remove_old(folder, keep))
+
+
+def explained(error: OSError | EOFError, folder: Path) -> StorageError:
+    """Return the error of a backup into this folder that failed."""
+    if isinstance(error, EOFError):
+        return StorageError(f"a file changed while it was copied ({error}); back up once more")
+    if error.errno in _FULL:
+        return StorageError(f"the disk of {folder} is full: free some space, or keep fewer backups (--keep)")
+    if isinstance(error, FileNotFoundError):
+        return StorageError(
+            f"{error.filename} is gone: the server was started again during the backup; back up once more"
+        )
+    return StorageError(f"cannot write the backup: {error}")
+
+
+def _remove_old(folder: Path, keep: int | None) -> tuple[str, ...]:
+    old = backups_in(folder)[:-keep] if keep else []
+    for path in old:
+        # Hidden first: if this is interrupted, what is left must not look like a backup.
+        hidden = path.with_name(f".{path.name}{_PART}")
+        path.rename(hidden)
+        remove_tree(hidden)
+    return tuple(path.name for path in old)
+
+
+def _manifest_of_newest(folder: Path) -> tuple[Path, BackupManifest] | None:
+    """Return the newest backup, to reuse its files; None if there is none or it cannot be read."""
+    for path in reversed(backups_in(folder)):
+        with suppress(DamagedBackup, OSError):
+            return path, BackupManifest.read(path)
+    return None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / _LOCK).open("a+", encoding="ascii") as lock:
+        try:
+            lock_file(lock)
+        except OSError:
+            raise StorageError(f"another backup into {folder} is being made; wait for its end") from None
+        yield
+
+
+class _Copy:
+    """A backup in the making."""
+
+    def __init__(
+        self, files: PointFiles, part: Path, before: tuple[Path, BackupManifest] | None, disk: OsFiles, advance: Advance
+    ) -> None:
+        self._files = files
+        self._part = part
+        self._disk = disk
+        self._advance = advance
+        self._before = before[0] if before else None
+        self._known = {file.path: file for file in before[1].files} if before else {}
+        self._copied: list[BackedUpFile] = []
+
+    def run(self, target: Path) -> BackupReport:
+        point = self._files.point
+        done = tuple(self._back_up(file) for file in point.files)
+        manifest = BackupManifest(point.fencepost, point.taken_ms, point.cluster_id, done)
+        write_file(self._disk, str(self._part / MANIFEST), manifest.encode())
+        for root, _, _ in os.walk(self._part):
+            self._disk.sync_directory(root)
+        self._part.rename(target)
+        self._disk.sync_directory(str(target.parent))
+        copied = sum(file.size for file in self._copied)
+        return BackupReport(target, point.taken_ms, len(done), manifest.size, len(self._copied), copied)
+
+    def _back_up(self, file: PointFile) -> BackedUpFile:
+        source, target = self._files.place(file), self._part / file.path
+        target.parent.mkdir(0o700, parents=True, exist_ok=True)
+        status = source.stat()
+        identity = SourceFile(status.st_ino, status.st_mtime_ns)
+        known = self._known.get(file.path)
+        if known is not None and known.size == file.size and self._reused(known, identity, source, target):
+            self._advance(file.size)
+            return known._replace(source=identity)
+        checksum = copy(source, target, file.size, self._disk, self._advance)
+        done = BackedUpFile(file.path, file.size, checksum, identity)
+        self._copied.append(done)
+        return done
+
+    def _reused(self, known: BackedUpFile, identity: SourceFile, source: Path, target: Path) -> bool:
+        """Link the file of the backup before; return False if it is another one, or not there any more."""
+        assert self._before is not None
+        old = self._before / known.path
+        try:
+            if old.stat().st_size != known.size:
+                return False
+            is_same = known.source == identity or (
+                known.size <= _SMALL and old.read_bytes() == source.read_bytes()[: known.size]
+            )
+            if is_same:
+                os.link(old, target)
+        except OSError:
+            return False  # a file system without links, or too many of them: copy it
+        return is_same

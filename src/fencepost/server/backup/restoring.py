@@ -1,0 +1,116 @@
+"""A new data directory from a backup: copied, verified by checksum, and moved ahead (`core.restoring`).
+
+The files are copied into a folder beside the new directory, which gets its name only when everything is done. So an
+interrupted restore leaves no directory with which a server would start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fencepost.errors import DataDirectoryError, StorageError
+from fencepost.log.files import OsFiles
+from fencepost.server.backup.ahead import GroupAhead, RestoredLogs, SinkState
+from fencepost.server.backup.archive import is_archive, unpack
+from fencepost.server.backup.copying import Advance, copy, remove_tree
+from fencepost.server.backup.folder import newest_in
+from fencepost.server.backup.manifest import STORE, BackupManifest, DamagedBackup
+from fencepost.server.backup.store_file import Jumped, StoreFile
+from fencepost.server.storage.datadir import lock_file
+
+_LOCK: Final = "fencepost.lock"
+
+
+class RestoreReport(NamedTuple):
+    data: Path
+    backup: Path
+    taken_ms: int
+    """The moment of the backup: what came later is lost."""
+    files: int
+    bytes: int
+    jumped: Jumped
+    groups_ahead: list[GroupAhead]
+    sinks: list[SinkState]
+
+
+def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None = None) -> RestoreReport:
+    """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder."""
+    disk = disk or OsFiles()
+    data = data.absolute()
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise DataDirectoryError(f"{data} exists already: give a new directory to restore into (--data)")
+    if not backup.exists():
+        raise DamagedBackup(f"there is no backup {backup}: give the folder or file of `fencepost backup`")
+    if not backup.is_dir() and not is_archive(backup):
+        raise DamagedBackup(f"{backup} is neither a folder of backups nor a FILE.tar.zst")
+    data.parent.mkdir(parents=True, exist_ok=True)
+    with _part_of(data) as part:
+        if is_archive(backup):
+            manifest = unpack(backup, part, disk, advance)
+        else:
+            backup = newest_in(backup)
+            manifest = _copy_all(backup, part, disk, advance)
+        now = int(time.time() * 1000)
+        (part / "logs").mkdir(0o700, exist_ok=True)
+        with StoreFile(part / STORE) as store:
+            # The logs first: a server that has not started since knows nothing of the jumps.
+            with closing(RestoredLogs(part, store, now)) as logs:
+                ahead, sinks = logs.groups_ahead(), logs.sinks()
+            jumped = store.jump(now)
+        for root, _, _ in os.walk(part):
+            disk.sync_directory(root)
+        os.remove(part / _LOCK)
+        with suppress(FileNotFoundError):
+            data.rmdir()
+        part.rename(data)
+        disk.sync_directory(str(data.parent))
+    return RestoreReport(data, backup, manifest.taken_ms, len(manifest.files), manifest.size, jumped, ahead, sinks)
+
+
+@contextmanager
+def _part_of(data: Path) -> Iterator[Path]:
+    """Yield the folder that becomes the data directory, and remove it after an error. One that an interrupted restore
+    left is removed first."""
+    part = data.with_name(f".{data.name}.restoring")
+    part.mkdir(0o700, exist_ok=True)
+    with (part / _LOCK).open("a+", encoding="ascii") as lock:
+        try:
+            lock_file(lock)
+        except OSError:
+            raise StorageError(f"another restore into {data} is under way") from None
+        for left in part.iterdir():
+            if left.is_dir():
+                remove_tree(left)
+            elif left.name != _LOCK:
+                left.unlink()
+        try:
+            yield part
+        except BaseException as error:
+            remove_tree(part)
+            if isinstance(error, OSError):
+                raise StorageError(f"cannot restore into {data}: {error}") from error
+            raise
+
+
+def _copy_all(backup: Path, part: Path, disk: OsFiles, advance: Advance) -> BackupManifest:
+    manifest = BackupManifest.read(backup)
+    for file in manifest.files:
+        source, target = backup / file.path, part / file.path
+        target.parent.mkdir(0o700, parents=True, exist_ok=True)
+        try:
+            size = source.stat().st_size
+            checksum = copy(source, target, file.size, disk, advance) if size == file.size else None
+        except FileNotFoundError:
+            raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
+        if checksum != file.crc32c:
+            raise damaged(source)
+    return manifest
+
+
+def damaged(place: Path | str) -> DamagedBackup:
+    return DamagedBackup(f"{place} is damaged: its content is not what was backed up; restore another backup")

@@ -1,0 +1,198 @@
+"""Backups and restores with something in the way: kills on both sides, a full disk, a disk that lies."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fencepost
+from fencepost.errors import FencepostError, StorageError
+from fencepost.log.files import Buffer, OsFiles
+from fencepost.server.backup import archive, folder, point, restoring
+from fencepost.server.backup.manifest import DamagedBackup
+from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
+
+pytestmark = pytest.mark.fault
+
+PATIENCE = 60.0
+VALUES = [b"one", b"two", b"three"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def server(data: Path) -> Iterator[fencepost.Server]:
+    with fencepost.Server(data, process=True) as running:
+        create(running.address, "orders")
+        write(running.address, "orders", VALUES)
+        yield running
+
+
+class FullDisk(OsFiles):
+    """A disk with room for so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def write(self, fd: int, data: Buffer, position: int) -> int:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, data, position)
+
+
+class LyingDisk(OsFiles):
+    """A disk that changes the first byte of what it stores."""
+
+    def write(self, fd: int, data: Buffer, position: int) -> int:
+        changed = bytearray(data)
+        if not position and changed:
+            changed[0] ^= 1
+        return super().write(fd, changed, position)
+
+
+def await_no_pin(data: Path) -> None:
+    ends = time.monotonic() + PATIENCE
+    while any((data / "pinned").iterdir()):
+        assert time.monotonic() < ends, "the server keeps the files of a backup that is gone"
+        time.sleep(0.02)
+
+
+def test_a_killed_backup_leaves_nothing_that_looks_like_one(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    dest = tmp_path / "backups"
+    dest.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.workers.half_backup", str(data), str(dest)], stdout=subprocess.PIPE, text=True
+    ) as half:
+        assert half.stdout is not None
+        assert half.stdout.readline() == "half\n"
+        assert any((data / "pinned").iterdir())
+        half.kill()
+    await_no_pin(data)
+    assert files_below(dest, "*.part/**/*") or list(dest.glob(".*.part"))
+    with pytest.raises(FencepostError, match="there is no backup"):
+        restore(dest, tmp_path / "new")
+    made = back_up(data, dest)
+    assert sorted(path.name for path in dest.iterdir()) == [".lock", made.backup.name]
+    restore(dest, tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == VALUES
+    assert server.address
+
+
+def test_a_backup_of_a_server_that_is_killed_meanwhile_is_whole(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "backups").mkdir()
+    with point.taken(data) as files:
+        write(server.address, "orders", [b"later"])
+        server.kill()
+        folder.back_up(files, tmp_path / "backups", advance=ignore)
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == VALUES
+
+
+@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
+def test_a_restart_of_the_server_ends_the_backup_with_one_line(
+    server: fencepost.Server, data: Path, tmp_path: Path, name: str
+) -> None:
+    dest = tmp_path / "there" / name
+    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
+    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+    with point.taken(data) as files:
+        server.kill()
+        with fencepost.Server(data), pytest.raises(StorageError, match="back up once more"):
+            take(files, dest, advance=ignore)
+    assert [path for path in (tmp_path / "there").rglob("*") if path.name not in (".lock", "backups")] == []
+
+
+def test_what_a_killed_server_had_pinned_is_removed_at_its_start(server: fencepost.Server, data: Path) -> None:
+    with point.taken(data) as files:
+        server.kill()
+        assert files.root.exists()
+        with fencepost.Server(data):
+            assert not files.root.exists()
+
+
+@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
+@pytest.mark.parametrize("room", [0, 1000, 62_000])
+def test_a_full_disk_is_named_and_nothing_is_left_there(
+    server: fencepost.Server, data: Path, tmp_path: Path, name: str, room: int
+) -> None:
+    dest = tmp_path / "there" / name
+    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
+    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+    if archive.is_archive(dest):
+        room //= 100
+    with point.taken(data) as files, pytest.raises(StorageError, match=r"the disk of .* is full"):
+        take(files, dest, advance=ignore, disk=FullDisk(room))
+    assert [path for path in (tmp_path / "there").rglob("*") if path.name not in (".lock", "backups")] == []
+    made = back_up(data, dest)
+    assert made.files
+    assert server.address
+
+
+def test_a_failed_backup_leaves_the_one_before(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "backups"
+    before = back_up(data, dest)
+    write(server.address, "orders", [b"later"])
+    with point.taken(data) as files, pytest.raises(StorageError, match="full"):
+        folder.back_up(files, dest, advance=ignore, keep=1, disk=FullDisk(10))
+    assert folder.backups_in(dest) == [before.backup]
+    restore(dest, tmp_path / "new")
+
+
+def test_a_copy_that_reads_back_otherwise_is_no_backup(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "backups").mkdir()
+    with point.taken(data) as files, pytest.raises(DamagedBackup, match="does not read back"):
+        folder.back_up(files, tmp_path / "backups", advance=ignore, disk=LyingDisk())
+    assert folder.backups_in(tmp_path / "backups") == []
+    assert server.address
+
+
+def test_a_restore_on_a_full_disk_leaves_no_directory(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "backups")
+    with pytest.raises(StorageError, match="cannot restore"):
+        restoring.restore(tmp_path / "backups", tmp_path / "new", advance=ignore, disk=FullDisk(1000))
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "backups"}
+    assert server.address
+
+
+def test_compaction_and_retention_during_a_backup_take_nothing_from_it(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "backups").mkdir()
+    with fencepost.Server(data, background_interval_ms=50) as server:
+        create(
+            server.address, "state", segment_bytes="1000", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01"
+        )
+        create(server.address, "orders", segment_bytes="1000", retention_bytes="1000")
+        for number in range(20):
+            with fencepost.Producer(server.address) as producer:
+                producer.send("state", b"%d" % number + b"." * 300, key=b"key", partition=0)
+                producer.send("orders", b"%d" % number + b"." * 300, partition=0)
+        with point.taken(data) as files:
+            size = files.point.size
+            logs = {file.path for file in files.point.files if file.path.endswith(".log")}
+            ends = time.monotonic() + PATIENCE
+            while all((data / path).exists() for path in logs):
+                write(server.address, "orders", [b"." * 600])
+                assert time.monotonic() < ends, "neither retention nor compaction has removed a segment"
+            made = folder.back_up(files, tmp_path / "backups", advance=ignore)
+        assert made.bytes == size
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new", background_interval_ms=3_600_000) as restored:
+        assert read(restored.address, "state")[-1].startswith(b"19.")
+        assert read(restored.address, "orders")[-1].startswith(b"19.")
+    assert command("check", "--data", tmp_path / "new").returncode == 0
