@@ -181,7 +181,7 @@ def _init(client: RawClient, name: str, pid: int = -1, epoch: int = -1) -> tuple
     answer = client.init_producer_id(
         transactional_id=name, transaction_timeout=60_000, producer_id=pid, producer_epoch=epoch
     )
-    return ErrorCode(answer.error_code), answer.producer_id, answer.producer_epoch
+    return ErrorCode.of(answer.error_code), answer.producer_id, answer.producer_epoch
 
 
 def test_epochs_of_after_the_backup_are_not_given_again(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_epochs_of_after_the_backup_are_not_given_again(server: fencepost.Server
 def _claim(client: RawClient, after: int = -1) -> tuple[ErrorCode, int]:
     resource = {"resource": "orders-0", "generation": 1, "after_token": after}
     answer = client.call(_OWN, 1, group="writers", wait_ms=0, resources=[resource], session_ms=0, release=[])
-    return ErrorCode(answer.error_code), answer.resources[0].token
+    return ErrorCode.of(answer.error_code), answer.resources[0].token
 
 
 def test_tokens_of_after_the_backup_are_not_given_again(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_producers_of_after_the_backup_are_no_duplicates(server: fencepost.Serve
 
     def send(client: RawClient, pid: int, sequence: int) -> ErrorCode:
         made = batch([b"%d" % sequence], pid=pid, epoch=0, sequence=sequence)
-        return ErrorCode(client.produce("orders", made).error)
+        return client.produce("orders", made).error
 
     with RawClient(server.address) as client:
         known = client.new_pid()

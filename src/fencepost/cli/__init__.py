@@ -24,7 +24,8 @@ def main() -> None:
       seq 1000 | fencepost produce orders      send lines to it, each exactly once
       fencepost consume orders                 print its records
 
-    All commands but `serve` also work with Apache Kafka: set --servers HOST:PORT,… or FENCEPOST_SERVERS.
+    All commands but `serve` and those under Keep also work with Apache Kafka: set --servers HOST:PORT,… or
+    FENCEPOST_SERVERS.
 
     \b
     Exit codes: 0 success, 1 failure (one line on stderr says why), 2 usage error,

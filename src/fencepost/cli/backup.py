@@ -64,11 +64,12 @@ def _bar(verb: str, *, quiet: bool) -> Iterator[tuple[Callable[[int], None], Cal
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N backups in DEST.")
 @_json_option
 def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, as_json: bool) -> None:
-    """Back up a server, while it runs, to DEST: a folder, or FILE.tar.zst.
+    """Back up a running server to DEST.
 
-    Run it on the server's machine, as the server's user. The backup is the server at one moment: logs, groups,
-    transactions, users, ACLs. A folder gets one folder per backup, each of them whole; files that have not changed are
-    linked to those of the backup before and take no space. Every copy is verified by its checksum.
+    DEST is a folder, or FILE.tar.zst. Run it on the server's machine, as the server's user. The backup is the server at
+    one moment: logs, groups, transactions, users, ACLs. A folder gets one folder per backup, each of them whole; files
+    that have not changed are linked to those of the backup before and take no space. Every copy is verified by its
+    checksum. A stopped server can be backed up too.
 
     \b
     Examples:
@@ -127,12 +128,12 @@ def _show_backup(report: BackupReport, *, as_json: bool) -> None:
 )
 @_json_option
 def restore(dest: Path, data: Path, as_json: bool) -> None:
-    """Make a new data directory from a backup: the newest in folder DEST, one folder of them, or FILE.tar.zst.
+    """Make a data directory from a backup.
 
-    Every file is verified by its checksum. Pids, epochs, tokens and generations of groups jump ahead, so that the
-    restored server hands out nothing again that the old one handed out after the backup: producers with a name and
-    members of groups of before are refused, and begin anew. Transactions that were open are aborted. What is ahead of
-    the log is named.
+    DEST is a folder of backups, of which the newest is taken, one of the folders in it, or FILE.tar.zst. Every file is
+    verified by its checksum. Pids, epochs, tokens and generations of groups jump ahead, so that the restored server
+    hands out nothing again that the old one handed out after the backup: producers with a name and members of groups of
+    before are refused, and begin anew. Transactions that were open are aborted. What is ahead of the log is named.
 
     \b
     Examples:
@@ -177,11 +178,11 @@ def _size(count: int) -> str:
 @click.option("--repair", is_flag=True, help="Cut off the torn ends of logs, as the next start of the server would.")
 @_json_option
 def check(data: Path | None, repair: bool, as_json: bool) -> None:
-    """Check every file of a stopped server: batches, indexes, snapshots, the metadata store.
+    """Check every file of a stopped server.
 
-    A start trusts what it has once synced; this reads everything. It exits with 1 if something is damaged. A torn end
-    is no damage: a crash leaves it, nobody was told that it is stored, and the next start cuts it off. Damage is never
-    repaired here: restore a backup.
+    Reads batches, indexes, snapshots and the metadata store. A start trusts what was once synced; this does not. It
+    exits with 1 if something is damaged. A torn end is no damage: a crash leaves it, nobody was told that it is stored,
+    and the next start cuts it off. Damage is never repaired here: restore a backup.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ sequence.py          the arithmetic of sequences, and where they wrap
 transactions.py      server: the states of a transaction and the legal transitions
 micro_batch.py       Spark: the steps of a micro-batch, and where to resume after any of them failed
 staging.py           Spark: which content of a micro-batch waits in the stage topic, and where
+restoring.py         server: what jumps ahead when a backup is restored
 fetch_sessions.py    server: which partitions a client reads, and which of them an answer contains
 topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does

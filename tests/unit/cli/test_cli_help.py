@@ -21,7 +21,9 @@ pytestmark = pytest.mark.unit
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
-WITHOUT_SERVER = {"serve", "demo", "completion", "config", "certificate", "generate"}
+WITHOUT_SERVER = {
+    "serve", "demo", "completion", "config", "certificate", "generate", "backup", "restore", "check",
+}  # fmt: skip
 """Commands that ask no server."""
 
 # (path, command) of every command that does something.
