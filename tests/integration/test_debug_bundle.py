@@ -20,8 +20,8 @@ import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.stacks import ask_for_stacks
-from tests.integration.test_http import basic, get
 from tests.support.certificates import make
+from tests.support.http import basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in
 from tests.support.pages import ROOT
 
