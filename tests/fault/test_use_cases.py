@@ -27,6 +27,7 @@ from fencepost.types import TopicPartition
 from tests.conftest import Engine
 from tests.support import postgres
 from tests.support.examples import examples
+from tests.support.group_offsets import await_offsets
 from tests.support.heard import Heard
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -452,5 +453,4 @@ def test_a_woken_reader_that_was_replaced_cannot_store_its_results_any_more(serv
             first.commit()
         second.commit({partition: 7})
         with fencepost.Admin(server.address) as admin:
-            stored = [each.committed for each in admin.group_offsets(group) if each.topic == topic]
-            assert stored == [7]
+            await_offsets(admin, group, [7], topic=topic)

@@ -25,6 +25,7 @@ from fencepost.core.own.kafka_steps import ClaimStep
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.group_offsets import await_offsets
 from tests.support.kafka_owners import KafkaOwner, KafkaOwningReader
 
 pytestmark = pytest.mark.integration
@@ -543,8 +544,7 @@ def test_a_reader_is_fenced_when_it_commits(owners: Owners) -> None:
         assert [record.value for record in new] == [b"1", b"2", b"3"]
         new.commit()
     with Admin(owners.address) as admin:
-        (stored,) = admin.group_offsets(readers)
-    assert stored.committed == 4
+        await_offsets(admin, readers, [4])
 
 
 # --- races: a claimant is paused, or killed, between each two of its steps ---

@@ -16,6 +16,7 @@ from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, Fate
 from fencepost.types import Offset, TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.group_offsets import await_offsets
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.integration
@@ -99,7 +100,7 @@ def test_offsets_are_part_of_the_transaction(server: TestedServer, client: RawCl
         with producer.transaction():  # offsets alone are a transaction, too
             producer.send_offsets(group, {source: Offset(8)})
     with Admin(server.address) as admin:
-        assert [offset.committed for offset in admin.group_offsets(group)] == [8]
+        await_offsets(admin, group, [8])
 
 
 def test_a_second_producer_of_the_name_fences_the_first_for_good(server: TestedServer, topic: str) -> None:
