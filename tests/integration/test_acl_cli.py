@@ -10,17 +10,12 @@ from typing import Final
 import pytest
 from click.testing import CliRunner, Result
 
-import fencepost
 from fencepost import Admin
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from fencepost.errors import ErrorCode, ServerError
-from tests.conftest import without_kafka
-from tests.support.group_client import await_coordinator
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
-from tests.support.logins import add_users, log_in, login_listener
-from tests.support.secured_kafka import MODULES
+from tests.support.plain_servers import plain_fencepost, plain_kafka
 
 pytestmark = pytest.mark.integration
 
@@ -29,35 +24,14 @@ USERS: Final = {"admin": "admin-secret", "alice": "alice-secret"}
 
 @pytest.fixture(scope="module")
 def our_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    data = tmp_path_factory.mktemp("secured") / "data"
-    add_users(data, USERS)
-    with fencepost.Server(
-        data, listeners=login_listener("PLAIN"), authorization_enabled=True, authorization_super_users=("User:admin",)
-    ) as server:
-        yield server.address
+    with plain_fencepost(tmp_path_factory.mktemp("secured"), USERS) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    users = "".join(f' user_{name}="{password}"' for name, password in USERS.items())
-    broker = KafkaBroker(
-        tmp_path_factory.mktemp("kafka"),
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required{users};",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS;User:admin",
-        },
-        protocols=["SASL_PLAINTEXT"],
-    )
-    try:
-        broker.start()
-    except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
-    with log_in(broker.listening["SASL_PLAINTEXT"], "admin", USERS["admin"]) as admin:
-        await_coordinator(admin, "warm")
-    yield broker.listening["SASL_PLAINTEXT"]
-    broker.stop()
+    with plain_kafka(tmp_path_factory.mktemp("kafka"), USERS) as address:
+        yield address
 
 
 @pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])

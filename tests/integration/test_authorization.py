@@ -21,16 +21,14 @@ from fencepost.errors import ErrorCode
 from fencepost.server.api import APIS
 from fencepost.server.security.authorizer import Authorizer
 from fencepost.wire.hot import FetchRequest
-from tests.conftest import without_kafka
 from tests.support import access_matrix
 from tests.support.access_cases import CASES, CLUSTER, GROUP, REFUSALS, TOPIC, Case, Names, attempt, codes
 from tests.support.access_matrix import Answers, Row
 from tests.support.batches import batch
 from tests.support.group_client import ConsumerMember, await_coordinator
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.logins import add_users, create_acls, delete_acls, grant, log_in, login_listener
+from tests.support.plain_servers import plain_fencepost, plain_kafka
 from tests.support.raw import FETCH, PRODUCE, RawClient
-from tests.support.secured_kafka import MODULES
 
 pytestmark = pytest.mark.integration
 
@@ -70,37 +68,19 @@ class SecuredServer(NamedTuple):
 
 @pytest.fixture(scope="module")
 def our_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    data = tmp_path_factory.mktemp("secured") / "data"
-    add_users(data, USERS)
-    with fencepost.Server(
-        data, listeners=login_listener("PLAIN"), authorization_enabled=True, authorization_super_users=("User:admin",)
-    ) as server:
-        yield server.address
+    with plain_fencepost(tmp_path_factory.mktemp("secured"), USERS) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    users = "".join(f' user_{name}="{password}"' for name, password in USERS.items())
-    broker = KafkaBroker(
-        tmp_path_factory.mktemp("kafka"),
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required{users};",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS;User:admin",
-        },
-        protocols=["SASL_PLAINTEXT"],
-    )
-    try:
-        broker.start()
-    except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
-    with log_in(broker.listening["SASL_PLAINTEXT"], "admin", USERS["admin"]) as admin:
-        await_coordinator(admin, "warm")
-        while codes(admin.call(10, 4, key_type=1, coordinator_keys=["warm"])) or codes(begin_producing(admin, "warm")):
-            pass
-    yield broker.listening["SASL_PLAINTEXT"]
-    broker.stop()
+    with plain_kafka(tmp_path_factory.mktemp("kafka"), USERS) as address:
+        with log_in(address, "admin", USERS["admin"]) as admin:
+            while codes(admin.call(10, 4, key_type=1, coordinator_keys=["warm"])) or codes(
+                begin_producing(admin, "warm")
+            ):
+                pass
+        yield address
 
 
 @pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
