@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ from fencepost.server.storage.datadir import lock_file
 _PART: Final = ".part"
 _LOCK: Final = ".lock"
 _NAME: Final = "%Y%m%dT%H%M%S"
+_IS_NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+_IS_PART: Final = re.compile(rf"\.{_IS_NAME.pattern}{re.escape(_PART)}")
 _SMALL: Final = 1 << 20
 """Files up to this size are read and compared: a snapshot is written anew for each backup, often with the same
 content."""
@@ -60,8 +63,9 @@ def name_of(taken_ms: int) -> str:
 
 
 def backups_in(folder: Path) -> list[Path]:
-    """Return the backups in this folder, oldest first."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and (path / MANIFEST).is_file())
+    """Return the backups in this folder, oldest first. Another name is not ours: `keep` must not remove it, and where
+    it belongs in time is unknown."""
+    return sorted(path for path in folder.iterdir() if _IS_NAME.fullmatch(path.name) and (path / MANIFEST).is_file())
 
 
 def newest_in(folder: Path) -> Path:
@@ -79,20 +83,37 @@ def back_up(
 ) -> BackupReport:
     """Copy the point into a new backup in this folder, which must exist. On an error nothing is left of it."""
     with _locked(folder):
-        for left in folder.glob(f".*{_PART}"):
-            remove_tree(left)
+        for left in folder.iterdir():
+            if _IS_PART.fullmatch(left.name):
+                remove_tree(left)
         name = name_of(files.point.taken_ms)
         part, target = folder / f".{name}{_PART}", folder / name
-        if target.exists():
-            raise StorageError(f"{target} exists already: is the clock of this machine right?")
+        _check_time(folder, name)
+        before = _manifest_of_newest(folder)
+        if before is not None and before[1].cluster_id != files.point.cluster_id:
+            raise StorageError(
+                f"{folder} has backups of another server (cluster {before[1].cluster_id}, this one is "
+                f"{files.point.cluster_id}): give each server a folder of its own"
+            )
         try:
-            report = _Copy(files, part, _manifest_of_newest(folder), disk or OsFiles(), advance).run(target)
+            report = _Copy(files, part, before, disk or OsFiles(), advance).run(target)
         except BaseException as error:
             remove_tree(part)
             if isinstance(error, (OSError, EOFError)):
                 raise explained(error, folder) from error
             raise
         return report._replace(removed=_remove_old(folder, keep))
+
+
+def _check_time(folder: Path, name: str) -> None:
+    """Raise StorageError if this backup would not be the newest: `keep` would remove it, and a restore would take
+    another."""
+    names = [path.name for path in backups_in(folder)]
+    if names and names[-1] >= name:
+        raise StorageError(
+            f"{folder / names[-1]} is from later than now, {name}: set the clock of this machine right, or move that "
+            "backup elsewhere"
+        )
 
 
 def explained(error: OSError | EOFError, folder: Path) -> StorageError:
