@@ -177,6 +177,21 @@ def test_pids_of_after_the_backup_are_not_issued_again(server: fencepost.Server,
         assert client.new_pid() > pid
 
 
+def test_two_restores_of_a_restored_server_give_different_pids(data: Path, tmp_path: Path) -> None:
+    with fencepost.Server(data):
+        back_up(data, tmp_path / "backups")
+    restore(tmp_path / "backups", tmp_path / "restored")
+    with fencepost.Server(tmp_path / "restored") as server, RawClient(server.address) as client:
+        client.new_pid()
+        back_up(tmp_path / "restored", tmp_path / "backups")
+    given: list[int] = []
+    for name in ("one", "two"):
+        restore(tmp_path / "backups", tmp_path / name)
+        with fencepost.Server(tmp_path / name) as server, RawClient(server.address) as client:
+            given.append(client.new_pid())
+    assert given[1] > given[0]
+
+
 def _init(client: RawClient, name: str, pid: int = -1, epoch: int = -1) -> tuple[ErrorCode, int, int]:
     answer = client.init_producer_id(
         transactional_id=name, transaction_timeout=60_000, producer_id=pid, producer_epoch=epoch

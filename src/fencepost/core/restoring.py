@@ -28,9 +28,11 @@ FENCED_EPOCH: Final = Epoch(MAX_EPOCH + 1)
 """No producer has it, and it is the end of the pid: the next producer gets another."""
 
 
-def number_after(highest: int, now: Milliseconds) -> int:
-    """Return a number above every pid or token that was handed out, if the backup's highest was `highest`."""
-    return max(highest + JUMP, now * _PER_MS)
+def number_after(highest: int, taken: Milliseconds, now: Milliseconds) -> int:
+    """Return a number above every pid or token that was handed out, if the highest was `highest` when the backup was
+    taken. The highest of a server that was itself restored a short time before is ahead of the clock; from there on
+    the time since the backup counts."""
+    return max(highest + JUMP + max(0, now - taken) * _PER_MS, now * _PER_MS)
 
 
 def generation_after(generation: int, now: Milliseconds) -> int:

@@ -19,17 +19,20 @@ TIMES = st.integers(0, 2**42)
 NOW = 1_790_000_000_000
 
 
-@given(st.integers(0, 2**60), TIMES)
-def test_numbers_jump_far_and_fit_into_64_bits(highest: int, now: int) -> None:
-    assert highest + 10**9 <= number_after(highest, now) < 2**63
+@given(st.integers(0, 2**60), TIMES, TIMES)
+def test_numbers_jump_far_and_fit_into_64_bits(highest: int, taken: int, now: int) -> None:
+    assert highest + 10**9 <= number_after(highest, taken, now) < 2**63
 
 
-@given(st.integers(0, 10**12), TIMES, st.integers(0, 1000 * 1024), st.integers(1001, 10**9))
-def test_a_second_restore_jumps_over_what_the_first_gave(highest: int, now: int, given_out: int, later: int) -> None:
-    """Both from the same backup: the first restored server handed out up to 1,024 numbers a millisecond."""
-    first = number_after(highest, now)
-    if first == now * 1024:  # the clock decides, as it does today
-        assert number_after(highest, now + later) > first + given_out
+@given(st.integers(0, 2**60), TIMES, st.integers(0, 2**40), st.integers(1, 10**9), st.integers(0, 1024))
+def test_a_second_restore_jumps_over_what_the_first_gave(
+    highest: int, taken: int, since: int, later: int, rate: int
+) -> None:
+    """Both from the same backup, whose server may have been restored itself a second before: the first restored server
+    handed out up to 1,024 numbers a millisecond."""
+    first = number_after(highest, taken, taken + since)
+    last_given = first + later * rate - 1
+    assert number_after(highest, taken, taken + since + later) > last_given
 
 
 @given(st.integers(-1, 2**31 - 1), TIMES)

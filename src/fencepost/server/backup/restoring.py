@@ -61,7 +61,7 @@ def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None 
             # The logs first: a server that has not started since knows nothing of the jumps.
             with closing(RestoredLogs(part, store, now)) as logs:
                 ahead, sinks = logs.groups_ahead(), logs.sinks()
-            jumped = store.jump(now)
+            jumped = store.jump(manifest.taken_ms, now)
         for root, _, _ in os.walk(part):
             disk.sync_directory(root)
         os.remove(part / _LOCK)

@@ -71,22 +71,22 @@ class StoreFile:
 
     # -- after a restore --------------------------------------------------------------------------------------
 
-    def jump(self, now: Milliseconds) -> Jumped:
-        """Move everything ahead that a server hands out (`core.restoring`)."""
-        next_pid = restoring.number_after(int(self.meta("next_pid") or 0), now)
+    def jump(self, taken: Milliseconds, now: Milliseconds) -> Jumped:
+        """Move everything ahead that a server has handed out since the backup was taken (`core.restoring`)."""
+        next_pid = restoring.number_after(int(self.meta("next_pid") or 0), taken, now)
         self.run([(_PUT_META, ("next_pid", str(next_pid)))])
-        token = self._jump_tokens(now)
+        token = self._jump_tokens(taken, now)
         stored = transaction_rows.load(self)
         for each in stored:
             self.run([transaction_rows.put(restoring.fenced(each.transaction, now), each.staged)])
         opened = [each.transaction.name for each in stored if each.transaction.state is TransactionState.ONGOING]
         return Jumped(next_pid, token, len(stored), tuple(sorted(opened)), self._jump_groups(now))
 
-    def _jump_tokens(self, now: Milliseconds) -> int:
+    def _jump_tokens(self, taken: Milliseconds, now: Milliseconds) -> int:
         """Give every resource a token that nobody has: a claim `after` a token from before the backup is refused,
         because somebody may have owned the resource since."""
         ((highest,),) = self.query("SELECT coalesce(max(token), 0) FROM own_tokens")
-        token = restoring.number_after(max(int(highest), int(self.meta(owners.LAST_TOKEN) or 0)), now)
+        token = restoring.number_after(max(int(highest), int(self.meta(owners.LAST_TOKEN) or 0)), taken, now)
         self.run([(_PUT_META, (owners.LAST_TOKEN, str(token))), ("UPDATE own_tokens SET token = ?", (token,))])
         return token
 
