@@ -163,6 +163,19 @@ def test_a_copy_that_reads_back_otherwise_is_no_backup(server: fencepost.Server,
     assert server.address
 
 
+def test_an_archive_that_reads_back_otherwise_replaces_none(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    before = back_up(data, tmp_path / "there" / "backup.tar.zst").backup
+    whole = before.read_bytes()
+    with point.taken(data) as files, pytest.raises(DamagedBackup, match=r"backup\.tar\.zst does not read back"):
+        archive.back_up(files, before, advance=ignore, disk=LyingDisk())
+    assert list((tmp_path / "there").iterdir()) == [before]
+    assert before.read_bytes() == whole
+    assert server.address
+
+
 def test_a_restore_on_a_full_disk_leaves_no_directory(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
     back_up(data, tmp_path / "backups")
     with pytest.raises(StorageError, match="cannot restore"):

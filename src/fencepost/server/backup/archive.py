@@ -22,7 +22,7 @@ import cramjam
 from crc32c import crc32c
 
 from fencepost.log.files import OsFiles, write_all
-from fencepost.server.backup.copying import CHUNK, Advance, write
+from fencepost.server.backup.copying import CHUNK, Advance, forget_cache, write
 from fencepost.server.backup.folder import BackupReport, explained
 from fencepost.server.backup.manifest import (
     MANIFEST,
@@ -54,6 +54,7 @@ def back_up(files: PointFiles, archive: Path, *, advance: Advance, disk: OsFiles
         with suppress(FileNotFoundError):
             part.unlink()
         done = _write(files, part, disk, advance)
+        _read_back(part, archive)
         disk.rename(str(part), str(archive))
         disk.sync_directory(str(archive.parent))
     except BaseException as error:
@@ -86,6 +87,18 @@ def _write(files: PointFiles, part: Path, disk: OsFiles, advance: Advance) -> li
     finally:
         out.close()
     return done
+
+
+def _read_back(part: Path, archive: Path) -> None:
+    """Raise DamagedBackup unless every frame reads back as it was written: the archive may replace an older one."""
+    with part.open("rb") as reading:
+        forget_cache(reading.fileno())
+        frames = _Unframed(reading, part)
+        try:
+            while frames.next_frame() is not None:
+                pass
+        except DamagedBackup:
+            raise DamagedBackup(f"{archive} does not read back as it was written: is the disk damaged?") from None
 
 
 def _member(name: str, size: int, taken_ms: int) -> tarfile.TarInfo:
@@ -155,19 +168,31 @@ class _Unframed(io.RawIOBase):
 
     def _next(self) -> bytes:
         at = self._file.tell()
+        found = self.next_frame()
+        if found is None:
+            return b""
+        frame, plain_size = found
+        with suppress(ValueError, cramjam.DecompressionError):
+            plain = bytes(cramjam.zstd.decompress(frame))
+            if len(plain) == plain_size:
+                return plain
+        raise self._damaged(at)
+
+    def next_frame(self) -> tuple[bytes, int] | None:
+        """Return the next frame, verified by its checksum, and the size of its content; None at the end."""
+        at = self._file.tell()
         head = self._file.read(_HEAD.size)
         if not head:
-            return b""
-        try:
+            return None
+        with suppress(struct.error, OSError):
             magic, length, size, plain_size, checksum = _HEAD.unpack(head)
             frame = self._file.read(size)
             if (magic, length) == (_MAGIC, 12) and len(frame) == size and int(crc32c(frame)) == checksum:
-                plain = bytes(cramjam.zstd.decompress(frame))
-                if len(plain) == plain_size:
-                    return plain
-        except (struct.error, OSError, ValueError, cramjam.DecompressionError):
-            pass
-        raise DamagedBackup(f"{self._path} is damaged at byte {at}; restore another backup")
+                return frame, plain_size
+        raise self._damaged(at)
+
+    def _damaged(self, at: int) -> DamagedBackup:
+        return DamagedBackup(f"{self._path} is damaged at byte {at}; restore another backup")
 
 
 def unpack(archive: Path, folder: Path, disk: OsFiles, advance: Advance) -> BackupManifest:

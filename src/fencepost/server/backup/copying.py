@@ -45,7 +45,7 @@ def write(reading: IO[bytes], target: Path, size: int, files: OsFiles, advance: 
                 synced = position
             advance(len(chunk))
         files.sync(fd)
-        _forget_cache(fd)
+        forget_cache(fd)
         if _checksum_of(files, fd, size) != checksum:
             raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
         return checksum
@@ -64,7 +64,7 @@ def _checksum_of(files: OsFiles, fd: int, size: int) -> int:
     return checksum
 
 
-def _forget_cache(fd: int) -> None:
+def forget_cache(fd: int) -> None:
     """Let what was written be read back from the disk."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
