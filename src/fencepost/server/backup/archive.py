@@ -117,6 +117,8 @@ class _Checked(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         data = self._reading.read(size)
+        if len(data) < size:
+            raise EOFError(f"{Path(self._reading.name).name} has fewer bytes than before")
         self.checksum = int(crc32c(data, self.checksum))
         self._advance(len(data))
         return data

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import StorageError
+from fencepost.server.backup import archive
 from fencepost.server.backup.folder import BackupReport, back_up, backups_in, name_of, newest_in
 from fencepost.server.backup.manifest import MANIFEST, STORE, Point, PointFile
 from fencepost.server.backup.point import PointFiles
@@ -64,3 +65,14 @@ def test_a_backup_that_would_not_be_the_newest_is_refused(dest: Path, earlier: i
     with pytest.raises(StorageError, match="set the clock of this machine right"):
         take(dest, NOW - earlier, keep=1)
     assert backups_in(dest) == [made.backup]
+
+
+def test_a_file_that_became_shorter_ends_both_kinds_of_backup(dest: Path) -> None:
+    store = dest.parent / STORE
+    store.write_bytes(b"rows")
+    files = PointFiles(Point("0.1.0", NOW, "ours", (PointFile(STORE, 5),)), dest.parent, store)
+    with pytest.raises(StorageError, match="a file changed while it was copied"):
+        back_up(files, dest, advance=ignore)
+    with pytest.raises(StorageError, match="a file changed while it was copied"):
+        archive.back_up(files, dest / "all.tar.zst", advance=ignore)
+    assert [path.name for path in dest.iterdir()] == [".lock"]
