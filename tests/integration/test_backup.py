@@ -16,9 +16,10 @@ import pytest
 
 import fencepost
 from fencepost.errors import DataDirectoryError, ErrorCode, FencepostError
+from fencepost.server.backup import folder, point
 from fencepost.server.backup.folder import backups_in
 from fencepost.server.backup.manifest import DamagedBackup
-from tests.support.backups import back_up, command, create, files_below, read, restore, write
+from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 from tests.support.batches import batch
 from tests.support.group_client import GroupMember
 from tests.support.process import Child
@@ -155,6 +156,36 @@ def test_partitions_that_nobody_has_opened_are_in_the_backup(data: Path, tmp_pat
         write(server.address, "orders", [b"one", b"two"])
     with fencepost.Server(data):
         back_up(data, tmp_path / "backups")
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == [b"one", b"two"]
+
+
+def test_a_server_may_know_its_data_directory_by_another_path(tmp_path: Path) -> None:
+    """As in a container, where the server's path does not exist outside: only the one given here is used."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "backups").mkdir()
+    (tmp_path / "inside").symlink_to(tmp_path / "outside")
+    with fencepost.Server(tmp_path / "inside") as server:
+        create(server.address, "orders")
+        write(server.address, "orders", [b"one", b"two"])
+        with point.taken(tmp_path / "outside") as files:
+            assert files.root.is_relative_to(tmp_path / "outside")
+            folder.back_up(files, tmp_path / "backups", advance=ignore)
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == [b"one", b"two"]
+
+
+def test_a_data_directory_with_a_long_path_can_be_backed_up(tmp_path: Path) -> None:
+    """The address of a socket has room for about a hundred bytes."""
+    data = tmp_path / ("long" * 30) / "data"
+    with fencepost.Server(data) as server:
+        create(server.address, "orders")
+        write(server.address, "orders", [b"one", b"two"])
+        assert (data / "control.sock").stat().st_mode & 0o777 == 0o600
+        back_up(data, tmp_path / "backups")
+    assert not (data / "control.sock").exists()
     restore(tmp_path / "backups", tmp_path / "new")
     with fencepost.Server(tmp_path / "new") as restored:
         assert read(restored.address, "orders") == [b"one", b"two"]

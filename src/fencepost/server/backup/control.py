@@ -3,7 +3,10 @@
 The socket `control.sock` lies in the data directory, with access for its owner alone: who can read the files of the
 server may ask it to keep them still, so no login is needed. A client sends a line and reads a line, both JSON:
 
-    {"ask": "pin"}      {"folder": PATH}, or {"error": TEXT}
+    {"ask": "pin"}      {"folder": NAME}, or {"error": TEXT}
+
+NAME is a folder in `pinned`. It is not a path, because the server may know its data directory by another one: in a
+container, for example.
 
 The pin is removed when the connection ends, also if the client is killed.
 """
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import FencepostError, StorageError
-from fencepost.server.backup.pins import Pins
+from fencepost.server.backup.pins import FOLDER, Pins
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -54,9 +57,10 @@ class Control:
                 self._path.unlink()  # a killed server left it; the directory's lock is ours
             with _address(self._path) as address:
                 listening.bind(address)
-            os.chmod(self._path, 0o600)
-            listening.setblocking(False)
-            self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+                os.chmod(self._path, 0o600)
+                listening.setblocking(False)
+                # Inside, because asyncio may look at the address.
+                self._server = await asyncio.start_unix_server(self._connected, sock=listening)
         except (OSError, NotImplementedError) as error:
             listening.close()
             logger.warning("cannot open %s (%s): stop the server to back it up", self._path, error)
@@ -85,7 +89,7 @@ class Control:
                 if not isinstance(request, dict) or request.get("ask") != "pin":
                     raise StorageError(f"this server does not know the request {request!r}")
                 folder = await self._pins.take()
-                answer = {"folder": str(folder)}
+                answer = {"folder": folder.name}
             except (FencepostError, ValueError) as error:
                 answer = {"error": str(error)}
             writer.write(json.dumps(answer).encode() + b"\n")
@@ -116,7 +120,7 @@ class PinnedServer:
         if "folder" not in answer:
             self._socket.close()
             raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
-        self.folder = Path(answer["folder"])
+        self.folder = data / FOLDER / answer["folder"]
 
     def close(self) -> None:
         self._socket.close()
