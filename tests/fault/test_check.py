@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -101,7 +102,13 @@ def _missing_segment(data: Path) -> Path:
     return logs[2]
 
 
-DAMAGES = [_first_log, _last_log_behind, _index, _snapshot, _store, _row, _missing_segment]
+def _missing_first_segment(data: Path) -> Path:
+    logs = files_below(data, "*.log")
+    logs[0].unlink()
+    return logs[1]
+
+
+DAMAGES = [_first_log, _last_log_behind, _index, _snapshot, _store, _row, _missing_segment, _missing_first_segment]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
@@ -112,6 +119,18 @@ def test_damage_is_found_and_left_alone(data: Path, damage: Callable[[Path], Pat
     assert str(path) in [found.file for found in report.findings if found.kind is FlawKind.DAMAGE]
     assert report.is_damaged
     assert {file: file.read_bytes() for file in files_below(data / "logs", "*")} == before
+
+
+def test_what_retention_leaves_is_whole(tmp_path: Path) -> None:
+    with fencepost.Server(tmp_path / "data", background_interval_ms=20) as server:
+        create(server.address, "orders", segment_bytes="1000", retention_bytes="1000")
+        for _ in range(12):
+            write(server.address, "orders", [b"." * 200])
+        ends = time.monotonic() + 60
+        while files_below(tmp_path / "data" / "logs", "*.log")[0].stem == f"{0:020d}":
+            assert time.monotonic() < ends, "retention has removed nothing"
+            time.sleep(0.02)
+    assert look(tmp_path / "data").findings == []
 
 
 def test_damage_is_one_line_and_an_exit_code(data: Path) -> None:

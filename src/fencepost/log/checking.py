@@ -167,6 +167,10 @@ class _Check:
         name = file_name(snapshot.end_offset, snapshots.SUFFIX)
         if snapshot.position and snapshot.active_base not in bases:
             self._note(FlawKind.DAMAGE, name, f"the segment {file_name(snapshot.active_base, LOG_SUFFIX)} is missing")
+        # Retention writes the new start first and removes segments afterwards; only compaction leaves gaps.
+        elif bases and bases[0] > max(snapshot.start_offset, self._gaps_before):
+            first = file_name(bases[0], LOG_SUFFIX)
+            self._note(FlawKind.DAMAGE, first, f"the segments before it are missing, from {snapshot.start_offset} on")
         for mark in snapshot.segments:
             log_name = file_name(mark.base_offset, LOG_SUFFIX)
             if mark.base_offset not in bases:
