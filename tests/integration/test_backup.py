@@ -413,6 +413,21 @@ def test_nothing_is_restored_into_a_directory_with_data(server: fencepost.Server
     assert server.address
 
 
+def test_a_link_to_an_empty_directory_is_followed(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "backups")
+    (tmp_path / "disk" / "new").mkdir(parents=True)
+    (tmp_path / "new").symlink_to(tmp_path / "disk" / "new")
+    assert restore(tmp_path / "backups", tmp_path / "new").data == tmp_path / "disk" / "new"
+    assert (tmp_path / "new" / "meta.sqlite").exists()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["new"]
+    assert server.address
+
+
+def test_the_root_of_a_disk_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="is the root of a disk: give a new directory on it, like /data"):
+        restore(tmp_path, Path("/"))
+
+
 def test_a_directory_that_no_server_wrote_is_not_backed_up(tmp_path: Path) -> None:
     done = command("backup", tmp_path / "backups", "--data", tmp_path)
     assert done.returncode == 1

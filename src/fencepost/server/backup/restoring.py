@@ -41,7 +41,12 @@ class RestoreReport(NamedTuple):
 def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None = None) -> RestoreReport:
     """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder."""
     disk = disk or OsFiles()
-    data = data.absolute()
+    data = data.resolve()
+    if os.path.ismount(data):
+        # It can be neither replaced nor removed, and the folder beside it is on another disk.
+        raise DataDirectoryError(
+            f"{data} is the root of a disk: give a new directory on it, like {data / 'data'} (--data)"
+        )
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise DataDirectoryError(f"{data} exists already: give a new directory to restore into (--data)")
     if not backup.exists():
@@ -64,10 +69,9 @@ def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None 
             jumped = store.jump(manifest.taken_ms, now)
         for root, _, _ in os.walk(part):
             disk.sync_directory(root)
-        os.remove(part / _LOCK)
         with suppress(FileNotFoundError):
             data.rmdir()
-        part.rename(data)
+        part.rename(data)  # with the lock, which is also that of a server
         disk.sync_directory(str(data.parent))
     return RestoreReport(data, backup, manifest.taken_ms, len(manifest.files), manifest.size, jumped, ahead, sinks)
 
