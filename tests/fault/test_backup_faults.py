@@ -127,6 +127,45 @@ def test_what_a_killed_server_had_pinned_is_removed_at_its_start(server: fencepo
             assert not files.root.exists()
 
 
+def test_a_server_starts_while_its_stopped_directory_is_copied(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    server.kill()
+    (tmp_path / "backups").mkdir()
+    with point.taken(data) as files:
+        with fencepost.Server(data) as again:
+            write(again.address, "orders", [b"later"])
+        with pytest.raises(StorageError, match="was started again during the backup; back up once more"):
+            folder.back_up(files, tmp_path / "backups", advance=ignore)
+    assert folder.backups_in(tmp_path / "backups") == []
+    back_up(data, tmp_path / "backups")
+    assert list((data / "pinned").iterdir()) == []
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == [*VALUES, b"later"]
+
+
+def test_without_hard_links_only_a_stopped_server_is_backed_up(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    with fencepost.Server(data) as server:
+        create(server.address, "orders")
+        write(server.address, "orders", VALUES)
+        with monkeypatch.context() as patched:
+            patched.setattr("os.link", refuse)
+            with pytest.raises(StorageError, match=r"takes no hard link .*: stop the server"):
+                back_up(data, tmp_path / "backups")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", refuse)
+        back_up(data, tmp_path / "backups")
+    restore(tmp_path / "backups", tmp_path / "new")
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == VALUES
+
+
 @pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
 @pytest.mark.parametrize("room", [0, 1000, 62_000])
 def test_a_full_disk_is_named_and_nothing_is_left_there(

@@ -51,7 +51,7 @@ class Pins:
 
     async def take(self) -> Path:
         """Pin this moment and return the folder; raise StorageError if that cannot be done now."""
-        folder = self._folder / secrets.token_hex(8)
+        folder = new_folder(self._broker.directory.path)
         try:
             async with self._broker.standstill.still():
                 await self._pin(folder)
@@ -79,7 +79,7 @@ class Pins:
             reading = await looking
             try:
                 point = Point(__version__, now, broker.cluster_id, ())
-                await self._in_thread(lambda: _link(folder, folders, logs, reading, point))
+                await self._in_thread(lambda: link_all(folder, folders, logs, reading, point))
             finally:
                 reading.close()
         finally:
@@ -96,7 +96,12 @@ class Pins:
             raise
 
 
-def _link(
+def new_folder(data: Path) -> Path:
+    """Return the folder of a new pin, which does not exist yet."""
+    return data / FOLDER / secrets.token_hex(8)
+
+
+def link_all(
     folder: Path, topic_folders: list[Path], logs: dict[Path, PinJob], reading: sqlite3.Connection, point: Point
 ) -> None:
     """Fill the pin's folder. Blocks."""
@@ -123,6 +128,11 @@ def _link(
         raise StorageError(f"cannot link the logs: {error}") from error
     except sqlite3.Error as error:
         raise StorageError(f"cannot copy the metadata store: {error}") from error
+
+
+def refuses_links(error: StorageError) -> bool:
+    """Tell if `link_all` failed because the file system takes no hard links."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_LINKS
 
 
 def partitions_in(topic: Path) -> list[Path]:

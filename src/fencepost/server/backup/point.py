@@ -1,13 +1,14 @@
 """A data directory at one moment, for a backup to copy: of a running server, which keeps its files still, or of a
-stopped one, which this process locks."""
+stopped one, whose files this process links."""
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,14 @@ from fencepost._version import __version__
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.server.backup.control import PinnedServer
 from fencepost.server.backup.manifest import POINT, STORE, Point, PointFile
-from fencepost.server.backup.pins import copy_store, files_of_closed, partitions_in
+from fencepost.server.backup.pins import (
+    copy_store,
+    files_of_closed,
+    link_all,
+    new_folder,
+    partitions_in,
+    refuses_links,
+)
 from fencepost.server.storage.datadir import DataDirectory, serving_process
 
 
@@ -55,24 +63,51 @@ def taken(data: Path) -> Iterator[PointFiles]:
 
 @contextmanager
 def _stopped(data: Path) -> Iterator[PointFiles]:
-    with DataDirectory(data) as directory, tempfile.TemporaryDirectory(prefix="fencepost-backup-") as temporary:
-        store = Path(temporary) / STORE
+    """Lock the directory only while its files are linked: a server must be able to start during the copy. It then
+    removes the links, and the backup ends with an error."""
+    with ExitStack() as stack:
+        lock = stack.enter_context(ExitStack())
+        directory = lock.enter_context(DataDirectory(data))
+        folder = new_folder(directory.path)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with closing(sqlite3.connect(directory.store, isolation_level=None)) as reading:
-                copy_store(reading, store)
-                rows = reading.execute("SELECT value FROM meta WHERE name = 'cluster_id'").fetchall()
-                deleted = {str(name) for (name,) in reading.execute("SELECT folder FROM deleted_folders")}
+                topics, point = _read(directory, reading)
+                link_all(folder, topics, {}, reading, point)
+            found = PointFiles(Point.read(folder / POINT), folder, folder / STORE)
+            lock.close()
+        except StorageError as error:
+            if not refuses_links(error):
+                raise
+            found = _locked(directory, Path(stack.enter_context(_temporary())))
         except sqlite3.Error as error:
             raise StorageError(f"cannot read {directory.store}: {error}") from error
-        files = [PointFile(STORE, store.stat().st_size)]
-        for topic in sorted(directory.logs.iterdir()):
-            if topic.name in deleted:
-                continue
-            for partition in partitions_in(topic):
-                files += [
-                    PointFile(path.relative_to(directory.path).as_posix(), path.stat().st_size)
-                    for path in files_of_closed(partition)
-                ]
-        now = int(time.time() * 1000)
-        cluster_id = str(rows[0][0]) if rows else ""
-        yield PointFiles(Point(__version__, now, cluster_id, tuple(files)), directory.path, store)
+        yield found
+
+
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fencepost-backup-")
+
+
+def _read(directory: DataDirectory, reading: sqlite3.Connection) -> tuple[list[Path], Point]:
+    """Return the folders of the topics, and the point without its files."""
+    rows = reading.execute("SELECT value FROM meta WHERE name = 'cluster_id'").fetchall()
+    deleted = {str(name) for (name,) in reading.execute("SELECT folder FROM deleted_folders")}
+    topics = [topic for topic in sorted(directory.logs.iterdir()) if topic.name not in deleted]
+    return topics, Point(__version__, int(time.time() * 1000), str(rows[0][0]) if rows else "", ())
+
+
+def _locked(directory: DataDirectory, temporary: Path) -> PointFiles:
+    """Return the files themselves, for a file system without links. The directory stays locked."""
+    store = temporary / STORE
+    with closing(sqlite3.connect(directory.store, isolation_level=None)) as reading:
+        topics, point = _read(directory, reading)
+        copy_store(reading, store)
+    files = [PointFile(STORE, store.stat().st_size)]
+    for topic in topics:
+        for partition in partitions_in(topic):
+            files += [
+                PointFile(path.relative_to(directory.path).as_posix(), path.stat().st_size)
+                for path in files_of_closed(partition)
+            ]
+    return PointFiles(point._replace(files=tuple(files)), directory.path, store)
