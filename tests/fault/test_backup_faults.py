@@ -145,6 +145,33 @@ def test_a_server_starts_while_its_stopped_directory_is_copied(
         assert read(restored.address, "orders") == [*VALUES, b"later"]
 
 
+def test_what_is_written_over_a_torn_end_is_not_in_the_backup(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    """Recovery cuts off the torn end in the file that the backup has linked, and the log goes on there."""
+    server.kill()
+    (log,) = files_below(data / "logs", "*.log")
+    whole = log.read_bytes()
+    with log.open("ab") as file:
+        file.write(bytes(3000))
+    (tmp_path / "backups").mkdir()
+    with (
+        fencepost.Server(data) as again,
+        fencepost.Producer(again.address, name="relay") as producer,
+        point.taken(data) as files,
+        producer.transaction(),
+    ):
+        for _ in range(10):
+            producer.send("orders", b"later" * 100, partition=0)
+        producer.flush()
+        folder.back_up(files, tmp_path / "backups", advance=ignore)
+    restore(tmp_path / "backups", tmp_path / "new")
+    (copied,) = files_below(tmp_path / "new" / "logs", "*.log")
+    assert copied.read_bytes() == whole
+    with fencepost.Server(tmp_path / "new") as restored:
+        assert read(restored.address, "orders") == VALUES
+
+
 def test_without_hard_links_only_a_stopped_server_is_backed_up(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

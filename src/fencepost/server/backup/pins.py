@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost._version import __version__
 from fencepost.errors import StorageError
+from fencepost.log import snapshot as snapshots
+from fencepost.log.files import OsFiles
 from fencepost.log.pin_job import PinJob
-from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name, walk_batches
 from fencepost.server.backup.manifest import POINT, STORE, Point, PointFile
 
 if TYPE_CHECKING:
@@ -159,8 +161,29 @@ def _link_closed(directory: Path, folder: Path) -> list[PointFile]:
             shutil.copyfile(path, folder / inside / path.name)
         else:
             os.link(path, folder / inside / path.name)
-        found.append(PointFile(f"{inside.as_posix()}/{path.name}", path.stat().st_size))
+        size = _whole_size(path, paths) if path.name == f"{last}{LOG_SUFFIX}" else path.stat().st_size
+        found.append(PointFile(f"{inside.as_posix()}/{path.name}", size))
     return found
+
+
+def _whole_size(log: Path, paths: list[Path]) -> int:
+    """Return the bytes of whole batches in the last segment. Recovery cuts off the others, and the log goes on there:
+    what is written then, into the same file, is from after the point."""
+    status = log.stat()
+    newest = max((path for path in paths if path.suffix == snapshots.SUFFIX), default=None)
+    if newest is not None and newest.stat().st_mtime_ns >= status.st_mtime_ns:
+        return status.st_size  # the log was closed cleanly
+    known = snapshots.decode(newest.read_bytes()) if newest is not None else None
+    is_here = known is not None and file_name(known.active_base, LOG_SUFFIX) == log.name
+    end = known.position if known is not None and is_here else 0
+    files = OsFiles()
+    fd = files.open(str(log), create=False)
+    try:
+        for placed, _, _ in walk_batches(files, fd, end, status.st_size):
+            end = placed.position + placed.header.size
+    finally:
+        files.close(fd)
+    return min(end, status.st_size)
 
 
 def copy_store(reading: sqlite3.Connection, path: Path) -> None:
