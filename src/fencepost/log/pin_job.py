@@ -77,9 +77,14 @@ class PinJob(SnapshotJob):
                     os.link(f"{self._log.directory}/{name}", f"{target}/{name}")
                 self._linked += map(LinkedFile, names, sizes)
                 return mark
-        if captured.entries is None:
-            return _UNKNOWN_INDEX
-        offset_data, time_data = captured.entries.encode(captured.offset_entries, captured.time_entries)
+        index, entries = captured.entries, (captured.offset_entries, captured.time_entries)
+        if index is None:
+            try:
+                index = segment.load_index(self._log.handles, self._log.config.index_interval_bytes)
+            except OSError:
+                return _UNKNOWN_INDEX  # retention has removed the segment since
+            entries = index.mark()
+        offset_data, time_data = index.encode(*entries)
         for name, data in zip(names, (offset_data, time_data), strict=True):
             with suppress(FileNotFoundError):
                 os.remove(f"{target}/{name}")
