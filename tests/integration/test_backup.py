@@ -429,7 +429,8 @@ def test_the_root_of_a_disk_is_refused_before_anything_is_copied(tmp_path: Path)
 
 
 def test_a_directory_that_no_server_wrote_is_not_backed_up(tmp_path: Path) -> None:
-    done = command("backup", tmp_path / "backups", "--data", tmp_path)
+    (tmp_path / "strange").mkdir()
+    done = command("backup", tmp_path / "backups", "--data", tmp_path / "strange")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "is not a data directory" in line
@@ -454,6 +455,20 @@ def test_a_running_job_backs_up_again_and_keeps_the_newest(
         job.stop()
     assert "removed" in job.log.read_text()
     assert 2 <= len(backups_in(tmp_path / "backups")) <= 3  # 3: it was stopped between a backup and the removal
+
+
+@pytest.mark.parametrize("dest", ["logs", "pinned/backup.tar.zst"])
+def test_a_backup_inside_of_what_it_keeps_is_refused(data: Path, dest: str) -> None:
+    with fencepost.Server(data):
+        pass
+    before = sorted(data.rglob("*"))
+    done = command("backup", data / dest, "--data", data)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "lies in the data directory" in line
+    assert sorted(data.rglob("*")) == before
+    with fencepost.Server(data) as server:
+        assert server.address
 
 
 @pytest.mark.parametrize(

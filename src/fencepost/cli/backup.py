@@ -83,6 +83,8 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
     if is_archive(dest) and (seconds is not None or keep is not None):
         raise ConfigError(f"--every and --keep need a folder, not the archive {dest}")
     folder = _folder(data)
+    if dest.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{dest} lies in the data directory {folder}, and would be lost with it: back up elsewhere")
     while True:
         began = time.monotonic()
         try:
