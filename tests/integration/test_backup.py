@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from fencepost.errors import DataDirectoryError, ErrorCode, FencepostError
+from fencepost.errors import DataDirectoryError, ErrorCode, FencepostError, StorageError
 from fencepost.server.backup import folder, point
 from fencepost.server.backup.folder import backups_in
 from fencepost.server.backup.manifest import DamagedBackup
+from fencepost.server.storage.datadir import DataDirectory
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 from tests.support.batches import batch
 from tests.support.group_client import GroupMember
@@ -426,6 +427,13 @@ def test_a_link_to_an_empty_directory_is_followed(server: fencepost.Server, data
 def test_the_root_of_a_disk_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="is the root of a disk: give a new directory on it, like /data"):
         restore(tmp_path, Path("/"))
+
+
+def test_a_directory_that_another_command_uses_is_named(data: Path, tmp_path: Path) -> None:
+    with fencepost.Server(data):
+        pass
+    with DataDirectory(data), pytest.raises(StorageError, match=r"like `fencepost check`, wait until it has ended"):
+        back_up(data, tmp_path / "backups")
 
 
 def test_a_directory_that_no_server_wrote_is_not_backed_up(tmp_path: Path) -> None:

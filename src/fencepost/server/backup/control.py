@@ -116,7 +116,11 @@ class PinnedServer:
                 answer: dict[str, Any] = json.loads(lines.readline() or b"{}")
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise StorageError(f"the server of {data} does not answer on {NAME}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(
+                f"the process that uses {data} does not answer on {NAME} ({reason}): a server that is starting answers "
+                "in a moment; for another command, like `fencepost check`, wait until it has ended"
+            ) from error
         if "folder" not in answer:
             self._socket.close()
             raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
