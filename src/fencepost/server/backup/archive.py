@@ -11,9 +11,11 @@ skip, so that a damaged block is known before it is unpacked:
 from __future__ import annotations
 
 import io
+import os
 import struct
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Final
@@ -21,6 +23,7 @@ from typing import IO, Any, Final
 import cramjam
 from crc32c import crc32c
 
+from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles, write_all
 from fencepost.server.backup.copying import CHUNK, Advance, forget_cache, write
 from fencepost.server.backup.folder import BackupReport, explained
@@ -33,6 +36,7 @@ from fencepost.server.backup.manifest import (
     check_path,
 )
 from fencepost.server.backup.point import PointFiles
+from fencepost.server.storage.datadir import lock_file
 
 SUFFIX: Final = ".tar.zst"
 _HEAD: Final = Struct("<IIIII")
@@ -49,22 +53,40 @@ def is_archive(path: Path) -> bool:
 def back_up(files: PointFiles, archive: Path, *, advance: Advance, disk: OsFiles | None = None) -> BackupReport:
     """Write the point to the archive, which replaces an older one when it is whole. On an error nothing is left."""
     disk = disk or OsFiles()
-    part = archive.with_name(f".{archive.name}.part")
     try:
-        with suppress(FileNotFoundError):
-            part.unlink()
-        done = _write(files, part, disk, advance)
-        _read_back(part, archive)
-        disk.rename(str(part), str(archive))
-        disk.sync_directory(str(archive.parent))
-    except BaseException as error:
-        with suppress(OSError):
-            part.unlink()
-        if isinstance(error, (OSError, EOFError)):
-            raise explained(error, archive.parent) from error
-        raise
+        with _new_part(archive) as part:
+            done = _write(files, part, disk, advance)
+            _read_back(part, archive)
+            disk.rename(str(part), str(archive))
+            disk.sync_directory(str(archive.parent))
+    except (OSError, EOFError) as error:
+        raise explained(error, archive.parent) from error
     size = sum(file.size for file in done)
     return BackupReport(archive, files.point.taken_ms, len(done), size, len(done), size)
+
+
+@contextmanager
+def _new_part(archive: Path) -> Iterator[Path]:
+    """Yield the file that becomes the archive, empty and locked, and remove it after an error."""
+    part = archive.with_name(f".{archive.name}.part")
+    with open(part, "a+", encoding="ascii", opener=_private) as lock:
+        try:
+            lock_file(lock)
+            if not os.path.samestat(part.stat(), os.fstat(lock.fileno())):
+                raise FileExistsError
+        except OSError:
+            raise StorageError(f"another backup to {archive} is being made; wait for its end") from None
+        os.ftruncate(lock.fileno(), 0)  # one that was killed left it
+        try:
+            yield part
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _write(files: PointFiles, part: Path, disk: OsFiles, advance: Advance) -> list[BackedUpFile]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import StorageError
+from fencepost.log.files import OsFiles
 from fencepost.server.backup import archive
 from fencepost.server.backup.folder import BackupReport, back_up, backups_in, name_of, newest_in
 from fencepost.server.backup.manifest import MANIFEST, STORE, Point, PointFile
@@ -76,3 +77,24 @@ def test_a_file_that_became_shorter_ends_both_kinds_of_backup(dest: Path) -> Non
     with pytest.raises(StorageError, match="a file changed while it was copied"):
         archive.back_up(files, dest / "all.tar.zst", advance=ignore)
     assert [path.name for path in dest.iterdir()] == [".lock"]
+
+
+def test_two_backups_to_one_archive_do_not_mix(dest: Path) -> None:
+    store = dest.parent / STORE
+    store.write_bytes(b"rows")
+    files = PointFiles(Point("0.1.0", NOW, "ours", (PointFile(STORE, 4),)), dest.parent, store)
+    refused: list[str] = []
+
+    def begin_another(_bytes: int) -> None:
+        with pytest.raises(StorageError) as caught:
+            archive.back_up(files, dest / "all.tar.zst", advance=ignore)
+        refused.append(str(caught.value))
+
+    archive.back_up(files, dest / "all.tar.zst", advance=begin_another)
+    assert refused
+    assert all("another backup to" in text for text in refused)
+    assert [path.name for path in dest.iterdir()] == ["all.tar.zst"]
+    assert (dest / "all.tar.zst").stat().st_mode & 0o777 == 0o600
+    (dest / ".all.tar.zst.part").write_bytes(b"what a killed one left" * 1000)
+    again = archive.back_up(files, dest / "all.tar.zst", advance=ignore)
+    assert archive.unpack(again.backup, dest / "unpacked", OsFiles(), ignore).size == 4
