@@ -18,19 +18,21 @@ _NAME: Final = (
 )
 _SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
 _PATH_NAME: Final = re.compile(r"(?:^|[_.])(?:key|certificate|ca|location|file|path)$", re.IGNORECASE)
+# Text may be a client's, so no rule may look at a long word again and again: quantifiers are possessive (`*+`), and no
+# rule begins with one.
 _RULES: Final = (
     # To the end of the text if the end of the block is missing: a line may be cut off.
     (
         re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL),
         LEFT_OUT,
     ),
-    (re.compile(r"(?P<kept>\b[a-z][a-z0-9+.-]*://)[^\s/@'\"]+@", re.IGNORECASE), rf"\g<kept>{LEFT_OUT}@"),
-    (re.compile(r"(?P<kept>\bjaas\.config\s*[=:]\s*)[^\n]+", re.IGNORECASE), rf"\g<kept>{LEFT_OUT}"),
+    (re.compile(r"(?<=://)[^\s/@'\"]++@"), f"{LEFT_OUT}@"),
+    (re.compile(r"(?P<kept>\bjaas\.config\s*+[=:]\s*+)[^\n]+", re.IGNORECASE), rf"\g<kept>{LEFT_OUT}"),
     (re.compile(r"(?P<kept>\b(?:basic|bearer)\s+)[^\s\"',;]{6,}", re.IGNORECASE), rf"\g<kept>{LEFT_OUT}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), LEFT_OUT),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{5,}+\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+"), LEFT_OUT),
     (
         re.compile(
-            rf"(?P<kept>[\w.-]*{_NAME}[\w.-]*[\"']?\s*[=:]\s*)"
+            rf"(?P<kept>{_NAME}[\w.-]*+[\"']?\s*+[=:]\s*+)"
             r"(?:\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?|[^\s,;]+)",
             re.IGNORECASE,
         ),

@@ -24,8 +24,8 @@ class LastLines:
         self._lines.append(formatter.format(record)[:_LONGEST])
 
     def text(self) -> str:
-        """Return the lines without secrets."""
-        return scrub("".join(f"{line}\n" for line in list(self._lines)))
+        """Return the lines without secrets. Line by line: while a pattern is matched, no other thread can run."""
+        return "".join([f"{scrub(line)}\n" for line in list(self._lines)])
 
 
 LAST_LINES: Final = LastLines()

@@ -46,6 +46,13 @@ def test_every_form_of_a_secret_is_left_out(form: str) -> None:
     assert cleaned.startswith("one ")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("word", ["x", "token", "a.", "-eyJaaaaa", "a://", "pass_word ", "jaas.config ", "basic "])
+def test_no_text_takes_long(word: str) -> None:
+    """Clients choose words of log lines, and the server is still while a pattern is matched."""
+    assert scrub(word * 4000)
+
+
 def test_a_signed_token_is_left_out_wherever_it_is() -> None:
     assert TOKEN not in scrub(f"the client said {TOKEN} and left")
 
