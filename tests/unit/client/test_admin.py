@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -448,6 +449,13 @@ def test_a_classic_members_assignment_is_read() -> None:
 @pytest.mark.parametrize("length", range(len(ASSIGNMENT)))
 def test_an_assignment_cut_anywhere_is_taken_for_another_protocols_bytes(length: int) -> None:
     assert read_assignment(ASSIGNMENT[:length]) == ()
+
+
+@pytest.mark.timeout(60)
+def test_an_assignment_that_leads_back_to_itself_is_taken_for_another_protocols_bytes() -> None:
+    """The leader of a group chooses these bytes, and the HTTP API reads them on the server's loop."""
+    head, empty = struct.pack(">hi", 0, 2**31 - 1), struct.pack(">hi", 0, 0)
+    assert read_assignment(head + empty + struct.pack(">hi", -6, 0)) == ()
 
 
 def test_offsets_by_time_carry_partition_and_time() -> None:

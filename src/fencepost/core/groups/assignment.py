@@ -29,6 +29,8 @@ def _assigned(data: bytes) -> Iterable[TopicPartition]:
     at += 4
     for _ in range(topics):
         (length,) = _INT16.unpack_from(data, at)
+        if length < 0:
+            raise ValueError("a name of negative length would lead back, and round in circles")
         name = data[at + 2 : at + 2 + length].decode()
         at += 2 + length
         (count,) = _INT32.unpack_from(data, at)
