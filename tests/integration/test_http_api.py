@@ -238,9 +238,23 @@ def test_what_does_not_exist_is_not_found(api: Api) -> None:
         assert (status, problem["code"]) == (404, code), path
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=x", "cursor=e30=", "cursor=W1tdXQ=="])
-def test_a_wrong_page_is_a_bad_request(api: Api, query: str) -> None:
-    status, problem = api.status(f"/topics?{query}")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "limit=" + "1" * 5000,
+        "cursor=x",
+        "cursor=e30=",
+        "cursor=W1tdXQ==",
+        "cursor=W10=",
+    ],
+    ids=lambda query: query[:15],
+)
+@pytest.mark.parametrize("path", ["/topics", "/topics/orders/producers"])
+def test_a_wrong_page_is_a_bad_request(api: Api, path: str, query: str) -> None:
+    status, problem = api.status(f"{path}?{query}")
     assert (status, problem["code"]) == (400, "BAD_REQUEST")
     assert query.partition("=")[0] in problem["message"]
 

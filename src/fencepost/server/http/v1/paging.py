@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -39,7 +40,7 @@ def read_place(limit: str | None, cursor: str | None) -> PagePlace:
     """Return the place that a query asks for, or raise BadQuery."""
     rows = DEFAULT_LIMIT
     if limit is not None:
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST):
+        if not (re.fullmatch("[0-9]{1,4}", limit) and 1 <= int(limit) <= MOST):
             raise BadQuery(f"limit must be a number from 1 to {MOST}, not {limit[:20]!r}")
         rows = int(limit)
     if cursor is None:
@@ -48,7 +49,7 @@ def read_place(limit: str | None, cursor: str | None) -> PagePlace:
         after = json.loads(base64.urlsafe_b64decode(cursor.encode()))
     except (ValueError, RecursionError):
         after = None
-    if not isinstance(after, list) or not all(isinstance(part, str | int) for part in after):
+    if not isinstance(after, list) or not after or not all(isinstance(part, str | int) for part in after):
         raise BadQuery("cursor must be the next_cursor of an earlier answer")
     return PagePlace(rows, tuple(after))
 
