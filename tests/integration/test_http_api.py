@@ -105,7 +105,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencepost.Serve
         admin.commit_group_offsets(GROUP, "orders", {index: index for index in range(7)})
         admin.commit_group_offsets("secret readers", "secret", {0: 0})
         for number in range(3):
-            payer = confluent_kafka.Producer({**config, "transactional.id": f"pays-{number}"})
+            # One stays open until the last test of this file has ended, also on a busy machine.
+            payer = confluent_kafka.Producer(
+                {**config, "transactional.id": f"pays-{number}", "transaction.timeout.ms": 900_000}
+            )
             payer.init_transactions()
             payer.begin_transaction()
             payer.produce("orders", b"undecided", partition=number)
