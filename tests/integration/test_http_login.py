@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import ssl
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
@@ -19,7 +20,7 @@ from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.testing.clock import HandWoundClock
 from tests.support.certificates import make
-from tests.support.http import ANY
+from tests.support.http import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration
@@ -35,13 +36,15 @@ class Browser:
         self.cookies: dict[str, str] = {}
         self.set_cookie = ""
         self._context = context
+        self.host = "127.0.0.1"
+        """The address it has in the network."""
 
     def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, str]:
         scheme, _, host = self.url.partition("://")
         if scheme == "https":
             line: http.client.HTTPConnection = http.client.HTTPSConnection(host, timeout=30, context=self._context)
         else:
-            line = http.client.HTTPConnection(host, timeout=30)
+            line = http.client.HTTPConnection(host, timeout=30, source_address=(self.host, 0))
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         try:
             line.request(method, path, body, {"Cookie": cookies, **headers} if cookies else dict(headers))
@@ -126,18 +129,48 @@ def test_a_form_without_user_and_password_is_a_bad_request(server: fencepost.Ser
     assert Browser(server.http).post("/login", **fields) == 400
 
 
-def test_a_new_password_ends_the_sessions_of_the_old_one(server: fencepost.Server) -> None:
+def admin_of(server: fencepost.Server) -> fencepost.Admin:
     from fencepost.client.cluster.settings import ClientSettings
 
-    browser = Browser(server.http)
-    assert browser.log_in() == 303
     config = {"bootstrap.servers": server.address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     config |= {"sasl.username": "admin", "sasl.password": "admin-secret"}
-    with fencepost.Admin(ClientSettings.from_config(config)) as admin:
+    return fencepost.Admin(ClientSettings.from_config(config))
+
+
+def test_a_new_password_ends_the_sessions_of_the_old_one(server: fencepost.Server) -> None:
+    browser = Browser(server.http)
+    assert browser.log_in() == 303
+    with admin_of(server) as admin:
         admin.set_user_password("alice", "another-secret")
     assert browser.get("/api/v1/topics")[0] == 401
     assert browser.log_in("alice", "another-secret") == 303
     assert browser.get("/api/v1/topics")[0] == 200
+
+
+def test_a_removed_user_has_no_session_and_no_login_any_more(server: fencepost.Server) -> None:
+    """A program's password is not checked with every request, but it is of no use once the user is gone."""
+    browser = Browser(server.http)
+    assert browser.log_in() == 303
+    url, login = f"{server.http}/api/v1/topics", basic("alice", PASSWORD)
+    assert get(url, login).status == browser.get("/api/v1/topics")[0] == 200
+    with admin_of(server) as admin:
+        admin.remove_users(["alice"])
+    assert get(url, login).status == browser.get("/api/v1/topics")[0] == 401
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is not an address of the machine")
+def test_acls_that_name_a_host_are_about_the_request_and_not_the_login(server: fencepost.Server) -> None:
+    allowed = grant("alice", ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE)
+    with log_in(server.address, "admin", "admin-secret") as client:
+        create_acls(client, [allowed._replace(host="127.0.0.1")])
+    browser = Browser(server.http)
+    assert browser.log_in() == 303
+    assert browser.get("/metrics")[0] == 200
+    browser.host = "127.0.0.2"
+    assert browser.get("/metrics")[0] == 403
+    assert browser.get("/api/v1/topics")[0] == 200
+    browser.host = "127.0.0.1"
+    assert browser.get("/metrics")[0] == 200
 
 
 def test_under_tls_the_cookie_is_for_tls_and_this_host_only(tmp_path: Path) -> None:

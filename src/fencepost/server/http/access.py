@@ -52,6 +52,15 @@ class HttpClient(NamedTuple):
     client_id: str = "http"
 
 
+class _Remembered(NamedTuple):
+    """A program whose password or token was checked a moment ago."""
+
+    client: HttpClient
+    credentials: object
+    """Those of the user at the check; none for a user who exists only in tokens."""
+    ends_at: float
+
+
 class Access:
     """Checks requests. Without authorization everyone who can reach the port may read."""
 
@@ -59,8 +68,8 @@ class Access:
         self._broker = broker
         self._logins: Counter[str] = Counter()
         """Logins under way, by address."""
-        self._remembered: dict[bytes, tuple[HttpClient, float]] = {}
-        """Clients by the digest of address and header, with the time when they end."""
+        self._remembered: dict[bytes, _Remembered] = {}
+        """By the digest of address and header."""
         self._listener = ListenerConfig(name="http", address=address, protocol="sasl_plaintext", mechanisms=(PLAIN,))
         self.sessions: HttpSessions[HttpClient] = HttpSessions(broker.clock)
 
@@ -91,18 +100,28 @@ class Access:
             return known
         header = request.headers.get("authorization", "")
         digest = hashlib.sha256(f"{client.peer} {header}".encode()).digest()
-        now = self._broker.clock.monotonic()
         remembered = self._remembered.get(digest)
-        if remembered is not None and now < remembered[1]:
-            return remembered[0]
+        if remembered is not None and self._is_valid(remembered):
+            return remembered.client
         login = _login(header)
         if login is None or (login[0] == OAUTHBEARER and self._broker.logins.tokens is None):
             raise AccessRefused(401, "a user and a password are needed (basic), or a token (bearer)")
-        await self._log_in(client, *login)
+        ends_ms = await self._log_in(client, *login)
         if len(self._remembered) >= _MOST_REMEMBERED:
             self._remembered.clear()
-        self._remembered[digest] = client, self._broker.clock.monotonic() + _REMEMBER_SECONDS
+        clock, seconds = self._broker.clock, _REMEMBER_SECONDS
+        if ends_ms is not None:  # a token's end
+            seconds = min(seconds, (ends_ms - clock.now_ms()) / 1000)
+        self._remembered[digest] = _Remembered(client, self._credentials(client), clock.monotonic() + seconds)
         return client
+
+    def _credentials(self, client: HttpClient) -> object:
+        return self._broker.users.of(client.session.principal.name)
+
+    def _is_valid(self, remembered: _Remembered) -> bool:
+        if self._broker.clock.monotonic() >= remembered.ends_at:
+            return False
+        return self._credentials(remembered.client) == remembered.credentials  # else removed, or another password
 
     def logged_in(self, request: Request) -> HttpClient | None:
         """Return the client of the request's session, if there is one and its user is still the same."""
@@ -111,10 +130,16 @@ class Access:
         if found is None:
             return None
         client, credentials = found
-        if self._broker.users.of(client.session.principal.name) != credentials:  # removed, or another password
+        if self._credentials(client) != credentials:  # removed, or another password
             self.sessions.end(key)
             return None
-        return client
+        here = self._new_client(request)
+        if here.peer == client.peer:
+            return client
+        # ACLs may name hosts: they are about where the request comes from, not where the login came from.
+        here.session.principal = client.session.principal
+        here.session.authenticated = here.session.was_authenticated = True
+        return here
 
     async def begin_session(self, request: Request, user: str, password: str) -> str:
         """Log in a user, and return the key of the new session; raise AccessRefused."""
@@ -122,8 +147,9 @@ class Access:
         name, secret = user.encode(), password.encode()
         if b"\0" in name + secret:
             raise AccessRefused(401, "the login failed: wrong user or password")
+        credentials = self._broker.users.of(user)  # before the login: a change meanwhile must end the session
         await self._log_in(client, PLAIN, b"\0" + name + b"\0" + secret)
-        return self.sessions.begin(client, self._broker.users.of(client.session.principal.name))
+        return self.sessions.begin(client, credentials)
 
     def _new_client(self, request: Request) -> HttpClient:
         host = request.client.host if request.client is not None else ""
@@ -131,7 +157,8 @@ class Access:
         client.session.client_host = host
         return client
 
-    async def _log_in(self, client: HttpClient, mechanism: str, message: bytes) -> None:
+    async def _log_in(self, client: HttpClient, mechanism: str, message: bytes) -> int | None:
+        """Log in, and return the time when the credential ends, in ms since 1970; raise AccessRefused."""
         address = one_client(client.peer)
         if self._logins[address] >= _MOST_LOGINS:
             raise AccessRefused(429, "too many logins of this address are under way")
@@ -139,9 +166,10 @@ class Access:
         session = client.session
         try:
             self._broker.logins.begin(session, mechanism)
-            await self._broker.logins.advance(client, message)
+            reply = await self._broker.logins.advance(client, message)
             if not session.authenticated:  # a refused token takes one more message (RFC 7628)
-                await self._broker.logins.advance(client, b"\x01")
+                reply = await self._broker.logins.advance(client, b"\x01")
+            return reply.ends_ms
         except LoginFailed:
             raise AccessRefused(401, "the login failed: wrong user, password or token") from None
         finally:
