@@ -18,6 +18,7 @@ from fencepost.server.addresses import parse_address
 from fencepost.server.api import APIS
 from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.net.session import Client, Session
+from fencepost.server.net.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,8 @@ class HttpCaller(NamedTuple):
     broker: Broker
     listener: Listener
     client: Client
+    turns: Turns
+    """One page may ask thousands of times, each time for little."""
 
     @property
     def session(self) -> Session:
@@ -69,6 +72,7 @@ class HttpCaller(NamedTuple):
 
     async def ask(self, key: int, **fields: Any) -> Fields:
         """Return the answer of an API to these fields. Raise ServerError if the answer as a whole is an error."""
+        await self.turns()
         answer = APIS[key].handle(self.broker, self.request(key, _message(fields)))
         if inspect.isawaitable(answer):
             answer = await answer

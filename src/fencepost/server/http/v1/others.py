@@ -40,7 +40,7 @@ async def list_transactions(caller: HttpCaller, place: PagePlace) -> Page[Transa
     names = [row["transactional_id"] for row in rows]
     answer = await caller.ask(Key.DESCRIBE_TRANSACTIONS, transactional_ids=names)
     there = [row for row in answer["transaction_states"] if row["error_code"] == ErrorCode.NONE]
-    return Page([_transaction(row) for row in there], cursor)
+    return Page([_transaction(row) async for row in paced(there)], cursor)
 
 
 async def describe_transaction(caller: HttpCaller, name: str) -> TransactionJson:

@@ -37,6 +37,7 @@ from fencepost.server.http.v1.answers import (
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.openapi import describe
 from fencepost.server.http.v1.paging import BadQuery, Page, read_place
+from fencepost.server.net.turns import Turns
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -143,7 +144,7 @@ def api_routes(broker: Broker, listener: Listener, access: Access, headers: Mapp
 
     async def answer(request: Request, route: ApiRoute) -> Response:
         try:
-            caller = HttpCaller(broker, listener, await access.client(request))
+            caller = HttpCaller(broker, listener, await access.client(request), Turns())
             made = await _made(caller, route, request)
         except AccessRefused as error:
             problem = ProblemJson(_HTTP_CODES[error.status], str(error))
