@@ -112,6 +112,11 @@ def _carry_out(
     records = 0
     try:
         for topic in plan.topics:
+            if topic.exists:
+                # All of them before the first change: a topic that only has the same name must stay as it is.
+                for partition in range(topic.partitions):
+                    copier.demand_copy(TopicPartition(topic.name, partition))
+        for topic in plan.topics:
             _create(there, topic)
             for partition in range(topic.partitions):
                 records += copier.copy(TopicPartition(topic.name, partition))

@@ -28,6 +28,8 @@ _LOOK_EVERY: Final = 20_000
 _SKIPPED_AT_ONCE: Final = 500_000
 _MARKER_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.002
+_FILLED: Final = (b"", b"", ())
+"""Key, value and headers of a record that only uses up an offset."""
 
 
 class _Aborted(Exception):
@@ -45,6 +47,8 @@ class OffsetCopier:
         self._to = Admin(target)
         self._plain = Producer(target, compression="lz4")
         self._sealed = Producer(target, name=name)
+        self._checked: dict[TopicPartition, Offset] = {}
+        """Partitions whose targets were compared with the source, with the ends up to which they were."""
         with self._sealed.transaction():
             pass  # ends what an earlier run left open
 
@@ -52,13 +56,22 @@ class OffsetCopier:
         for each in (self._plain, self._sealed, self._from, self._to):
             each.close()
 
+    def demand_copy(self, where: TopicPartition) -> None:
+        """Raise FencepostError if the target has a partition that is not a copy of the source's. Change nothing."""
+        topic, partition = where
+        end = self._from.latest(topic, read_committed=True)[partition]
+        at = self._settled_end(where)
+        self._demand_same_tail(where, self._from.earliest(topic)[partition], at, end)
+        self._checked[where] = at
+
     def copy(self, where: TopicPartition) -> int:
         """Copy the committed records that the target lacks, and return how many."""
         topic, partition = where
         end = self._from.latest(topic, read_committed=True)[partition]
         first = self._from.earliest(topic)[partition]
         at = self._settled_end(where)
-        self._demand_same_tail(where, first, at, end)
+        if self._checked.get(where) != at or at <= first:
+            self._demand_same_tail(where, first, at, end)
         copied = 0
         records: dict[int, ReadRecord] = {}
         """Read, and not written yet: `copy_steps` is one record ahead."""
@@ -131,7 +144,8 @@ class OffsetCopier:
 
     def _fill(self, producer: Producer, where: TopicPartition, timestamp: int) -> Ticket:
         known = None if timestamp < 0 else timestamp
-        return producer.send(where.topic, b"", key=b"", partition=where.partition, timestamp=known)
+        key, value, headers = _FILLED
+        return producer.send(where.topic, value, key=key, headers=headers, partition=where.partition, timestamp=known)
 
     # -- checks -------------------------------------------------------------------------------------------------
 
@@ -170,8 +184,13 @@ class OffsetCopier:
         """Check that the target's last records are the source's. The source may have removed some of them since."""
         if at > end:
             raise self._unlike(where, f"it ends at {at}, the source at {end}")
-        start = max(at - _COMPARED, first, self._to.earliest(where.topic)[where.partition])
+        oldest = self._to.earliest(where.topic)[where.partition]
+        start = max(at - _COMPARED, first, oldest)
         if start >= at:
+            # Nothing can be compared, and all that the target has will be deleted, because the source has none of it.
+            there = self._records(self._target, where, max(at - _COMPARED, oldest), at)
+            if any(fields[1:] != _FILLED for fields in there.values()):
+                raise self._unlike(where, f"it has records before {at}, and the source starts at {first}")
             return
         ours = self._records(self._source, where, start, at)
         theirs = self._records(self._target, where, start, at)

@@ -13,7 +13,7 @@ from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
 from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.core.security.acls import Acl
-from fencepost.errors import ErrorCode, ServerError
+from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.types import TopicPartition
 
 Fate: TypeAlias = Literal["copy", "keep", "lost", "refused"]
@@ -43,6 +43,8 @@ class TopicPlan:
     guards: dict[str, str]
     first: dict[int, int]
     end: dict[int, int]
+    exists: bool
+    """On the target, too."""
 
 
 @dataclass
@@ -62,6 +64,9 @@ def make_plan(source: Admin, target: Admin, patterns: Iterable[str], *, without_
     plan = MigrationPlan()
     wanted = list(patterns)
     names = [each.name for each in source.topics(internal=True) if each.name not in _INTERNAL]
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise FencepostError(f"--topic {pattern}: the source has no such topic; `fencepost topic list` shows all")
     there = {each.name: each.partitions for each in target.topics(internal=True)}
     for name in names:
         if wanted and not any(fnmatchcase(name, pattern) for pattern in wanted):
@@ -69,7 +74,7 @@ def make_plan(source: Admin, target: Admin, patterns: Iterable[str], *, without_
         if name.startswith(OWNERS):
             plan.items.append(PlannedItem("owners", name, "lost", "owners claim again; tokens start anew"))
             continue
-        topic = _topic(source, name)
+        topic = _topic(source, name, exists=name in there)
         plan.topics.append(topic)
         plan.items += _topic_items(source, topic, there.get(name), without_guards)
     _add_groups(source, plan)
@@ -78,7 +83,7 @@ def make_plan(source: Admin, target: Admin, patterns: Iterable[str], *, without_
     return plan
 
 
-def _topic(source: Admin, name: str) -> TopicPlan:
+def _topic(source: Admin, name: str, *, exists: bool) -> TopicPlan:
     own = {each.name: each.value for each in source.topic_configs(name) if each.source == "topic" and each.value}
     return TopicPlan(
         name,
@@ -87,6 +92,7 @@ def _topic(source: Admin, name: str) -> TopicPlan:
         {config: value for config, value in own.items() if config in GUARDS},
         dict(source.earliest(name)),
         dict(source.latest(name, read_committed=True)),
+        exists,
     )
 
 

@@ -1,0 +1,100 @@
+"""`fencepost migrate` to a target that has topics of the same names: what is not a copy stays as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import fencepost
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def source() -> Iterator[fencepost.Server]:
+    with fencepost.Server() as server:
+        yield server
+
+
+@pytest.fixture
+def target() -> Iterator[fencepost.Server]:
+    """Another server instead of Apache Kafka: only what happens before the first change matters here."""
+    with fencepost.Server() as server:
+        yield server
+
+
+def migrate(source: fencepost.Server, target: fencepost.Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fencepost", "migrate", target.address, "--servers", source.address, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+
+
+def fill(server: fencepost.Server, topic: str, value: bytes, records: int, **configs: str) -> None:
+    with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
+        admin.create_topic(topic, 1, configs={name.replace("_", "."): each for name, each in configs.items()})
+        for _ in range(records):
+            producer.send(topic, value, key=b"key", partition=0)
+        producer.flush()
+
+
+def everything(server: fencepost.Server, topic: str) -> tuple[dict[str, str | None], int, list[bytes | None]]:
+    """The topic's own configs, its start and its records."""
+    with fencepost.Admin(server.address) as admin:
+        configs = {each.name: each.value for each in admin.topic_configs(topic) if each.source == "topic"}
+        first = admin.earliest(topic)[0]
+    with fencepost.Reader(server.address, topic, start="earliest", stop="latest") as reader:
+        return configs, first, [each.value for each in reader]
+
+
+def test_records_before_the_sources_start_are_not_deleted(source: fencepost.Server, target: fencepost.Server) -> None:
+    """The source's retention has removed all offsets that the target has, so there is nothing to compare."""
+    fill(source, "orders", b"ours", 30)
+    fill(target, "orders", b"theirs", 5)
+    with fencepost.Admin(source.address) as admin:
+        admin.delete_records("orders", {0: 20})
+    done = migrate(source, target)
+    assert everything(target, "orders")[2] == [b"theirs"] * 5
+    assert done.returncode == 1
+    assert "it has records before 5, and the source starts at 20. Delete the topic there" in done.stderr
+
+
+def test_no_topic_is_changed_if_one_is_not_a_copy(source: fencepost.Server, target: fencepost.Server) -> None:
+    for topic in ("first", "other"):
+        fill(source, topic, b"ours", 3)
+    fill(target, "other", b"theirs", 3, cleanup_policy="compact,delete", retention_ms="1000000000")
+    before = everything(target, "other")
+    done = migrate(source, target)
+    assert done.returncode == 1
+    assert "other-0 on the target is not a copy that can be continued: its record 0 is missing" in done.stderr
+    assert everything(target, "other") == before
+    with fencepost.Admin(target.address) as admin:
+        assert "first" not in {each.name for each in admin.topics()}
+
+
+def test_a_copy_that_was_killed_before_the_first_record_goes_on(
+    source: fencepost.Server, target: fencepost.Server
+) -> None:
+    """It had written some of the records that only use up the offsets before the source's start."""
+    fill(source, "orders", b"ours", 30)
+    with fencepost.Admin(source.address) as admin:
+        admin.delete_records("orders", {0: 20})
+    with fencepost.Admin(target.address) as admin, fencepost.Producer(target.address) as producer:
+        admin.create_topic("orders", 1)
+        for _ in range(7):
+            producer.send("orders", b"", key=b"", partition=0)
+        producer.flush()
+    done = migrate(source, target)
+    assert done.returncode == 0, done.stderr
+    assert everything(target, "orders") == everything(source, "orders") == ({}, 20, [b"ours"] * 10)
+
+
+def test_a_pattern_without_a_topic_is_refused(source: fencepost.Server, target: fencepost.Server) -> None:
+    fill(source, "orders", b"ours", 1)
+    done = migrate(source, target, "--topic", "orders", "--topic", "oders*")
+    assert (done.returncode, done.stderr) == (
+        1, "fencepost: --topic oders*: the source has no such topic; `fencepost topic list` shows all\n",
+    )  # fmt: skip
+    with fencepost.Admin(target.address) as admin:
+        assert admin.topics() == []
