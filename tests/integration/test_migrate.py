@@ -220,7 +220,10 @@ def test_a_target_with_other_records_is_left_alone(source: fencepost.Server, kaf
 
 
 def test_an_open_transaction_is_copied_by_the_next_run(source: fencepost.Server, kafka: Kafka, name: str) -> None:
-    with fencepost.Producer(source.address, name="open") as producer, fencepost.Producer(source.address) as plain:
+    with (
+        fencepost.Producer(source.address, name="open", transaction_timeout=600) as producer,  # migrations take a while
+        fencepost.Producer(source.address) as plain,
+    ):
         plain.send(name, b"before").result()
         with producer.transaction():
             producer.send(name, b"undecided").result()

@@ -26,8 +26,9 @@ MOST_TASKS: Final = 5000
 _DEPTH: Final = 30
 _NAMED: Final = 5
 _POLL_SECONDS: Final = 0.05
-_QUIET_SECONDS: Final = 0.3
-"""The signal's handler writes in several pieces: after this time without a further one it has ended."""
+_QUIET_SECONDS: Final = 1.0
+"""The signal's handler writes in several pieces: after this time without a further one it has ended. Not less, because
+on a busy machine the process may have to wait between two of them, and the main thread is the last."""
 
 
 def _first_line(pid: int) -> str:
