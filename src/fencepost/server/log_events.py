@@ -71,6 +71,8 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "%s%s succeeded after %d failures": LogEvent("chore.recovered", ("subject", "chore", "failures")),
     "background task %r failed": LogEvent("task.failed", ("task",)),
     "the embedded server has stopped because of an error": LogEvent("server.failed"),
+    "cannot send %s to systemd: %s": LogEvent("systemd.unreachable", ("notice", "reason")),
+    "cannot open %s (%s): stop the server to back it up": LogEvent("backup.unavailable", ("file", "reason")),
     "%s: retention removed %d segments; it now starts at offset %d": LogEvent(
         "retention.removed", ("partition", "segments", "start_offset")
     ),
