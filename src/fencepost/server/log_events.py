@@ -19,6 +19,8 @@ class LogEvent(NamedTuple):
 OTHER_EVENT: Final = LogEvent("other")
 """A line of a library."""
 DROPPED: Final = "log.dropped"
+_LONGEST: Final = 1000
+"""Characters of a value: clients choose some of them, such as the user of a login that fails."""
 
 EVENTS: Final[Mapping[str, LogEvent]] = {
     # configuration
@@ -118,5 +120,6 @@ def fields_of(event: LogEvent, arguments: object) -> dict[str, Any]:
     for name, value in zip(event.fields, values, strict=False):
         if name:
             plain = isinstance(value, int | float) and type(value) in (int, float, bool)
-            found[name] = value if plain else str(value).removesuffix(": ") if name == "subject" else str(value)
+            text = str(value).removesuffix(": ") if name == "subject" else str(value)
+            found[name] = value if plain else text[:_LONGEST]
     return found

@@ -37,6 +37,8 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 }
 """Characters that would begin a new line, or steer a terminal. Clients choose some words of a line, such as their
 client id or a group, and must not be able to forge another line."""
+_CONTROL_IN_JSON: Final = {code: f"\\u{code:04x}" for code in (*range(127, 160), 0x2028, 0x2029)}
+"""Those of them that JSON itself leaves as they are."""
 
 
 def report_to_stderr(level: int, *, as_json: bool = False) -> None:
@@ -60,7 +62,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False).translate(_CONTROL_IN_JSON)
 
 
 class _Kind(NamedTuple):

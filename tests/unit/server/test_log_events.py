@@ -70,7 +70,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
-        assert "\n" not in text
+        assert text.isprintable(), "one line, and nothing that steers a terminal"
         self.lines.append(json.loads(text))
 
 
@@ -95,6 +95,20 @@ def test_a_line_is_one_object_with_names_and_values() -> None:
     assert failed["event"] == "request.failed"
     assert "ValueError: broken" in str(failed["traceback"])
     assert (other["event"], other["message"]) == ("other", "of a library: 1")
+
+
+def test_a_clients_words_are_neither_long_nor_lines_of_their_own() -> None:
+    target = Lines()
+    reporter = Reporter(target)
+    logger = logging.Logger("tested")
+    logger.addHandler(reporter)
+    text = "login failed: %.255r from %s on listener %s by %s: %s"
+    for user in ("x" * 1_000_000, "a\x85b\u2028c\x9b2Jd\x7f"):
+        logger.warning(text, user, "1.2.3.4", "default", "PLAIN", "reason")
+    reporter.close()
+    long, odd = target.lines
+    assert long["user"] == "x" * 1000
+    assert odd["user"] == "a\x85b\u2028c\x9b2Jd\x7f"
 
 
 def test_repeats_are_counted_under_the_same_name() -> None:
