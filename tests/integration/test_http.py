@@ -87,6 +87,15 @@ def test_with_authorization_only_those_who_may_describe_the_cluster_see_metrics(
         assert get(f"{started.http}/healthz").status == get(f"{started.http}/readyz").status == 200
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/topics", "/debug/state"])
+def test_a_web_page_that_calls_this_machine_its_own_sees_nothing(server: fencepost.Server, path: str) -> None:
+    """DNS rebinding: the browser sends the page's own name to 127.0.0.1."""
+    for host in ("evil.example", "evil.example:9644", "127.0.0.1.evil.example", "localhost.evil.example", "[", "x@y"):
+        assert get(server.http + path, {"Host": host}).status == 403, host
+    for host in ("localhost", "localhost:1", "LOCALHOST", "127.0.0.1:1", "[::1]:1", "fencepost.localhost"):
+        assert get(server.http + path, {"Host": host}).status == 200, host
+
+
 def test_the_port_takes_the_certificate_of_a_listener(tmp_path: Path) -> None:
     certificates = make(tmp_path)
     listener = ListenerConfig(name="tls", address=ANY, protocol="ssl", certificate=certificates.server)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
-from fencepost.server.addresses import one_client
+from fencepost.server.addresses import is_loopback, one_client, parse_address
 from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.session import Session
@@ -72,6 +74,7 @@ class Access:
         """By the digest of address and header."""
         self._listener = ListenerConfig(name="http", address=address, protocol="sasl_plaintext", mechanisms=(PLAIN,))
         self.sessions: HttpSessions[HttpClient] = HttpSessions(broker.clock)
+        self._is_local = is_loopback(parse_address(address)[0])
 
     async def require_state(self, request: Request) -> None:
         """Raise AccessRefused if the client may not see the server's state as a whole."""
@@ -94,6 +97,8 @@ class Access:
         """Return who asks; raise AccessRefused if they must log in first."""
         client = self._new_client(request)
         if not self._broker.authorizer.enabled:
+            if self._is_local and not _names_this_machine(request.headers.get("host", "")):
+                raise AccessRefused(403, "this port is for this machine only: ask for localhost or an IP address")
             return client
         known = self.logged_in(request)
         if known is not None and "authorization" not in request.headers:
@@ -180,6 +185,18 @@ class Access:
 def cookie_name(request: Request) -> str:
     """Return the session cookie's name. Under TLS its prefix makes browsers demand that only this host has set it."""
     return "__Host-fencepost" if request.url.scheme == "https" else "fencepost"
+
+
+def _names_this_machine(host: str) -> bool:
+    """Tell if a Host header is one that a stranger's web page cannot have. Its own name may point to 127.0.0.1 the
+    next time the browser asks, and the browser would let the page read the answer (DNS rebinding)."""
+    try:
+        name = urlsplit(f"//{host}").hostname or "localhost"  # none: no browser
+        if name.rpartition(".")[2] != "localhost":
+            ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _login(header: str) -> tuple[str, bytes] | None:
