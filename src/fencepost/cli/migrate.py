@@ -144,7 +144,7 @@ def _create(there: Admin, topic: TopicPlan) -> None:
 
 
 def _restore_configs(there: Admin, topic: TopicPlan) -> None:
-    kept = {name: value for name, value in topic.configs.items() if name in _WHILE_COPYING}
+    kept = {name: value for name, value in (topic.configs | topic.lifetime).items() if name in _WHILE_COPYING}
     there.alter_topic(topic.name, kept, remove=[name for name in _WHILE_COPYING if name not in kept])
 
 

@@ -20,6 +20,9 @@ Fate: TypeAlias = Literal["copy", "keep", "lost", "refused"]
 
 GUARDS: Final = frozenset({"fencepost.writer.group", "fencepost.reader.group", "fencepost.writer.transactional.ids"})
 _OF_ITS_CLUSTER: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
+_LIFETIME: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
+"""Configs that decide which records are removed. The target gets them also if the source has them by default: its own
+defaults may be others, and remove what was just copied."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NO_AUTHORIZER: Final = frozenset({ErrorCode.SECURITY_DISABLED, ErrorCode.UNSUPPORTED_VERSION})
 
@@ -40,6 +43,9 @@ class TopicPlan:
     name: str
     partitions: int
     configs: dict[str, str]
+    """The topic's own."""
+    lifetime: dict[str, str]
+    """Those that decide which records are removed, own or not."""
     guards: dict[str, str]
     first: dict[int, int]
     end: dict[int, int]
@@ -84,11 +90,14 @@ def make_plan(source: Admin, target: Admin, patterns: Iterable[str], *, without_
 
 
 def _topic(source: Admin, name: str, *, exists: bool) -> TopicPlan:
-    own = {each.name: each.value for each in source.topic_configs(name) if each.source == "topic" and each.value}
+    known = source.topic_configs(name)
+    own = {each.name: each.value for each in known if each.value and each.source == "topic"}
+    lifetime = {each.name: each.value for each in known if each.value and each.name in _LIFETIME}
     return TopicPlan(
         name,
         len(source.describe_topic(name).partitions),
         {config: value for config, value in own.items() if not _OF_ITS_CLUSTER.fullmatch(config)},
+        lifetime,
         {config: value for config, value in own.items() if config in GUARDS},
         dict(source.earliest(name)),
         dict(source.latest(name, read_committed=True)),
