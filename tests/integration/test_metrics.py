@@ -145,10 +145,15 @@ def test_the_progress_of_a_sink_is_its_last_committed_record(server: fencepost.S
     assert metrics("fencepost_sink_progress_timestamp_seconds", sink="enrich") == 1_700_000_000.007
     assert metrics("fencepost_sink_incarnation", sink="enrich") == 3
     assert metrics("fencepost_sink_info", sink="enrich", query="query-1", host="somewhere") == 1
-    producer.begin_transaction()
-    producer.produce(topic, b"not a progress record", key=PROGRESS_KEY)
-    producer.commit_transaction()
-    assert Metrics(server)("fencepost_sink_batch", sink="enrich") is None
+    for foreign in (
+        b"not a progress record",
+        progress.encode().replace(b'"batch": 8', b'"batch": "x"'),
+        b"[" * 100_000,
+    ):
+        producer.begin_transaction()
+        producer.produce(topic, foreign, key=PROGRESS_KEY)
+        producer.commit_transaction()
+        assert Metrics(server)("fencepost_sink_batch", sink="enrich") is None
 
 
 def test_topics_and_groups_beyond_the_limit_are_summed() -> None:

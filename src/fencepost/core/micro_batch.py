@@ -61,6 +61,8 @@ _REPLACED_KEPT: Final = 16
 """Tokens of replaced instances that a progress record names. An older one belongs to a driver that slept through
 sixteen restarts of its query. It counts as new: it fences the last one, and stops if its batch is behind the log."""
 
+_NUMBERS: Final = frozenset({"batch", "incarnation", "process", "time_ms"})
+
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
 """A successor that took the epoch announces itself soon; after so many looks, the coordinator bumped it itself."""
 
@@ -122,8 +124,10 @@ class Progress:
             fields = json.loads(value)
             if fields.pop("version") not in _READABLE:
                 raise UnknownProgress("progress record of a newer version of fencepost: upgrade this one")
+            for name, field in fields.items():
+                _check_field(name, field)
             return cls(**fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UnknownProgress(f"not a progress record: {value[:100]!r}") from error
 
     def seen_by(self, run: str) -> bool:
@@ -137,6 +141,18 @@ class Progress:
     def __str__(self) -> str:
         wrote = f"batch {self.batch} of query {self.query}" if self.wrote_something else "nothing yet"
         return f"{wrote}, by process {self.process} on {self.host}"
+
+
+def _check_field(name: str, value: object) -> None:
+    """Raise ValueError if a progress record cannot have this. Any producer may write to the topic, and metrics and the
+    HTTP API show the fields as they are."""
+    if name in _NUMBERS:
+        if type(value) is not int or not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} is not a number")
+    elif not isinstance(value, str):
+        raise ValueError(f"{name} is not text")
+    else:
+        value.encode()  # half a character of UTF-16 is an error, too
 
 
 # --- errors ---

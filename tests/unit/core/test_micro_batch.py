@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
@@ -403,3 +404,15 @@ def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() 
     for strange in (b"", b"[]", b"{}", b'{"version": 3}', b'{"version": 4}', b'{"version": 1, "odd": 1}'):
         with pytest.raises(UnknownProgress):
             Progress.decode(strange)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"batch": "x"}, {"batch": True}, {"time_ms": 10**400}, {"time_ms": 1.5}, {"query": 5}, {"host": "\ud800"}],
+    ids=str,
+)  # fmt: skip
+def test_a_record_whose_fields_are_of_other_types_is_a_foreign_one(odd: dict[str, object]) -> None:
+    """Metrics and the HTTP API show the fields of whatever is in the topic."""
+    with pytest.raises(UnknownProgress):
+        Progress.decode(json.dumps({**json.loads(WRITTEN.encode()), **odd}).encode())
+    with pytest.raises(UnknownProgress):
+        Progress.decode(b"[" * 100_000)
