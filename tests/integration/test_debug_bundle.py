@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Final
 import pytest
 
 import fencepost
+from fencepost.cli.debug_bundle import Collected, Part, write
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.stacks import ask_for_stacks
@@ -168,6 +170,18 @@ def test_a_server_that_hangs_still_gives_a_bundle(tmp_path: Path) -> None:
     assert json.loads(found["client.json"])["versions"]["fencepost"] == fencepost.__version__
     assert "does not answer" in json.loads(found["contents.json"])["server.json"]
     assert "metrics.txt" not in found
+
+
+def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without room: the next try must not stumble over the remains of this one."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "fault.tar.gz", Collected([Part("log.txt", "lines", "text")]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_gives_the_stacks_of_a_healthy_server_too(tmp_path: Path) -> None:

@@ -87,19 +87,22 @@ def collect(settings: ClientSettings, server: HttpServer, folder: Path, seconds:
 
 
 def write(file: Path, found: Collected) -> None:
-    """Write the file, for its owner's eyes only. An existing file is an error."""
+    """Write the file, for its owner's eyes only. An existing file is an error; of one that cannot be written whole
+    nothing stays."""
     contents = json.dumps({each.name: each.error or each.what for each in found.parts}, indent=2)
     parts = [Part("contents.json", "", contents), *(each for each in found.parts if each.error is None)]
     stem = file.name.removesuffix(".tar.gz").removesuffix(".tgz")
-    with (
-        os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw,
-        tarfile.open(fileobj=raw, mode="w:gz") as archive,
-    ):
-        for part in parts:
-            content = part.text.encode()
-            entry = tarfile.TarInfo(f"{stem}/{part.name}")
-            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(content))
+    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(number, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for part in parts:
+                content = part.text.encode(errors="backslashreplace")  # names of files need not be UTF-8
+                entry = tarfile.TarInfo(f"{stem}/{part.name}")
+                entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(content))
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def _secrets(settings: ClientSettings) -> list[str]:
