@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,20 @@ def test_a_failed_login_is_audited_and_says_nothing_about_the_user(server: fence
 @pytest.mark.parametrize("fields", [{}, {"user": "alice"}, {"user": "a", "password": "x" * 20_000}])
 def test_a_form_without_user_and_password_is_a_bad_request(server: fencepost.Server, fields: dict[str, str]) -> None:
     assert Browser(server.http).post("/login", **fields) == 400
+
+
+def test_a_form_that_does_not_come_keeps_no_connection(
+    server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost.server.http.app._FORM_SECONDS", 0.2)
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    head = f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {server.http}\r\nContent-Length: 100\r\n\r\nuser="
+    with socket.create_connection((host, int(port)), timeout=30) as silent:
+        silent.sendall(head.encode())
+        answer = b""
+        while more := silent.recv(1000):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def admin_of(server: fencepost.Server) -> fencepost.Admin:

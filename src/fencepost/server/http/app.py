@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from html import escape
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
@@ -49,6 +50,8 @@ _SAFE: Final = {
     "Cache-Control": "no-store",
 }
 _LONGEST_FORM: Final = 16 * 1024
+_FORM_SECONDS: Final = 10.0
+"""A form that does not come must not keep its connection: the port has only so many."""
 
 
 def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
@@ -92,7 +95,11 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
             return PlainTextResponse("the form was not sent by a page of this server\n", 403, headers=_SAFE)
         if not broker.authorizer.enabled:
             return RedirectResponse("/", 303, headers=_SAFE)
-        fields = await _read_form(request)
+        try:
+            async with asyncio.timeout(_FORM_SECONDS):
+                fields = await _read_form(request)
+        except TimeoutError:
+            return PlainTextResponse("the form did not come in time\n", 408, headers={**_SAFE, "Connection": "close"})
         if fields is None:
             return PlainTextResponse("a form with a user and a password is needed\n", 400, headers=_SAFE)
         try:
