@@ -6,6 +6,7 @@ Each test runs against fencepost's server and against Apache Kafka with its Stan
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialsDescription,
     UserScramCredentialUpsertion,
 )
 
@@ -183,13 +185,25 @@ def test_a_group_of_confluent_kafka_reads(server: SecuredServer) -> None:
     consumer.close()
 
 
+def await_user(admin: AdminClient, user: str) -> UserScramCredentialsDescription:
+    """Describe a user that was just added: a broker of Kafka knows it only a moment after it has answered."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            found: UserScramCredentialsDescription = admin.describe_user_scram_credentials([user])[user].result(SECONDS)
+            return found
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.RESOURCE_NOT_FOUND or time.monotonic() > deadline:
+                raise
+
+
 def test_confluent_kafka_manages_users_and_acls(server: SecuredServer) -> None:
     admin = AdminClient(server.as_user("admin"))
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
     admin.alter_user_scram_credentials([UserScramCredentialUpsertion("carol", info, b"carol-secret")])["carol"].result(
         SECONDS
     )
-    described = admin.describe_user_scram_credentials(["carol"])["carol"].result(SECONDS)
+    described = await_user(admin, "carol")
     assert [(found.mechanism, found.iterations) for found in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_256, 8192)
     ]

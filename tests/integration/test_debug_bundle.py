@@ -62,7 +62,7 @@ def test_a_bundle_has_what_the_server_knows(tmp_path: Path) -> None:
     assert json.loads(found["server.json"])["fencepost"] == fencepost.__version__
     assert "kio" in json.loads(found["server.json"])["packages"]
     assert json.loads(found["configuration.json"])["sync"] == "os"
-    assert 'kafka_topic_partitions{topic="orders"} 1.0' in found["metrics.txt"]
+    assert 'kafka_topic_partitions{topic="orders"} 1\n' in found["metrics.txt"]
     assert json.loads(found["cluster.json"])["topics"] == {"orders": 1}
     assert "INFO uvicorn.error: Started server process" in found["log.txt"]
     assert "close idle connections" in found["tasks.txt"]

@@ -107,4 +107,4 @@ def test_a_pattern_without_a_topic_is_refused(source: fencepost.Server, target: 
         1, "fencepost: --topic oders*: the source has no such topic; `fencepost topic list` shows all\n",
     )  # fmt: skip
     with fencepost.Admin(target.address) as admin:
-        assert admin.topics() == []
+        assert admin.topics() == ()

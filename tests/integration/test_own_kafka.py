@@ -54,7 +54,8 @@ class Owners:
         return producer, producer.own(self.group, [self.resource], generation=generation)
 
     def committed(self) -> list[bytes]:
-        """What readers see, up to the last stable offset."""
+        """What readers see when every transaction has its marker. None may be open."""
+        self.await_markers()
         with fencepost.Reader(self.address, self.topic, stop="latest") as reader:
             return [record.value or b"" for record in reader]
 
@@ -629,7 +630,6 @@ def test_a_claimant_is_killed_between_two_of_its_steps_and_the_next_claim_succee
     assert claim.token > first.token
     assert is_fenced(old, owners.topic)
     new.send(owners.topic, b"new").result(PATIENCE)
-    owners.await_markers()
     assert owners.committed() == [b"new"]
 
 

@@ -190,7 +190,7 @@ def test_a_reload_switches_the_audit_log_off_and_on(file: Path) -> None:
 
 def test_a_reload_changes_the_series_of_the_http_port_but_not_the_port(file: Path) -> None:
     http = "[http]\naddress = '127.0.0.1:0'\n"
-    series = 'kafka_topic_partition_current_offset{partition="0",topic="orders"}'
+    series = 'kafka_topic_partition_current_offset{topic="orders",partition="0"}'
     write_config(file, f"{http}max_series = 1000")
     with serve(file) as serving, Producer(serving.address) as producer:
         producer.send("orders", b"1").result(30)

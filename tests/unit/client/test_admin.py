@@ -452,7 +452,7 @@ def test_an_assignment_cut_anywhere_is_taken_for_another_protocols_bytes(length:
 
 
 @pytest.mark.timeout(60)
-def test_an_assignment_that_leads_back_to_itself_is_taken_for_another_protocols_bytes() -> None:
+def test_an_assignment_that_leads_back_to_itself_is_of_another_protocol() -> None:
     """The leader of a group chooses these bytes, and the HTTP API reads them on the server's loop."""
     head, empty = struct.pack(">hi", 0, 2**31 - 1), struct.pack(">hi", 0, 0)
     assert read_assignment(head + empty + struct.pack(">hi", -6, 0)) == ()
