@@ -22,7 +22,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.session import Session
-from fencepost.server.reloading import Outcome, reload
+from fencepost.server.reloading import ReloadOutcome, reload
 from fencepost.server.settings import ServerConfig
 from tests.support.logins import login_listener
 from tests.support.process import free_port
@@ -176,7 +176,7 @@ def test_a_reload_may_let_the_first_listener_take_tokens(tmp_path: Path) -> None
         data=tmp_path / "data", listen="127.0.0.1:0", oauth_issuer="i", oauth_audience="a", oauth_jwks=str(keys)
     )
 
-    async def change() -> Outcome:
+    async def change() -> ReloadOutcome:
         broker = Broker(old)
         listener = Listener(broker)
         await broker.start()

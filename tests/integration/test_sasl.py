@@ -21,7 +21,7 @@ from fencepost.client.cluster.sasl import Scram
 from fencepost.core.security import guessing
 from fencepost.core.security.credentials import SCRAM
 from fencepost.errors import ErrorCode
-from fencepost.server.security.sasl import PasswordCheck, Reply
+from fencepost.server.security.sasl import PasswordCheck, SaslReply
 from fencepost.wire import messages
 from tests.conftest import without_kafka
 from tests.support.batches import batch
@@ -275,7 +275,7 @@ def test_who_hangs_up_does_not_guess_faster(tmp_path: Path, monkeypatch: pytest.
     checked: list[str] = []
     run = PasswordCheck.run
 
-    def note(self: PasswordCheck) -> Reply:
+    def note(self: PasswordCheck) -> SaslReply:
         checked.append(self.user)
         return run(self)
 

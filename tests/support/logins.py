@@ -9,7 +9,7 @@ from pathlib import Path
 from fencepost.core.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from fencepost.errors import ErrorCode
 from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.security.users import Change, new_credentials, offline
+from fencepost.server.security.users import UserChange, new_credentials, offline
 from tests.support.raw import RawClient
 
 
@@ -68,7 +68,7 @@ def delete_acls(client: RawClient, principal: str) -> None:
 def add_users(data: Path, users: Mapping[str, str]) -> None:
     """Adds users with their passwords to the data directory of a server that does not run."""
     changes = [
-        Change(user, credential.mechanism, credential)
+        UserChange(user, credential.mechanism, credential)
         for user, password in users.items()
         for credential in new_credentials(password)
     ]

@@ -14,7 +14,7 @@ from fencepost.cli.output import show_json
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
-    from fencepost.server.reloading import Report
+    from fencepost.server.reloading import ReloadReport
 
 _SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
@@ -100,21 +100,21 @@ def reload(data: Path | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _reload(folder: Path) -> Report:
+def _reload(folder: Path) -> ReloadReport:
     """Send the signal, and wait for the outcome."""
-    from fencepost.server.reloading import Report
+    from fencepost.server.reloading import ReloadReport
     from fencepost.server.storage.datadir import serving_process
 
     pid = serving_process(folder)
     if pid is None:
         raise FencepostError(f"no server uses {folder}: give the data directory of a running server (--data)")
-    before = Report.read(folder)
+    before = ReloadReport.read(folder)
     if before is None or before.pid != pid:
         raise FencepostError(f"the server of {folder} (process {pid}) was started without --config: restart it")
     os.kill(pid, signal.SIGHUP)
     ends = time.monotonic() + _SECONDS
     while time.monotonic() < ends:
-        after = Report.read(folder)
+        after = ReloadReport.read(folder)
         if after is not None and after.number > before.number:
             return after
         time.sleep(_POLL_SECONDS)

@@ -18,7 +18,7 @@ _LARGEST: Final = 256 * 1024 * 1024
 """Bytes of a page. More is cut off: whatever answers there need not be a fencepost server."""
 
 
-class Page(NamedTuple):
+class HttpPage(NamedTuple):
     status: int
     body: bytes
 
@@ -44,7 +44,7 @@ class HttpServer:
         self._is_safe = url.scheme == "https"
         self._security = security
 
-    def get(self, path: str, *, seconds: float) -> Page:
+    def get(self, path: str, *, seconds: float) -> HttpPage:
         """Return the page, whatever its status, or raise FencepostError if none comes. `seconds` limits each wait for
         the network."""
         headers = {"Connection": "close", **self._login()}
@@ -56,7 +56,7 @@ class HttpServer:
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
-            return Page(answer.status, answer.read(_LARGEST))
+            return HttpPage(answer.status, answer.read(_LARGEST))
         except TimeoutError as error:
             raise FencepostError(f"{self.url} does not answer within {seconds:g} s") from error
         except (OSError, http.client.HTTPException) as error:

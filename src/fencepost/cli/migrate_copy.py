@@ -17,7 +17,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.ticket import Ticket
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader, ReadRecord
-from fencepost.core.offset_copy import Head, OffsetOutOfReach, Plain, Seal, Skip, copy_steps
+from fencepost.core.offset_copy import Head, OffsetOutOfReach, PlainWrite, Seal, Skip, copy_steps
 from fencepost.errors import FencepostError
 from fencepost.types import Offset, TopicPartition
 
@@ -89,7 +89,7 @@ class OffsetCopier:
         position = int(at)
         try:
             for step in copy_steps(at, first, offsets(), end):
-                if isinstance(step, Plain):
+                if isinstance(step, PlainWrite):
                     record = records.pop(step.offset)
                     ticket, last = self._send(self._plain, where, record), record.timestamp
                     position = step.offset + 1

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 
-class Plain(NamedTuple):
+class PlainWrite(NamedTuple):
     """Write the record of this offset."""
 
     offset: int
@@ -42,7 +42,7 @@ class Head(NamedTuple):
     offsets: int
 
 
-CopyStep: TypeAlias = Plain | Seal | Skip | Head
+CopyStep: TypeAlias = PlainWrite | Seal | Skip | Head
 
 
 class OffsetOutOfReach(ValueError):
@@ -72,7 +72,7 @@ def copy_steps(at: int, first: int, offsets: Iterable[int], end: int) -> Iterato
             yield Seal(held)
         else:
             if held is not None:
-                yield Plain(held)
+                yield PlainWrite(held)
             if gap > 1:
                 yield Skip(gap)
         held, position, in_head = offset, offset + 1, False

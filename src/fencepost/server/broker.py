@@ -28,7 +28,7 @@ from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
 from fencepost.server.security import authorizer, quotas, users
-from fencepost.server.security.audit import Audit, Place
+from fencepost.server.security.audit import Audit, AuditPlace
 from fencepost.server.security.audit_file import AuditFile
 from fencepost.server.security.audit_topic import AuditTopic, make_topic
 from fencepost.server.security.logins import Logins
@@ -67,9 +67,9 @@ def make_tokens(config: ServerConfig) -> Tokens | None:
     return Tokens(TokenRules(issuer, audience, jwks, config.oauth_subject_claim))
 
 
-def audit_places(broker: Broker, config: ServerConfig) -> list[Place]:
+def audit_places(broker: Broker, config: ServerConfig) -> list[AuditPlace]:
     """Return where the audit log goes by these settings; raise FencepostError if a file cannot be opened."""
-    places: list[Place] = []
+    places: list[AuditPlace] = []
     if config.audit_file is not None:
         places.append(AuditFile(config.audit_file, config.audit_file_bytes, config.audit_files))
     if config.audit_topic is not None:

@@ -68,7 +68,8 @@ _Settings: TypeAlias = dict[Names, _Given]
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the settings come from. `load` may be called again and again: a reload reads the file anew."""
+    """The sources of the settings: flags, environment and file. `load` may be called again: a reload reads the file
+    anew."""
 
     file: Path | None
     environment: Mapping[str, str]

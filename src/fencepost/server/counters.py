@@ -1,4 +1,4 @@
-"""What the server counts while it works. The loop adds; a scrape of /metrics reads (`server.metrics`).
+"""Counters of the server's work. The loop adds; a scrape of /metrics reads (`server.metrics`).
 
 These are plain numbers, not objects of a metrics library: adding must cost next to nothing, also in a server whose HTTP
 port is off.

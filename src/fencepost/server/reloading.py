@@ -34,7 +34,7 @@ _OF_LISTENERS: Final = ("listeners", "listen", "advertise")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReloadOutcome:
     applied: list[str] = field(default_factory=list)
     """Names of settings, and `listeners.NAME`."""
     needs_restart: list[str] = field(default_factory=list)
@@ -43,13 +43,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReloadReport:
     """The content of `reload.json`."""
 
     pid: int
     number: int
     """The number of reloads so far."""
-    outcome: Outcome
+    outcome: ReloadOutcome
 
     def write(self, folder: Path) -> None:
         new = folder / f"{FILE}.new"
@@ -57,10 +57,10 @@ class Report:
         os.replace(new, folder / FILE)
 
     @classmethod
-    def read(cls, folder: Path) -> Report | None:
+    def read(cls, folder: Path) -> ReloadReport | None:
         try:
             found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            return cls(found["pid"], found["number"], Outcome(**found["outcome"]))
+            return cls(found["pid"], found["number"], ReloadOutcome(**found["outcome"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -78,10 +78,10 @@ class Reloader:
     async def run(self, broker: Broker, listener: Listener) -> None:
         """Reload whenever it is wanted."""
         number = 0
-        outcome = Outcome()
+        outcome = ReloadOutcome()
         in_thread = asyncio.get_running_loop().run_in_executor
         while True:
-            await in_thread(broker.threads, Report(os.getpid(), number, outcome).write, broker.directory.path)
+            await in_thread(broker.threads, ReloadReport(os.getpid(), number, outcome).write, broker.directory.path)
             await self._wanted.wait()
             self._wanted.clear()
             self._systemd.reloading()
@@ -92,7 +92,7 @@ class Reloader:
             broker.audit.record(Event.CONFIG_RELOADED, failed=bool(outcome.mistakes), **asdict(outcome))
 
 
-async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerConfig]) -> Outcome:
+async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerConfig]) -> ReloadOutcome:
     """Apply the current configuration, or nothing of it."""
     try:
         new = await asyncio.get_running_loop().run_in_executor(broker.threads, load)
@@ -113,9 +113,9 @@ async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerCo
                 place.close()
             raise
     except WrongConfiguration as error:
-        return Outcome(mistakes=[str(mistake) for mistake in error.mistakes])
+        return ReloadOutcome(mistakes=[str(mistake) for mistake in error.mistakes])
     except FencepostError as error:
-        return Outcome(mistakes=[str(error)])
+        return ReloadOutcome(mistakes=[str(error)])
     broker.config = config
     if audit:
         await in_thread(broker.threads, lambda: broker.audit.use(*places))
@@ -123,21 +123,21 @@ async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerCo
     if "log_level" in live:
         logging.getLogger().setLevel(config.log_level.upper())
     await listener.reload_changed_certificates()
-    return Outcome(
+    return ReloadOutcome(
         applied=[file_name(name) for name in live if name not in _OF_LISTENERS]
         + [f"listeners.{name}" for name in listeners],
         needs_restart=[file_name(each.name) for each in changed if not is_live(each)],
     )
 
 
-def _status(outcome: Outcome) -> str:
+def _status(outcome: ReloadOutcome) -> str:
     """Return one line for `systemctl status`."""
     if outcome.mistakes:
         return "the new configuration is wrong, the old one stays: " + outcome.mistakes[0].replace("\n", " ")
     return f"configuration reloaded: {', '.join(outcome.applied) or 'nothing has changed'}"
 
 
-def _log(outcome: Outcome) -> None:
+def _log(outcome: ReloadOutcome) -> None:
     if outcome.mistakes:
         logger.error("the new configuration is wrong, the old one stays: %s", "; ".join(outcome.mistakes))
         return

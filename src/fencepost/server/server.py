@@ -48,7 +48,7 @@ _START_SECONDS = 60.0
 
 
 class Ready(NamedTuple):
-    """Where a server that is ready can be reached."""
+    """The addresses of a server that is ready."""
 
     addresses: Mapping[str, str]
     """By the listeners' names."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.offset_copy import CopyStep, Head, OffsetOutOfReach, Plain, Seal, Skip, copy_steps
+from fencepost.core.offset_copy import CopyStep, Head, OffsetOutOfReach, PlainWrite, Seal, Skip, copy_steps
 
 pytestmark = pytest.mark.unit
 
@@ -19,9 +19,9 @@ class Log:
         self.start = self.end = 0
 
     def apply(self, step: CopyStep) -> None:
-        if isinstance(step, Plain | Seal):
+        if isinstance(step, PlainWrite | Seal):
             self.committed[self.end] = step.offset
-            self.end += 1 if isinstance(step, Plain) else 2
+            self.end += 1 if isinstance(step, PlainWrite) else 2
         elif isinstance(step, Skip):
             assert step.offsets > 1, "an aborted transaction has a record and a marker"
             self.end += step.offsets
@@ -80,12 +80,12 @@ def test_an_offset_that_cannot_be_skipped_is_named() -> None:
 
 
 def test_a_plain_log_needs_no_transaction() -> None:
-    assert list(copy_steps(0, 0, range(3), 3)) == [Plain(0), Plain(1), Plain(2)]
+    assert list(copy_steps(0, 0, range(3), 3)) == [PlainWrite(0), PlainWrite(1), PlainWrite(2)]
 
 
 def test_each_kind_of_gap_has_its_step() -> None:
     steps = list(copy_steps(0, 4, [4, 5, 7, 10], 11))
-    assert list(copy_steps(0, 4, [9], 10)) == [Head(4), Skip(5), Plain(9)]
-    assert list(copy_steps(0, 4, [5], 6)) == [Head(5), Plain(5)]
+    assert list(copy_steps(0, 4, [9], 10)) == [Head(4), Skip(5), PlainWrite(9)]
+    assert list(copy_steps(0, 4, [5], 6)) == [Head(5), PlainWrite(5)]
     assert list(copy_steps(0, 0, [2], 4)) == [Skip(2), Seal(2)]
-    assert steps == [Head(4), Plain(4), Seal(5), Plain(7), Skip(2), Plain(10)]
+    assert steps == [Head(4), PlainWrite(4), Seal(5), PlainWrite(7), Skip(2), PlainWrite(10)]

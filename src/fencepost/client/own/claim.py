@@ -87,7 +87,7 @@ class Loss:
 
 
 class OwnedRows:
-    """What was granted: a generation and a token for each resource."""
+    """The granted rows: a generation and a token for each resource."""
 
     rows: Mapping[str, OwnedResource]
     """By the name of the resource."""

@@ -1,4 +1,4 @@
-"""Who a client is, and what it may do: rules without I/O.
+"""Identity and permissions of a client: rules without I/O.
 
 principal.py            the authenticated identity of a connection
 distinguished_name.py   the subject of a certificate, as Kafka writes it

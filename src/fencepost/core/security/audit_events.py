@@ -34,7 +34,7 @@ class Event(StrEnum):
 
 
 class Actor(NamedTuple):
-    """Who caused an event; None stands for the server itself, or for what is not known."""
+    """The cause of an event; None stands for the server itself, or for what is not known."""
 
     principal: str | None = None
     address: str | None = None
@@ -42,8 +42,8 @@ class Actor(NamedTuple):
     listener: str | None = None
 
 
-class Target(NamedTuple):
-    """What an event is about."""
+class AuditTarget(NamedTuple):
+    """The subject of an event."""
 
     operation: str | None = None
     resource_type: str | None = None
@@ -51,12 +51,12 @@ class Target(NamedTuple):
 
 
 SERVER: Final = Actor()
-NOTHING: Final = Target()
-_COMMON: Final = (*Actor._fields, *Target._fields)
+NOTHING: Final = AuditTarget()
+_COMMON: Final = (*Actor._fields, *AuditTarget._fields)
 
 
 def line(
-    time_ms: Milliseconds, event: Event, actor: Actor, target: Target, details: Mapping[str, Any], *, failed: bool
+    time_ms: Milliseconds, event: Event, actor: Actor, target: AuditTarget, details: Mapping[str, Any], *, failed: bool
 ) -> bytes:
     """Return the line of an event. The common fields are always there, in this order."""
     fields = {

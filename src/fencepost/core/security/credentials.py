@@ -87,8 +87,8 @@ def from_salted(mechanism: Mechanism, salted: bytes, salt: bytes, iterations: in
 
 
 class Shape(NamedTuple):
-    """What a client sees of a credential before it has proved anything, or can guess from the time of a check. The
-    tools that make credentials differ in it."""
+    """The part of a credential that a client sees before it has proved anything, or can guess from the time of a check.
+    The tools that make credentials differ in it."""
 
     mechanism: Mechanism
     iterations: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fencepost.core.security.access import TOPIC_DELETE
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
@@ -53,7 +53,7 @@ async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, b
         log.apply_retention(broker.clock.now_ms(), only_deleted=True)
         partition.wake()
         await partition.save_snapshot()
-        target = Target(Operation.DELETE.name, ResourceType.TOPIC.name, topic)
+        target = AuditTarget(Operation.DELETE.name, ResourceType.TOPIC.name, topic)
         actor = actor_of(request.connection)
         broker.audit.record(Event.RECORDS_DELETED, actor, target, partition=index, before_offset=offset)
     except FencepostError as error:

@@ -15,7 +15,7 @@ from typing import Final
 from fencepost.core.producers.pid import Identity
 from fencepost.core.security.access import CLUSTER_IDEMPOTENT_WRITE, TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
 from fencepost.core.security.acls import CLUSTER_NAME, ResourceType
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.core.transactions import NOBODY, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
@@ -74,7 +74,7 @@ async def _init(broker: Broker, request: ApiRequest, name: str, timeout: Millise
             broker.audit.record(
                 Event.TRANSACTION_ABORTED,
                 actor_of(request.connection),
-                Target("WRITE", ResourceType.TRANSACTIONAL_ID.name, name),
+                AuditTarget("WRITE", ResourceType.TRANSACTIONAL_ID.name, name),
                 api="InitProducerId",
                 producer_id=was_open.pid,
                 producer_epoch=was_open.epoch,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fencepost.core.security.access import CLUSTER_ACTION, CLUSTER_ALTER, TOPIC_WRITE
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.core.transactions import DECIDED, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
@@ -74,7 +74,7 @@ async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, i
         broker.audit.record(
             Event.TRANSACTION_ABORTED,
             actor_of(request.connection),
-            Target(Operation.ALTER.name, ResourceType.TOPIC.name, topic),
+            AuditTarget(Operation.ALTER.name, ResourceType.TOPIC.name, topic),
             api="WriteTxnMarkers",
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,

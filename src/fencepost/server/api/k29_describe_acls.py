@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from fencepost.core.security.audit_events import Target
+from fencepost.core.security.audit_events import AuditTarget
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -60,7 +60,7 @@ def entry(acl: Acl) -> Fields:
     }
 
 
-CHANGE: Final = Target(Operation.ALTER.name, ResourceType.CLUSTER.name, CLUSTER_NAME)
+CHANGE: Final = AuditTarget(Operation.ALTER.name, ResourceType.CLUSTER.name, CLUSTER_NAME)
 """What a change of ACLs is about, in the audit log."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CONFIGS, TOPIC_ALTER_CONFIGS
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k32_describe_configs import TOPIC, require_config
 from fencepost.server.broker import Broker
@@ -69,7 +69,7 @@ def _keep(broker: Broker, request: ApiRequest, topic: str, before: Mapping[str, 
     broker.audit.record(
         Event.CONFIG_CHANGED,
         actor_of(request.connection),
-        Target(Operation.ALTER_CONFIGS.name, ResourceType.TOPIC.name, topic),
+        AuditTarget(Operation.ALTER_CONFIGS.name, ResourceType.TOPIC.name, topic),
         before={name: before.get(name) for name in names},
         after={name: after.get(name) for name in names},
     )

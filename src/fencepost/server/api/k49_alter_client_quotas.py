@@ -12,18 +12,18 @@ from typing import Any
 from fencepost.core.quotas.entities import Entity, check_entity, check_value, describe_entity, entity_of, stored_entity
 from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS
 from fencepost.core.security.acls import Operation
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.server.security.audit import actor_of
-from fencepost.server.security.quotas import Change
+from fencepost.server.security.quotas import QuotaChange
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     outcomes: dict[Entity, tuple[ErrorCode, str | None]] = {}
-    changes: dict[Entity, list[Change]] = {}
+    changes: dict[Entity, list[QuotaChange]] = {}
     async for row in paced(request.message.entries):
         entity = entity_of({part.entity_type: part.entity_name for part in row.entity})
         try:
@@ -62,20 +62,20 @@ def _keep(broker: Broker, request: ApiRequest, before: dict[Entity, dict[str, fl
     for entity, old in before.items():
         new = dict(broker.quotas.table.get(entity))
         if new != old:
-            target = Target(Operation.ALTER_CONFIGS.name, "QUOTA", describe_entity(entity))
+            target = AuditTarget(Operation.ALTER_CONFIGS.name, "QUOTA", describe_entity(entity))
             broker.audit.record(Event.CONFIG_CHANGED, actor_of(request.connection), target, before=old, after=new)
 
 
-def _read(entity: Entity, operations: Any) -> list[Change]:
+def _read(entity: Entity, operations: Any) -> list[QuotaChange]:
     """Return the changes of one entity; raise ServerError if one is not acceptable."""
     check_entity(entity)
-    found: dict[str, Change] = {}
+    found: dict[str, QuotaChange] = {}
     for row in operations:
         if row.key in found:
             reason = f"the request names {row.key} of {describe_entity(entity)} more than once"
             raise ServerError(ErrorCode.INVALID_REQUEST, reason)
         value = None if row.remove else check_value(entity, row.key, float(row.value))
-        found[row.key] = Change(stored_entity(entity), row.key, value)
+        found[row.key] = QuotaChange(stored_entity(entity), row.key, value)
     return list(found.values())
 
 

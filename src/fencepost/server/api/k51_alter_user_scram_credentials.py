@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fencepost.core.security.access import CLUSTER_ALTER
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import Event, Target
+from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.core.security.credentials import (
     ITERATIONS,
     MAX_NAME_CHARACTERS,
@@ -24,7 +24,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.security.audit import actor_of
-from fencepost.server.security.users import Change
+from fencepost.server.security.users import UserChange
 
 MOST_USERS: Final = 100_000
 _CHANGED: Final[tuple[ErrorCode, str | None]] = (ErrorCode.NONE, None)
@@ -32,7 +32,7 @@ _CHANGED: Final[tuple[ErrorCode, str | None]] = (ErrorCode.NONE, None)
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
-    changes: dict[str, Change] = {}
+    changes: dict[str, UserChange] = {}
     outcomes: dict[str, tuple[ErrorCode, str | None]] = {}
     for row in (*message.deletions, *message.upsertions):
         if outcomes.get(row.name, _CHANGED) is not _CHANGED:
@@ -59,18 +59,18 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     }
 
 
-def _keep(broker: Broker, request: ApiRequest, changes: Iterable[Change]) -> None:
+def _keep(broker: Broker, request: ApiRequest, changes: Iterable[UserChange]) -> None:
     """Add the changes to the audit log, without the credentials."""
     for change in changes:
         broker.audit.record(
             Event.USER_REMOVED if change.credential is None else Event.USER_CHANGED,
             actor_of(request.connection),
-            Target(Operation.ALTER.name, ResourceType.USER.name, change.user),
+            AuditTarget(Operation.ALTER.name, ResourceType.USER.name, change.user),
             mechanism=change.mechanism.sasl_name,
         )
 
 
-def _read(broker: Broker, row: Any) -> Change:
+def _read(broker: Broker, row: Any) -> UserChange:
     """Return the change; raise if it is not acceptable."""
     if not 0 < len(row.name) <= MAX_NAME_CHARACTERS:
         raise _unacceptable(f"a user's name must have 1 to {MAX_NAME_CHARACTERS} characters")
@@ -83,7 +83,7 @@ def _read(broker: Broker, row: Any) -> Change:
         if broker.users.get(row.name, mechanism) is None:
             reason = f"user {row.name!r} has no {mechanism.sasl_name} credential"
             raise ServerError(ErrorCode.RESOURCE_NOT_FOUND, reason)
-        return Change(row.name, mechanism, None)
+        return UserChange(row.name, mechanism, None)
     if row.iterations not in ITERATIONS:
         raise _unacceptable(f"iterations must be from {ITERATIONS[0]} to {ITERATIONS[-1]}, not {row.iterations}")
     if not MIN_SALT_BYTES <= len(row.salt) <= MAX_SALT_BYTES:
@@ -93,7 +93,7 @@ def _read(broker: Broker, row: Any) -> Change:
     if not broker.users.of(row.name) and len(broker.users) >= MOST_USERS:
         raise ServerError(ErrorCode.POLICY_VIOLATION, f"there can be at most {MOST_USERS} users")
     credential = from_salted(mechanism, bytes(row.salted_password), bytes(row.salt), row.iterations)
-    return Change(row.name, mechanism, credential)
+    return UserChange(row.name, mechanism, credential)
 
 
 def _unacceptable(reason: str) -> ServerError:

@@ -45,7 +45,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class BackupReport(NamedTuple):
-    """What a backup has done."""
+    """The result of a backup."""
 
     backup: Path
     taken_ms: int

@@ -1,4 +1,4 @@
-"""What a point in time and a backup consist of: files, their sizes and their checksums.
+"""The parts of a point in time and of a backup: files, their sizes and their checksums.
 
 `point.json` lies beside the files that a backup copies, `manifest.json` beside the copies:
 

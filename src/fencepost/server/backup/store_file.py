@@ -19,7 +19,7 @@ _PUT_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
 class Jumped(NamedTuple):
-    """What was changed so that nothing is handed out twice."""
+    """The changes that keep a restored server from handing out a number twice."""
 
     next_pid: int
     last_token: int

@@ -1,4 +1,4 @@
-"""Who may use the HTTP port: the users of the Kafka listeners, by the same passwords, tokens and ACLs.
+"""Access to the HTTP port: the users of the Kafka listeners, by the same passwords, tokens and ACLs.
 
 A program sends its password or token with every request (basic, bearer). A person logs in with a form and has a session
 from then on (`sessions.py`). Either way the login is one of `server.security.logins`: failures slow down the next ones,

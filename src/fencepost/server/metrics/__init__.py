@@ -1,4 +1,4 @@
-"""What the server tells about itself.
+"""The server's metrics.
 
 state.py        the server's state at one moment, read on the loop
 record_lag.py   the lag of groups in records, counted in a thread

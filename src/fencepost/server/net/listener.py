@@ -17,7 +17,7 @@ from fencepost.server.health import Chore
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.limits import ConnectionLimits
-from fencepost.server.net.pending import Pending, PendingConnections
+from fencepost.server.net.pending import PendingConnection, PendingConnections
 from fencepost.server.net.port import Port, look_at_files, make_tls
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Api, Fields
@@ -128,7 +128,7 @@ class Listener:
         if why is not None:
             connection.refuse(why)
 
-    def wait_for(self, pending: Pending) -> None:
+    def wait_for(self, pending: PendingConnection) -> None:
         """Close the connection if it is not settled in time, or if it becomes the oldest of too many."""
         config, now = self.broker.config, self.broker.clock.monotonic()
         oldest = self._pending.add(
@@ -140,11 +140,11 @@ class Listener:
         if oldest is not None:
             self._refuse_pending(oldest, "too many connections wait for authentication")
 
-    def settled(self, pending: Pending) -> None:
+    def settled(self, pending: PendingConnection) -> None:
         """Stop waiting for a connection: it has authenticated, or is gone."""
         self._pending.discard(pending)
 
-    def _refuse_pending(self, pending: Pending, why: str) -> None:
+    def _refuse_pending(self, pending: PendingConnection, why: str) -> None:
         self._pending.discard(pending)
         pending.refuse(why)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from fencepost.server.addresses import one_client
 
 
-class Pending(Protocol):
+class PendingConnection(Protocol):
     """A connection that is not authenticated yet."""
 
     @property
@@ -21,17 +21,19 @@ class PendingConnections:
     connections would keep all others out until their time is over."""
 
     def __init__(self) -> None:
-        self._since: dict[Pending, float] = {}
+        self._since: dict[PendingConnection, float] = {}
         """Oldest first, with the time they were accepted."""
-        self._by_address: dict[str, dict[Pending, None]] = {}
+        self._by_address: dict[str, dict[PendingConnection, None]] = {}
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[PendingConnection]:
         return iter(list(self._since))
 
-    def add(self, pending: Pending, now: float, *, most: int, most_per_address: int) -> Pending | None:
+    def add(
+        self, pending: PendingConnection, now: float, *, most: int, most_per_address: int
+    ) -> PendingConnection | None:
         """Add a connection, and return the one that must make way for it."""
         self._since[pending] = now
         same = self._by_address.setdefault(one_client(pending.client_host), {})
@@ -40,7 +42,7 @@ class PendingConnections:
             return next(iter(same))
         return next(iter(self._since)) if len(self._since) > most else None
 
-    def discard(self, pending: Pending) -> None:
+    def discard(self, pending: PendingConnection) -> None:
         if self._since.pop(pending, None) is None:
             return
         address = one_client(pending.client_host)
@@ -49,7 +51,7 @@ class PendingConnections:
         if not same:
             del self._by_address[address]
 
-    def late(self, before: float) -> list[Pending]:
+    def late(self, before: float) -> list[PendingConnection]:
         """Return those that were accepted before this time."""
         found = []
         for pending, since in self._since.items():

@@ -13,7 +13,7 @@ from fencepost.server.addresses import parse_address
 from fencepost.server.listener_settings import ListenerConfig
 
 if TYPE_CHECKING:
-    from fencepost.server.net.tls import Tls
+    from fencepost.server.net.tls import ServerTls
 
 _BACKLOG = 1024
 
@@ -21,13 +21,13 @@ Files: TypeAlias = dict[Path, tuple[int, ...]]
 """Files with all that changes when they are written or replaced."""
 
 
-def make_tls(config: ListenerConfig) -> Tls | None:
+def make_tls(config: ListenerConfig) -> ServerTls | None:
     """Return the TLS of a listener, or raise WrongSetting; None for a listener without TLS."""
     if not config.encrypts:
         return None
-    from fencepost.server.net.tls import Tls
+    from fencepost.server.net.tls import ServerTls
 
-    return Tls(config)
+    return ServerTls(config)
 
 
 def look_at_files(config: ListenerConfig) -> Files:

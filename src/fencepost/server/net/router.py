@@ -57,7 +57,7 @@ class ApiRequest(NamedTuple):
 
     @property
     def session(self) -> Session:
-        """Who the client is."""
+        """Return the client's session, which knows its principal."""
         return self.connection.session
 
     def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """Who sends requests: a connection, or a client of the HTTP port."""
+    """The sender of requests: a connection, or a client of the HTTP port."""
 
     @property
     def session(self) -> Session: ...

@@ -98,7 +98,7 @@ def _why_not_loaded(listener: ListenerConfig, error: ssl.SSLError) -> str:
     return f"{listener.certificate} cannot be used: {error.reason or error}"
 
 
-class Tls:
+class ServerTls:
     """The TLS of one listener: the current context. A reload replaces it; open connections keep theirs."""
 
     def __init__(self, listener: ListenerConfig) -> None:
@@ -115,7 +115,7 @@ class Tls:
 class TlsTransport(asyncio.BufferedProtocol):
     """Protocol of the socket and, after the handshake, transport of the connection."""
 
-    def __init__(self, connection: Connection, tls: Tls, listener: Listener, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, connection: Connection, tls: ServerTls, listener: Listener, threads: ThreadPoolExecutor) -> None:
         self._connection = connection
         self._tls = tls
         self._listener = listener
@@ -422,7 +422,7 @@ def why_failed(error: ssl.SSLError) -> str:
 def check_files(listener: ListenerConfig) -> None:
     """Raise ConfigError if the listener's files cannot be used."""
     try:
-        Tls(listener)
+        ServerTls(listener)
     except WrongSetting:
         raise
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Who may enter and what they may do: logins, users, ACLs and quotas. The rules are in `core.security` and
+"""Security of the server: logins, users, ACLs and quotas. The rules are in `core.security` and
 `core.quotas`.
 
 sasl.py         the server's side of PLAIN and SCRAM, as steps without I/O

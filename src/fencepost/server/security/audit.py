@@ -18,7 +18,7 @@ from fencepost.clock import Clock
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.security.access import Need
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, Event, Target, line
+from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, AuditTarget, Event, line
 from fencepost.core.security.floods import Floods
 from fencepost.server.addresses import one_client
 from fencepost.server.line_thread import LineThread
@@ -49,8 +49,8 @@ _CLOSE_SECONDS: Final = 5.0
 _ONCE: Final[tuple[Mapping[str, Any], ...]] = ({},)
 
 
-class Place(Protocol):
-    """Where the lines go. Only the audit thread writes."""
+class AuditPlace(Protocol):
+    """A place for the lines: a file or a topic. Only the audit thread writes."""
 
     def write(self, lines: list[bytes]) -> None:
         """Write the lines, and remove from the list those that are written, also if FencepostError ends it. The next
@@ -63,7 +63,7 @@ class _Entry(NamedTuple):
     time_ms: Milliseconds
     event: Event
     actor: Actor
-    target: Target
+    target: AuditTarget
     failed: bool
     each: Iterable[Mapping[str, Any]]
     """The details of one line each. The thread walks through them, because they may be many."""
@@ -100,7 +100,7 @@ class _Waiting:
 
 
 class _What(NamedTuple):
-    target: Target
+    target: AuditTarget
     details: tuple[tuple[str, Any], ...]
     principal: str | None
     digest: int = 0
@@ -119,8 +119,8 @@ class Audit:
         """`report` hears from the thread of a failure to write, and of the next success."""
         self._clock = clock
         self._report = report
-        self.places: tuple[Place, ...] = ()
-        self._waiting: dict[Place, _Waiting] = {}
+        self.places: tuple[AuditPlace, ...] = ()
+        self._waiting: dict[AuditPlace, _Waiting] = {}
         self._failing = False
         """A place has failed and not yet succeeded. Only the thread uses it."""
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class Audit:
     def is_on(self) -> bool:
         return bool(self.places)
 
-    def use(self, *places: Place) -> None:
+    def use(self, *places: AuditPlace) -> None:
         """Write to these places from now on, and close the others; a new place gets what the others have not taken.
         Blocks while the thread writes."""
         with self._writing:
@@ -168,7 +168,7 @@ class Audit:
         self,
         event: Event,
         actor: Actor = SERVER,
-        target: Target = NOTHING,
+        target: AuditTarget = NOTHING,
         *,
         failed: bool = False,
         each: Iterable[Mapping[str, Any]] | None = None,
@@ -182,7 +182,7 @@ class Audit:
     def denied(self, connection: Client, api: str, need: Need, name: str) -> None:
         """Add a line about an operation that a client may not perform, unless it repeats itself."""
         if self.places:
-            target = Target(need.operation.name, need.resource_type.name, name)
+            target = AuditTarget(need.operation.name, need.resource_type.name, name)
             self._refuse(connection, Event.ACCESS_DENIED, str(connection.session.principal), target, {"api": api})
 
     def login_failed(self, connection: Client, user: str, mechanism: str, reason: str) -> None:
@@ -216,7 +216,7 @@ class Audit:
         lost, actor = actor_of(owner), SERVER if by is None else actor_of(by)
         cause = (by or owner).session
         who = _Who(Event.OWNER_SEVERED, actor.principal, one_client(cause.client_host), cause.listener.name)
-        target = Target(Operation.READ.name, ResourceType.GROUP.name, group)
+        target = AuditTarget(Operation.READ.name, ResourceType.GROUP.name, group)
         details: dict[str, Any] = {"reason": reason, "severed_principal": lost.principal}
         digest = hash(tuple(row.name for row in rows))
         with self._lock:
@@ -239,7 +239,7 @@ class Audit:
         )
 
     def _refuse(
-        self, connection: Client, event: Event, principal: str | None, target: Target, details: dict[str, Any]
+        self, connection: Client, event: Event, principal: str | None, target: AuditTarget, details: dict[str, Any]
     ) -> None:
         session = connection.session
         # Whoever fails to log in chooses the name, so only the address tells the culprit.
@@ -306,7 +306,7 @@ class Audit:
             self._report(None)
         self._failing = failing
 
-    def _try(self, place: Place, waiting: _Waiting, *, last: bool) -> None:
+    def _try(self, place: AuditPlace, waiting: _Waiting, *, last: bool) -> None:
         try:
             if waiting.lines:
                 place.write(waiting.lines)

@@ -20,7 +20,7 @@ from fencepost.core.security.guessing import LoginPace
 from fencepost.core.security.principal import USER, Principal
 from fencepost.server.addresses import one_client
 from fencepost.server.security.audit import Audit
-from fencepost.server.security.sasl import LoginFailed, Reply, SaslLogin, TokenCheck, begin
+from fencepost.server.security.sasl import LoginFailed, SaslLogin, SaslReply, TokenCheck, begin
 from fencepost.server.security.users import Users
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Logins:
         session.login = begin(mechanism, self._users, self.tokens)
         session.login_mechanism = mechanism
 
-    async def advance(self, connection: Client, message: bytes) -> Reply:
+    async def advance(self, connection: Client, message: bytes) -> SaslReply:
         """Take the client's next message. When the login is complete, the session has its principal. If the login
         fails, raise LoginFailed: the connection must be closed."""
         session = connection.session
@@ -122,13 +122,13 @@ class Logins:
         session.authenticated = session.was_authenticated = True
         self._pace.succeeded(one_client(session.client_host), user)
 
-    async def _step(self, address: str, login: SaslLogin, message: bytes) -> Reply:
+    async def _step(self, address: str, login: SaslLogin, message: bytes) -> SaslReply:
         if login.user:  # the user is known since the first message, and this one has the proof: SCRAM
             async with self._attempt(address, login.user):
                 step = login.step(message)
         else:
             step = login.step(message)
-        if isinstance(step, Reply):
+        if isinstance(step, SaslReply):
             return step
         threads = self._token_threads if isinstance(step, TokenCheck) else self._threads
         async with self._attempt(address, login.user), self._checks.take(address):

@@ -29,7 +29,7 @@ _MOST_BUCKETS: Final = 20_000
 so there could be any number. Quotas of users alone are remembered apart, where client ids cannot flush them out."""
 
 
-class Change(NamedTuple):
+class QuotaChange(NamedTuple):
     """A quota to set, or to remove if the value is None."""
 
     entity: Entity
@@ -74,7 +74,7 @@ class Quotas:
             found.change(limit.rate, burst, now)
         return found
 
-    async def alter(self, changes: Sequence[Change]) -> None:
+    async def alter(self, changes: Sequence[QuotaChange]) -> None:
         """Store all changes or none, then apply them."""
         changes = [each for each in changes if self.table.get(each.entity).get(each.key) != each.value]
         if not changes:
@@ -85,7 +85,7 @@ class Quotas:
         await self._store.execute([_statement(each) for each in changes], frees=not new)
         self._apply(changes)
 
-    def _apply(self, changes: Iterable[Change]) -> None:
+    def _apply(self, changes: Iterable[QuotaChange]) -> None:
         for change in changes:
             self.table.set(*change)
         self.is_active = self.table.limits_clients
@@ -95,7 +95,7 @@ def _read(text: str) -> Entity:
     return tuple((kind, name) for kind, name in json.loads(text))
 
 
-def _statement(change: Change) -> Statement:
+def _statement(change: QuotaChange) -> Statement:
     entity = json.dumps(change.entity)
     if change.value is None:
         return _DELETE, (entity, change.key)

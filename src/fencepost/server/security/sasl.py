@@ -1,8 +1,8 @@
 """The server's side of SASL: PLAIN and SCRAM, as steps without I/O.
 
-A `SaslLogin` is one authentication. `step` takes the client's bytes and returns a `Reply`, or a `PasswordCheck`: work
-that takes milliseconds of CPU, for a thread. Wrong input of any kind raises `LoginFailed`, whose message is the same
-for an unknown user and a wrong password.
+A `SaslLogin` is one authentication. `step` takes the client's bytes and returns a `SaslReply`, or a `PasswordCheck`:
+work that takes milliseconds of CPU, for a thread. Wrong input of any kind raises `LoginFailed`, whose message is the
+same for an unknown user and a wrong password.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def wrong_credentials() -> LoginFailed:
     return LoginFailed("authentication failed: invalid username or password")
 
 
-class Reply(NamedTuple):
+class SaslReply(NamedTuple):
     """The server's answer; the login is complete if `user` is set."""
 
     answer: bytes
@@ -55,10 +55,10 @@ class PasswordCheck(NamedTuple):
     credential: Credential
     password: str
 
-    def run(self) -> Reply:
+    def run(self) -> SaslReply:
         if not self.credential.fits(self.password):
             raise wrong_credentials()
-        return Reply(b"", self.user)
+        return SaslReply(b"", self.user)
 
     def __repr__(self) -> str:
         return f"<PasswordCheck of {self.user!r}>"  # the password stays out of logs
@@ -72,20 +72,20 @@ class TokenCheck(NamedTuple):
     token: str
     authorization_id: str
 
-    def run(self) -> Reply:
+    def run(self) -> SaslReply:
         try:
             user, ends_ms = self.tokens.check(self.token)
             if self.authorization_id not in ("", user):
                 raise LoginFailed("authentication failed: the authorization id must be empty or the token's owner")
         except LoginFailed as error:
             return self.login.refuse(error)
-        return Reply(b"", user, ends_ms)
+        return SaslReply(b"", user, ends_ms)
 
     def __repr__(self) -> str:
         return "<TokenCheck>"  # the token stays out of logs
 
 
-Step: TypeAlias = Reply | PasswordCheck | TokenCheck
+Step: TypeAlias = SaslReply | PasswordCheck | TokenCheck
 
 
 class SaslLogin(Protocol):
@@ -141,9 +141,9 @@ class ScramLogin:
                 self._has_begun = True
                 self._server.set_client_first(text)
                 _check_name(self.user)
-                return Reply(self._server.get_server_first().encode())
+                return SaslReply(self._server.get_server_first().encode())
             self._server.set_client_final(text)
-            return Reply(self._server.get_server_final().encode(), self.user)
+            return SaslReply(self._server.get_server_final().encode(), self.user)
         except ScramException:
             raise wrong_credentials() from None
 
@@ -156,9 +156,9 @@ class BearerLogin:
         self._refusal: LoginFailed | None = None
         self.user = ""
 
-    def refuse(self, error: LoginFailed) -> Reply:
+    def refuse(self, error: LoginFailed) -> SaslReply:
         self._refusal = error
-        return Reply(b'{"status":"invalid_token"}')
+        return SaslReply(b'{"status":"invalid_token"}')
 
     def step(self, message: bytes) -> Step:
         if self._refusal is not None:

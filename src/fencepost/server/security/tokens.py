@@ -42,7 +42,7 @@ _LATEST_MS: Final = 253_402_300_799_000
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")
 
 
-class Bearer(NamedTuple):
+class TokenBearer(NamedTuple):
     """The owner of a valid token."""
 
     user: str
@@ -78,7 +78,7 @@ class Tokens:
     def _is_address(self) -> bool:
         return self._rules.jwks.startswith(("https://", "http://"))
 
-    def check(self, token: str) -> Bearer:
+    def check(self, token: str) -> TokenBearer:
         """Return the owner of the token, or raise LoginFailed. Blocks."""
         import jwt
 
@@ -101,7 +101,7 @@ class Tokens:
                 f"authentication failed: the token's {self._rules.subject_claim!r} must have 1 to "
                 f"{MAX_NAME_CHARACTERS} characters"
             )
-        return Bearer(user, ends_ms)
+        return TokenBearer(user, ends_ms)
 
     def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK:
         import jwt

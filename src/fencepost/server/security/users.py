@@ -33,7 +33,7 @@ _MOST_SHAPES: Final = 8
 _STRONGEST_FIRST: Final = (Mechanism.SCRAM_SHA_512, Mechanism.SCRAM_SHA_256)
 
 
-class Change(NamedTuple):
+class UserChange(NamedTuple):
     """A credential to set, or to remove if it is None."""
 
     user: str
@@ -92,7 +92,7 @@ class Users:
         found = self._credentials.get(name)
         return _strongest(found) if found else unknown
 
-    async def alter(self, changes: Sequence[Change]) -> None:
+    async def alter(self, changes: Sequence[UserChange]) -> None:
         """Store all changes or none, then apply them."""
         await self._store.execute([_statement(change) for change in changes])
         for user, mechanism, credential in changes:
@@ -120,7 +120,7 @@ def new_credentials(password: str, iterations: int = ITERATIONS[0]) -> list[Cred
     return [derive(mechanism, password, secrets.token_bytes(_SALT_BYTES), iterations) for mechanism in Mechanism]
 
 
-def _statement(change: Change) -> Statement:
+def _statement(change: UserChange) -> Statement:
     if change.credential is None:
         return _DELETE, (change.user, int(change.mechanism))
     _, salt, iterations, stored_key, server_key = change.credential
@@ -136,7 +136,7 @@ def offline(data: Path) -> Iterator[Users]:
 
 def set_password(data: Path, name: str, password: str, iterations: int) -> None:
     """Add a user, or change a user's password, in the data directory of a server that does not run."""
-    changes = [Change(name, each.mechanism, each) for each in new_credentials(password, iterations)]
+    changes = [UserChange(name, each.mechanism, each) for each in new_credentials(password, iterations)]
     with offline(data) as users:
         asyncio.run(users.alter(changes))
 
@@ -155,7 +155,7 @@ def remove_users(data: Path, names: Sequence[str]) -> None:
         for name in names:
             if not users.of(name):
                 raise ServerError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name!r}")
-        changes = [Change(name, each.mechanism, None) for name in dict.fromkeys(names) for each in users.of(name)]
+        changes = [UserChange(name, each.mechanism, None) for name in dict.fromkeys(names) for each in users.of(name)]
         asyncio.run(users.alter(changes))
 
 

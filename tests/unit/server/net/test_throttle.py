@@ -10,7 +10,7 @@ import pytest
 from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
 from fencepost.server.net import throttle as throttle_module
 from fencepost.server.net.throttle import Throttle
-from fencepost.server.security.quotas import Change, Quotas
+from fencepost.server.security.quotas import QuotaChange, Quotas
 
 pytestmark = pytest.mark.unit
 
@@ -27,10 +27,10 @@ def test_a_request_is_not_charged_for_the_time_since_the_one_before(monkeypatch:
     quotas = Quotas(store, clock, lambda: 10.0)
     throttle = Throttle(quotas, session, lambda: None)
     throttle.end()  # nothing is muted here, where no loop runs
-    quotas._apply([Change(ALICE, PRODUCER_BYTE_RATE, 1e9)])
+    quotas._apply([QuotaChange(ALICE, PRODUCER_BYTE_RATE, 1e9)])
     throttle.begin()
     assert throttle.settle() == 0
-    quotas._apply([Change(ALICE, PRODUCER_BYTE_RATE, None)])
+    quotas._apply([QuotaChange(ALICE, PRODUCER_BYTE_RATE, None)])
     now = 600.0
-    quotas._apply([Change(ALICE, REQUEST_PERCENTAGE, 50.0)])
+    quotas._apply([QuotaChange(ALICE, REQUEST_PERCENTAGE, 50.0)])
     assert throttle.settle() == 0

@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.security.access import TOPIC_READ
-from fencepost.core.security.audit_events import Actor, Event, Target
+from fencepost.core.security.audit_events import Actor, AuditTarget, Event
 from fencepost.core.security.floods import MOST_DEEDS
 from fencepost.core.security.principal import Principal
 from fencepost.errors import StorageError
@@ -92,7 +92,7 @@ def connection(user: str = "alice", host: str = "192.0.2.7", port: int = 4711) -
 
 def test_a_line_has_the_common_fields_in_order_and_the_details_behind(audit: Audit, place: Memory) -> None:
     actor = Actor("User:alice", "192.0.2.7:4711", "job", "outside")
-    audit.record(Event.TOPIC_DELETED, actor, Target("DELETE", "TOPIC", "orders\r\n\u2028"), topic_id="x")
+    audit.record(Event.TOPIC_DELETED, actor, AuditTarget("DELETE", "TOPIC", "orders\r\n\u2028"), topic_id="x")
     audit.close()
     raw, stopped = place.lines
     assert raw.count(b"\n") == 1
@@ -192,7 +192,7 @@ def test_the_lines_that_wait_are_limited_in_bytes_too(
     broken.failures = 1
     audit.use(broken, place)
     for number in range(5):
-        audit.record(Event.TOPIC_DELETED, target=Target(resource="x" * 300))
+        audit.record(Event.TOPIC_DELETED, target=AuditTarget(resource="x" * 300))
         place.await_lines(number + 1)
     audit.close()
     assert [row["count"] for row in broken.found(Event.AUDIT_DROPPED)] == [5 - len(broken.found(Event.TOPIC_DELETED))]

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
 from fencepost.core.quotas.table import Limit
-from fencepost.server.security.quotas import _MOST_BUCKETS, Change, Quotas
+from fencepost.server.security.quotas import _MOST_BUCKETS, QuotaChange, Quotas
 
 pytestmark = pytest.mark.unit
 
@@ -20,8 +20,8 @@ def test_client_ids_do_not_flush_out_the_debt_of_a_user() -> None:
     quotas = Quotas(store, clock, lambda: 10.0)
     quotas._apply(
         [
-            Change(entity_of({"user": "alice"}), PRODUCER_BYTE_RATE, 1000.0),
-            Change(entity_of({"client-id": None}), REQUEST_PERCENTAGE, 200.0),
+            QuotaChange(entity_of({"user": "alice"}), PRODUCER_BYTE_RATE, 1000.0),
+            QuotaChange(entity_of({"client-id": None}), REQUEST_PERCENTAGE, 200.0),
         ]
     )
 

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 
 from fencepost.client.cluster.sasl import Scram
 from fencepost.core.security.credentials import SCRAM, Credential, Mechanism, decoy, derive, shape_of
-from fencepost.server.security.sasl import LoginFailed, PasswordCheck, PlainLogin, Reply, SaslLogin, ScramLogin, begin
-from fencepost.server.security.users import Change, Users, offline
+from fencepost.server.security.sasl import (
+    LoginFailed,
+    PasswordCheck,
+    PlainLogin,
+    SaslLogin,
+    SaslReply,
+    ScramLogin,
+    begin,
+)
+from fencepost.server.security.users import UserChange, Users, offline
 from tests.support.logins import add_users
 
 pytestmark = pytest.mark.unit
@@ -30,15 +38,15 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
         return found
 
 
-def scram(users: Users, name: str, user: str, password: str) -> Reply:
+def scram(users: Users, name: str, user: str, password: str) -> SaslReply:
     server, client = ScramLogin(users, SCRAM[name]), Scram(name, user, password)
     first = server.step(client.first())
-    assert isinstance(first, Reply)
+    assert isinstance(first, SaslReply)
     assert first.user is None
     final = client.next(first.answer)
     assert final is not None
     last = server.step(final)
-    assert isinstance(last, Reply)
+    assert isinstance(last, SaslReply)
     assert client.next(last.answer) is None
     return last
 
@@ -59,7 +67,7 @@ def test_a_stranger_cannot_tell_an_unknown_user_by_the_first_answer(users: Users
     def first(name: str) -> list[bytes]:
         login = ScramLogin(users, Mechanism.SCRAM_SHA_256)
         step = login.step(b"n,,n=%s,r=abc" % name.encode())
-        assert isinstance(step, Reply)
+        assert isinstance(step, SaslReply)
         return step.answer.split(b",")[1:]
 
     assert first("nobody") == first("nobody")
@@ -73,7 +81,7 @@ JAVA_SALTS = [b"1c5kbxbg5gpx9b4wyxe0ce6i3q", b"zr8wbp2f7a0m1v5kq3xj9ytd6"]
 
 def added(users: Users, *credentials: Credential) -> None:
     for number, credential in enumerate(credentials):
-        asyncio.run(users.alter([Change(f"user{number}", credential.mechanism, credential)]))
+        asyncio.run(users.alter([UserChange(f"user{number}", credential.mechanism, credential)]))
 
 
 @pytest.mark.parametrize("salts", [[bytes(64)], [bytes(16)], JAVA_SALTS])
@@ -90,7 +98,7 @@ def test_a_decoy_looks_like_what_others_have_made(tmp_path: Path, salts: list[by
         checked = users.for_plain("nobody")
         assert (checked.mechanism, checked.iterations) == (mechanism, 8192), "it takes the same time"
         for number in range(len(salts)):
-            asyncio.run(users.alter([Change(f"user{number}", mechanism, None)]))
+            asyncio.run(users.alter([UserChange(f"user{number}", mechanism, None)]))
         assert users.for_scram("nobody1", mechanism).iterations == 4096
 
 
@@ -100,7 +108,7 @@ def test_a_new_shape_leaves_most_decoys_as_they_are(tmp_path: Path) -> None:
         names = [f"nobody{number}" for number in range(40)]
         for number in range(3):
             added(users, Credential(mechanism, bytes(24 + number), 4096, bytes(64), bytes(64)))
-            asyncio.run(users.alter([Change(f"kept{number}", mechanism, users.for_scram("user0", mechanism))]))
+            asyncio.run(users.alter([UserChange(f"kept{number}", mechanism, users.for_scram("user0", mechanism))]))
         before = [users.for_scram(name, mechanism) for name in names]
         added(users, Credential(mechanism, bytes(40), 4096, bytes(64), bytes(64)))
         after = [users.for_scram(name, mechanism) for name in names]
@@ -141,7 +149,7 @@ def test_plain_compares_the_password_in_a_check(users: Users, message: str, fits
     assert isinstance(step, PasswordCheck)
     assert PASSWORD not in repr(step)
     if fits:
-        assert step.run() == Reply(b"", "alice")
+        assert step.run() == SaslReply(b"", "alice")
     else:
         with pytest.raises(LoginFailed, match=r"^authentication failed: invalid username or password$"):
             step.run()
@@ -161,7 +169,7 @@ def test_no_other_bytes_let_anybody_in(users: Users, name: str, sent: list[bytes
     for message in sent:
         try:
             step = login.step(message)
-            reply = step if isinstance(step, Reply) else step.run()
+            reply = step if isinstance(step, SaslReply) else step.run()
         except LoginFailed:
             break
         assert reply.user is None

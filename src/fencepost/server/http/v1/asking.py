@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class HttpCaller(NamedTuple):
-    """What a handler needs of a client's connection."""
+    """The part of a client's connection that a handler needs."""
 
     broker: Broker
     listener: Listener
