@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CONSOLE := src/fencepost/server/http/console/vendor/htmx.min.js
 KERNEL := $(wildcard src/fencepost/kernel/*.pyx src/fencepost/kernel/*.pxi src/fencepost/kernel/*.h)
 
 # The first Python that is new enough; PYTHON=/path/to/python chooses another.
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## the set-up alone, into .venv in this checkout
+setup: $(STAMP) $(CONSOLE)  ## the set-up alone, into .venv in this checkout
 
 $(STAMP): pyproject.toml setup.py $(KERNEL)
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, none was found (PYTHON=/path/to/python names one)" >&2; exit 1; }
@@ -35,6 +36,11 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev -e .
 	@touch $@
+
+# Without npm this makes nothing and says so; the next `make` tries again.
+$(CONSOLE): packaging/console/package-lock.json tools/console.py | $(STAMP)
+	@$(BIN)/python -m tools.console
+	@test ! -e $@ || touch $@
 
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
@@ -84,6 +90,7 @@ smoke: setup  ## the wheel in empty environments, with every Python from 3.11 on
 
 clean:  ## remove what was built; .venv stays, and is brought up to date by the next target
 	rm -rf build dist .work .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis $(STAMP)
+	rm -rf src/fencepost/server/http/console/vendor
 	rm -f src/fencepost/kernel/_batch.c src/fencepost/kernel/_batch.*.so
 	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
 

@@ -74,8 +74,8 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"{test}-{_PROCESS}-{next(_numbers)}"
 
 
-def without_kafka(reason: str) -> None:
-    """Fails a test that needs Java or Maven where they are missing; skips it where a person has chosen that."""
+def without_tool(reason: str) -> None:
+    """Fails a test that needs Java, Maven or a browser where it is missing; skips it where a person has chosen that."""
     if os.environ.get("FENCEPOST_ALLOW_SKIP") == "1" and os.environ.get("CI", "").lower() != "true":
         pytest.skip(reason)
     pytest.fail(f"{reason}; FENCEPOST_ALLOW_SKIP=1 skips them (never with CI=true)", pytrace=False)
@@ -129,7 +129,7 @@ def kafka_with_short_sessions(_short_sessions_or_reason: Kafka | str) -> Kafka:
 
 def _running(kafka_or_reason: Kafka | str) -> Kafka:
     if isinstance(kafka_or_reason, str):
-        without_kafka(kafka_or_reason)
+        without_tool(kafka_or_reason)
     assert isinstance(kafka_or_reason, Kafka)
     return kafka_or_reason
 
@@ -159,5 +159,5 @@ def kafka_jars() -> str:
     try:
         return f"{jars()}/*"
     except KafkaUnavailable as error:
-        without_kafka(str(error))
+        without_tool(str(error))
         raise

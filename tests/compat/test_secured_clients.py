@@ -39,7 +39,7 @@ from tests.compat.login_drivers import (
     javas,
     running_java,
 )
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.crash import await_that
 from tests.support.kafka import KafkaUnavailable
 from tests.support.login_cases import WAYS, Login, Outcome, Way, logins
@@ -100,7 +100,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         with run(tmp_path_factory.mktemp("secured")) as started:
             yield started
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
 
 
 @pytest.fixture(scope="module")

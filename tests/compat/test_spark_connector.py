@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
 from tests.workers.spark_connector import connector_jars
@@ -22,7 +22,7 @@ def test_the_connector_reads_and_writes_and_its_checkpoint_serves_our_sink(tmp_p
     try:
         jars = connector_jars()
     except KafkaUnavailable as error:
-        without_kafka(str(error))
+        without_tool(str(error))
         raise
     with fencepost.Server() as server:
         done = subprocess.run(

@@ -21,7 +21,7 @@ import fencepost
 from fencepost.core.security.distinguished_name import subject_of
 from fencepost.server.listener_settings import ListenerConfig
 from tests.compat.java_tools import JAVA, TOPICS, running_tools
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.certificates import Certificates, Pair, make
 from tests.support.kafka import KafkaUnavailable, java
 from tests.support.secured_kafka import secured_broker
@@ -64,7 +64,7 @@ def address(
     try:
         broker.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     yield broker.listening["SSL"]
     broker.stop()
 

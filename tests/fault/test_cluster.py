@@ -15,7 +15,7 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.manage.results import NewTopic
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.cluster_load import PARTITIONS, Follower, PlainLoad, TransactionLoad, stored
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
         started.start()
         yield started
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     finally:
         started.stop()
 

@@ -18,7 +18,7 @@ from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.transactions.progress_topic import ProgressTopic
 from fencepost.client.transactions.targets import describe
 from fencepost.spark import readiness
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         started.start()
         yield started
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     finally:
         started.stop()
 

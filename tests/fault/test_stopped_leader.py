@@ -17,7 +17,7 @@ from fencepost import Admin, Producer, Reader
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import Expired, Undelivered
 from fencepost.types import TopicPartition
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.crash import ServerProcess
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         started.start()
         yield started
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     finally:
         started.stop()
 

@@ -24,7 +24,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         started.start()
         yield started
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     finally:
         started.stop()
 

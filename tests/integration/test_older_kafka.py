@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -20,7 +20,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         broker.start()
     except KafkaUnavailable as error:
-        without_kafka(str(error))
+        without_tool(str(error))
     try:
         yield broker.address
     finally:

@@ -23,7 +23,7 @@ from fencepost.core.security.credentials import SCRAM
 from fencepost.errors import ErrorCode
 from fencepost.server.security.sasl import PasswordCheck, SaslReply
 from fencepost.wire import messages
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.batches import batch
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.logins import add_users, log_in, login_listener
@@ -66,7 +66,7 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         broker.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     yield broker.listening["SASL_PLAINTEXT"]
     broker.stop()
 

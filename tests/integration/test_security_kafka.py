@@ -15,7 +15,7 @@ from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.secured_kafka import PASSWORD, SCRAM_PASSWORD, jaas, secured_broker
@@ -34,7 +34,7 @@ def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
     try:
         started.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     yield started
     started.stop()
 

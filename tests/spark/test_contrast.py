@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from fencepost import Admin, Producer
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
 from tests.support.spark_drivers import PATIENCE, Drivers
@@ -60,7 +60,7 @@ def test_the_same_kill_leaves_duplicates_with_sparks_sink_and_none_with_ours(
     try:
         jars = connector_jars()
     except KafkaUnavailable as error:
-        without_kafka(str(error))
+        without_tool(str(error))
         raise
     put(servers, name)
     left = {}

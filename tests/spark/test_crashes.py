@@ -26,7 +26,7 @@ from fencepost.spark.sink import Sink
 from fencepost.spark.source import register
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Fate
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.away import AwayServer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
@@ -219,7 +219,7 @@ def test_an_apache_kafka_killed_and_restarted_inside_a_batch(spark: SparkSession
     try:
         broker.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     try:
         with Admin(broker.address) as admin:
             admin.create_topic(name, 3)

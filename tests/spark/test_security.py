@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 import fencepost.spark
 from fencepost import Admin
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
@@ -60,7 +60,7 @@ def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
     try:
         started.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     yield started
     started.stop()
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-KINDS: Final = ("unit", "model", "fault", "integration", "compat", "hostile", "kafka", "spark", "soak")
+KINDS: Final = ("unit", "model", "fault", "integration", "compat", "hostile", "kafka", "spark", "browser", "soak")
 FLOORS_FILE: Final = Path(__file__).parent.parent / "floors.toml"
 _PROPERTY: Final = "kind"
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fencepost
-from tests.conftest import without_kafka
+from tests.conftest import without_tool
 from tests.support.group_client import await_coordinator
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.logins import add_users, log_in, login_listener
@@ -44,7 +44,7 @@ def plain_kafka(folder: Path, users: Mapping[str, str]) -> Iterator[str]:
     try:
         broker.start()
     except KafkaUnavailable as unavailable:
-        without_kafka(str(unavailable))
+        without_tool(str(unavailable))
     address = broker.listening["SASL_PLAINTEXT"]
     with log_in(address, "admin", users["admin"]) as admin:
         await_coordinator(admin, "warm")

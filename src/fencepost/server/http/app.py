@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from html import escape
-from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,7 +13,10 @@ from starlette.routing import Route
 
 from fencepost._version import __version__
 from fencepost.server.http.access import Access, AccessRefused, cookie_name
+from fencepost.server.http.console.assets import are_installed
+from fencepost.server.http.console.routes import Console
 from fencepost.server.http.debug import debug_route
+from fencepost.server.http.forms import BadForm, is_own, read_form
 from fencepost.server.http.readiness import Readiness
 from fencepost.server.http.sessions import SESSION_SECONDS
 from fencepost.server.http.v1.routes import api_routes
@@ -28,6 +30,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fencepost</title></head><body>
 <h1>fencepost {version}</h1>
+<p>The console is not installed here: its libraries are fetched with npm when fencepost is built (<code>make setup</code>).</p>
 {login}
 <ul>
 <li><a href="/healthz">/healthz</a>: the process answers</li>
@@ -49,17 +52,23 @@ _SAFE: Final = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_LONGEST_FORM: Final = 16 * 1024
-_FORM_SECONDS: Final = 10.0
-"""A form that does not come must not keep its connection: the port has only so many."""
 
 
-def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
+class HttpApp(NamedTuple):
+    app: Starlette
+    console: Console | None
+    """None if its libraries are not installed."""
+
+
+def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
     readiness = Readiness(broker)
     access = Access(broker, address)
     scrapes = Scrapes(broker, listener)
+    console = Console(broker, listener, access, _SAFE) if are_installed() else None
 
-    def page(request: Request, *, said: str = "", status: int = 200) -> Response:
+    async def page(request: Request, *, said: str = "", status: int = 200, to: str = "") -> Response:
+        if console is not None:
+            return await console.login_page(request, said=said, status=status, to=to)
         login = ""
         if broker.authorizer.enabled:
             client = access.logged_in(request)
@@ -70,7 +79,7 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
         return HTMLResponse(_PAGE.format(version=__version__, login=login), status, headers=_SAFE)
 
     async def index(request: Request) -> Response:
-        return page(request)
+        return await page(request, to=request.query_params.get("next", ""))
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n", headers=_SAFE)
@@ -91,23 +100,22 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
         return Response(await scrapes.text(), media_type=_METRICS_TYPE, headers=_SAFE)
 
     async def login(request: Request) -> Response:
-        if not _is_own(request):
+        if not is_own(request):
             return PlainTextResponse("the form was not sent by a page of this server\n", 403, headers=_SAFE)
         if not broker.authorizer.enabled:
             return RedirectResponse("/", 303, headers=_SAFE)
         try:
-            async with asyncio.timeout(_FORM_SECONDS):
-                fields = await _read_form(request)
-        except TimeoutError:
-            return PlainTextResponse("the form did not come in time\n", 408, headers={**_SAFE, "Connection": "close"})
-        if fields is None:
+            fields = await read_form(request)
+        except BadForm as error:
+            return PlainTextResponse(f"{error}\n", error.status, headers={**_SAFE, "Connection": "close"})
+        if not (fields.get("user") and fields.get("password")):
             return PlainTextResponse("a form with a user and a password is needed\n", 400, headers=_SAFE)
         try:
             key = await access.begin_session(request, fields["user"], fields["password"])
         except AccessRefused as error:
-            return page(request, said=str(error), status=error.status)
+            return await page(request, said=str(error), status=error.status, to=fields.get("next", ""))
         access.sessions.end(request.cookies.get(cookie_name(request)))
-        answer = RedirectResponse("/", 303, headers=_SAFE)
+        answer = RedirectResponse(_path_here(fields.get("next", "")), 303, headers=_SAFE)
         answer.set_cookie(
             cookie_name(request), key, max_age=int(SESSION_SECONDS), path="/", httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
@@ -115,7 +123,7 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
         return answer
 
     async def logout(request: Request) -> Response:
-        if not _is_own(request):
+        if not is_own(request):
             return PlainTextResponse("the form was not sent by a page of this server\n", 403, headers=_SAFE)
         access.sessions.end(request.cookies.get(cookie_name(request)))
         answer = RedirectResponse("/", 303, headers=_SAFE)
@@ -124,36 +132,22 @@ def make_app(broker: Broker, listener: Listener, address: str) -> Starlette:
         )
         return answer
 
-    return Starlette(
+    app = Starlette(
         routes=[
-            Route("/", index),
+            *([Route("/", index)] if console is None else console.routes()),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             Route("/login", login, methods=["POST"]),
+            Route("/login", index, methods=["GET"]),
             Route("/logout", logout, methods=["POST"]),
             *api_routes(broker, listener, access, _SAFE),
             debug_route(broker, access, _SAFE),
         ]
     )
+    return HttpApp(app, console)
 
 
-def _is_own(request: Request) -> bool:
-    """Tell if a page of this server has sent the form. Browsers name the page's origin with every POST."""
-    return request.headers.get("origin") == f"{request.url.scheme}://{request.headers.get('host', '')}"
-
-
-async def _read_form(request: Request) -> dict[str, str] | None:
-    """Return user and password, or None if the body is something else."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LONGEST_FORM:
-            return None
-    try:
-        fields = parse_qs(body.decode(), strict_parsing=True, max_num_fields=10)
-    except ValueError:
-        return None
-    if any(len(fields.get(name, ())) != 1 for name in ("user", "password")):
-        return None
-    return {name: fields[name][0] for name in ("user", "password")}
+def _path_here(path: str) -> str:
+    """Return the path if it is one of this server, else the first page: a stranger's link must not lead elsewhere."""
+    return path if re.fullmatch(r"/[\w.~%-][\w.~%/?&=+:,-]*", path, re.ASCII) else "/"

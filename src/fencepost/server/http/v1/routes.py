@@ -125,7 +125,7 @@ ROUTES: Final = (
     ApiRoute("/quotas", Page[QuotaJson], security.list_quotas, "Quotas.", "DescribeClientQuotas"),
 )  # fmt: skip
 
-_STATUS: Final = {
+STATUS: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
@@ -152,7 +152,7 @@ def api_routes(broker: Broker, listener: Listener, access: Access, headers: Mapp
         except BadQuery as error:
             return _problem(400, "BAD_REQUEST", str(error))
         except FencepostError as error:
-            return _problem(_STATUS.get(error.code, 500), error.code.name, error.reason or str(error))
+            return _problem(STATUS.get(error.code, 500), error.code.name, error.reason or str(error))
         text = await broker.codecs.run(lambda: json.dumps(dataclasses.asdict(made)))
         return _json(text, 200, headers)
 

@@ -1,0 +1,100 @@
+"""The first page: rates, latency, lag, disk and memory, and what needs attention."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from itertools import pairwise
+from typing import Final, TypeVar
+
+from fencepost.core.security.access import CLUSTER_DESCRIBE
+from fencepost.core.security.acls import CLUSTER_NAME
+from fencepost.server.http.console.attention import attention
+from fencepost.server.http.console.history import History, rates
+from fencepost.server.http.console.page import ConsolePage, Values, Visit
+from fencepost.server.http.v1.others import describe_cluster
+
+T = TypeVar("T")
+
+_POINTS: Final = 180
+"""Points of a chart: a screen shows no more."""
+
+
+async def read(visit: Visit) -> Values:
+    broker = visit.broker
+    cluster = await describe_cluster(visit.caller)
+    sees_all = not broker.authorizer.enabled or broker.authorizer.decide(
+        visit.caller.session, CLUSTER_DESCRIBE, CLUSTER_NAME
+    )
+    if not sees_all:
+        return {"cluster": cluster, "sees_all": False, "who": str(visit.caller.session.principal)}
+    now = await visit.history.now()
+    before = next((sample for sample in reversed(visit.history.samples) if now.monotonic - sample.monotonic >= 2), None)
+    disk = await asyncio.get_running_loop().run_in_executor(broker.threads, shutil.disk_usage, broker.directory.path)
+    return {
+        "cluster": cluster,
+        "sees_all": True,
+        "rates": rates(before, now) if before is not None else None,
+        "lag": sum(now.lags.values()),
+        "log_bytes": _log_bytes(visit),
+        "disk_free": disk.free,
+        "disk_total": disk.total,
+        "memory": _memory(),
+        "topics": len(list(broker.topics)),
+        "partitions": sum(topic.partition_count for topic in broker.topics),
+        "groups": sum(1 for _ in broker.groups),
+        "owned": sum(1 for _ in broker.owners.table),
+        "takeovers": broker.counters.takeovers,
+        "fenced": broker.counters.fenced_by_epoch + broker.counters.fenced_by_owner,
+        "duplicates": broker.counters.duplicates,
+        "connections": len(visit.caller.listener.connections),
+        "attention": attention(broker, now),
+        "written_chart": written_chart(visit.history),
+        "lag_chart": lag_chart(visit.history),
+    }
+
+
+def written_chart(history: History) -> str:
+    """Return the points of records per second: times in seconds, then values."""
+    times, values = [], []
+    for before, now in pairwise(thin(list(history.samples))):
+        found = rates(before, now)
+        times.append(now.taken_ms // 1000)
+        values.append(round(found.records, 1) if found is not None else None)
+    return json.dumps([times, values])
+
+
+def lag_chart(history: History) -> str:
+    """Return the points of the lag of all groups together."""
+    samples = thin(list(history.samples))
+    return json.dumps([[each.taken_ms // 1000 for each in samples], [sum(each.lags.values()) for each in samples]])
+
+
+def thin(samples: list[T]) -> list[T]:
+    """Return every n-th sample, the newest among them, so that a chart has no more points than can be seen."""
+    step = -(-len(samples) // _POINTS)
+    return samples[::-1][::step][::-1] if step > 1 else samples
+
+
+def _log_bytes(visit: Visit) -> int:
+    """Return the bytes of all logs that are open."""
+    return sum(
+        partition.log.size
+        for topic in visit.broker.topics
+        for partition in topic.touched()
+        if partition.log is not None
+    )
+
+
+def _memory() -> int | None:
+    """Return the resident memory of this process in bytes; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+PAGES: Final = (ConsolePage("/", "Overview", "overview.html", read, "overview_live.html", True, True),)

@@ -1,0 +1,72 @@
+"""The pieces of which every page consists: the visit that asks for it, and the table entry that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from fencepost.server.http.v1.asking import HttpCaller
+from fencepost.server.net.turns import Turns
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.http.console.history import History
+
+Values: TypeAlias = Mapping[str, Any]
+"""The names that a template uses."""
+
+
+class Visit(NamedTuple):
+    """One request of a browser."""
+
+    caller: HttpCaller
+    """Asks the server's APIs in the name of the user."""
+    path: Mapping[str, str]
+    """The parameters in the path."""
+    query: Mapping[str, str]
+    history: History
+
+    @property
+    def broker(self) -> Broker:
+        return self.caller.broker
+
+    def again(self) -> Visit:
+        """Return the same visit with a new share of the loop's time: a stream asks again and again."""
+        return self._replace(caller=self.caller._replace(turns=Turns()))
+
+
+class Refusal(Exception):
+    """The page cannot be shown, or the change not made; the text is for the person who asked."""
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Done(NamedTuple):
+    """A change was made: the browser goes to `path`, where the message is shown once."""
+
+    path: str
+    message: str
+
+
+class ConsolePage(NamedTuple):
+    path: str
+    """With Starlette's parameters in braces."""
+    title: str
+    """Also the word in the navigation, if there is one."""
+    template: str
+    """Extends layout.html."""
+    read: Callable[[Visit], Awaitable[Values]]
+    live: str = ""
+    """The template of the part that changes; the stream of the page sends it whenever it is another text."""
+    in_navigation: bool = False
+    has_charts: bool = False
+
+
+class ConsoleAction(NamedTuple):
+    """A form of a page. It is only taken from a page of this server."""
+
+    path: str
+    act: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
+    """Called with the fields of the form; raises Refusal or FencepostError."""

@@ -1,0 +1,178 @@
+"""The table of pages, and the answers to browsers that ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fencepost._version import __version__
+from fencepost.errors import FencepostError
+from fencepost.server.http.access import Access, AccessRefused
+from fencepost.server.http.console import overview
+from fencepost.server.http.console.assets import assets
+from fencepost.server.http.console.history import History
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Refusal, Visit
+from fencepost.server.http.console.rendering import render
+from fencepost.server.http.console.streams import StreamEnds, Streams
+from fencepost.server.http.forms import BadForm, is_own, read_form
+from fencepost.server.http.v1.asking import HttpCaller
+from fencepost.server.http.v1.paging import BadQuery
+from fencepost.server.http.v1.routes import STATUS
+from fencepost.server.net.turns import Turns
+
+if TYPE_CHECKING:
+    from fencepost.server.broker import Broker
+    from fencepost.server.net.listener import Listener
+
+T = TypeVar("T")
+
+PAGES: Final[tuple[ConsolePage, ...]] = (*overview.PAGES,)
+ACTIONS: Final[tuple[ConsoleAction, ...]] = ()
+
+_LIVE: Final = "/live"
+_MOST_MESSAGES: Final = 100
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+_ASSET_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+
+
+class Console:
+    """Answers browsers. One for the life of the HTTP port."""
+
+    def __init__(self, broker: Broker, listener: Listener, access: Access, headers: Mapping[str, str]) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._access = access
+        self._headers = {**headers, "Content-Security-Policy": _POLICY}
+        self.streams = Streams()
+        self._history = History(broker)
+        self._messages: dict[str, str] = {}
+        """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
+
+    def routes(self) -> list[Route]:
+        found = [Route("/assets/{digest}/{name}", self._asset, methods=["GET"])]
+        found += [
+            Route(_LIVE + page.path, partial(self._live, page=page), methods=["GET"]) for page in PAGES if page.live
+        ]
+        found += [Route(page.path, partial(self._page, page=page), methods=["GET"]) for page in PAGES]
+        found += [Route(each.path, partial(self._act, action=each), methods=["POST"]) for each in ACTIONS]
+        return found
+
+    def start(self) -> None:
+        """Begin to sample for the charts."""
+        self._broker.spawn(self._history.run(), "sample for the console's charts")
+
+    async def login_page(self, request: Request, *, said: str, status: int, to: str) -> Response:
+        return await self._html(request, "login.html", status, title="Log in", said=said, next=to)
+
+    # -- answers ----------------------------------------------------------------------------------------------
+
+    async def _asset(self, request: Request) -> Response:
+        found = (await self._in_thread(assets)).get(request.path_params["name"])
+        if found is None or request.url.path != found.address:
+            return HTMLResponse("there is no such file\n", 404, headers=self._headers)
+        headers = {**_ASSET_HEADERS, "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=found.media_type)
+        return Response(found.content, headers=headers, media_type=found.media_type)
+
+    async def _page(self, request: Request, page: ConsolePage) -> Response:
+        try:
+            visit = await self._visit(request)
+            values = await page.read(visit)
+        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+            return await self._problem(request, error)
+        return await self._html(
+            request, page.template, 200, title=page.title, page=page,
+            said=self._messages.pop(request.query_params.get("said", ""), ""), live=_LIVE + _address(request), **values,
+        )  # fmt: skip
+
+    async def _live(self, request: Request, page: ConsolePage) -> Response:
+        try:
+            visit = await self._visit(request)
+        except AccessRefused as error:
+            return await self._problem(request, error)
+
+        async def make() -> str:
+            try:
+                await self._access.client(request)  # the login may have ended meanwhile
+                values = await page.read(visit.again())
+            except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+                raise StreamEnds from error
+            return await self._broker.codecs.run(partial(render, page.live, page=page, **values))
+
+        async def events() -> AsyncIterator[str]:
+            with self.streams.place(visit.caller.peer) as there_is_room:
+                if not there_is_room:
+                    return
+                async for each in self.streams.events(make):
+                    yield each
+
+        return StreamingResponse(events(), headers=self._headers, media_type="text/event-stream")
+
+    async def _act(self, request: Request, action: ConsoleAction) -> Response:
+        try:
+            if not is_own(request):
+                raise Refusal("the form was not sent by a page of this server", 403)
+            visit = await self._visit(request)
+            done = await action.act(visit, await read_form(request))
+        except BadForm as error:
+            return await self._problem(request, Refusal(str(error), error.status))
+        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+            return await self._problem(request, error)
+        while len(self._messages) >= _MOST_MESSAGES:
+            del self._messages[next(iter(self._messages))]
+        self._messages[key := secrets.token_urlsafe(8)] = done.message
+        joint = "&" if "?" in done.path else "?"
+        return RedirectResponse(f"{done.path}{joint}said={key}", 303, headers=self._headers)
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    async def _visit(self, request: Request) -> Visit:
+        client = await self._access.client(request)
+        caller = HttpCaller(self._broker, self._listener, client, Turns())
+        return Visit(caller, dict(request.path_params), dict(request.query_params), self._history)
+
+    async def _problem(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, AccessRefused) and error.status == 401:
+            # A login page, not the browser's own window, which has no way to log out.
+            to = _address(request) if request.method == "GET" else "/"
+            return RedirectResponse(f"/login?{urlencode({'next': to})}", 303, headers=self._headers)
+        status, reason = 500, str(error)
+        if isinstance(error, AccessRefused | Refusal):
+            status = error.status
+        elif isinstance(error, BadQuery):
+            status = 400
+        elif isinstance(error, FencepostError):
+            status, reason = STATUS.get(error.code, 500), error.reason or str(error)
+        return await self._html(request, "problem.html", status, title="Not possible", reason=reason, said="")
+
+    async def _html(self, request: Request, template: str, status: int, **values: object) -> Response:
+        loaded = await self._in_thread(assets)
+        user = self._access.logged_in(request) if self._broker.authorizer.enabled else None
+        text = await self._broker.codecs.run(
+            partial(
+                render, template, **{"page": None, "live": "", **values}, version=__version__, path=request.url.path,
+                navigation=[page for page in PAGES if page.in_navigation],
+                asset=lambda name: loaded[name].address,
+                user=str(user.session.principal) if user is not None else "",
+            )
+        )  # fmt: skip
+        return HTMLResponse(text, status, headers=self._headers)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._broker.threads, work)
+
+
+def _address(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")

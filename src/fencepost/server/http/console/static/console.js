@@ -1,0 +1,72 @@
+// The console's own script: the theme, the line that says whether the page is live, and the charts.
+"use strict";
+
+const kept = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
+if (kept) document.documentElement.dataset.theme = kept; // before the body is drawn, so that nothing flashes
+
+const charts = new Map(); // by the id of the figure
+
+function draw(figure) {
+  const points = JSON.parse(figure.dataset.points);
+  const known = charts.get(figure.id);
+  if (known && known.root.isConnected) {
+    if (known.points !== figure.dataset.points) known.plot.setData(points);
+    known.points = figure.dataset.points;
+    return;
+  }
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  const root = document.createElement("div");
+  root.className = "drawn";
+  figure.append(root);
+  const names = figure.dataset.labels.split("|");
+  const plot = new uPlot({
+    width: Math.max(figure.clientWidth, 200), height: 180, cursor: { y: false }, legend: { show: names.length > 1 },
+    scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
+    axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
+    series: [{}, ...names.map((label, at) => ({ label, stroke: colour(`--series-${at % 4}`), width: 2 }))],
+  }, points, root);
+  charts.set(figure.id, { plot, root, points: figure.dataset.points });
+}
+
+function drawAll() {
+  if (typeof uPlot === "undefined") return;
+  document.querySelectorAll("figure.chart").forEach(draw);
+}
+
+function redrawAll() {
+  for (const { plot, root } of charts.values()) { plot.destroy(); root.remove(); }
+  charts.clear();
+  drawAll();
+}
+
+function say(state) {
+  const line = document.getElementById("connection");
+  if (line) { line.textContent = line.dataset[state]; line.className = state; }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  document.getElementById("theme").addEventListener("click", () => {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    const next = dark ? "light" : "dark";
+    document.documentElement.dataset.theme = next;
+    try { localStorage.setItem("theme", next); } catch { /* the choice holds for this page only */ }
+    redrawAll();
+  });
+  // What the server sends has no drawn charts in it: those of the page stay.
+  Idiomorph.defaults.callbacks.beforeNodeRemoved = (node) => !node.classList?.contains("drawn");
+  // The script of the charts is deferred too, and is there by now.
+  drawAll();
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawAll(); } });
+  document.body.addEventListener("htmx:sseOpen", () => say("live"));
+  document.body.addEventListener("htmx:sseError", () => say("lost"));
+  document.body.addEventListener("htmx:sseMessage", drawAll);
+  document.body.addEventListener("htmx:afterSwap", drawAll);
+  document.body.addEventListener("htmx:sseBeforeMessage", (event) => {
+    if (event.detail.type === "reload") { event.preventDefault(); location.reload(); }
+  });
+});

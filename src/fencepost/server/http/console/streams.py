@@ -1,0 +1,80 @@
+"""Server-sent events: the changing part of a page, sent when it has changed.
+
+A browser has one stream per page. Nothing is computed for pages that nobody watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+EVERY_SECONDS: Final = 1.0
+_ALIVE_SECONDS: Final = 15.0
+"""A silent stream says this often that it is alive, so that connections to browsers that vanished end."""
+MOST_STREAMS: Final = 64
+MOST_OF_ONE: Final = 16
+"""Streams of one address."""
+
+
+class StreamEnds(Exception):
+    """The page must be loaded anew: the login has ended, or what it shows is gone."""
+
+
+class Streams:
+    """The streams of all browsers. When the server stops they end, and browsers try again later by themselves."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, peer: str) -> Iterator[bool]:
+        """Tell if this browser may have one more stream, and count it until the end of the block."""
+        if self._open.total() >= MOST_STREAMS or self._open[peer] >= MOST_OF_ONE:
+            yield False
+            return
+        self._open[peer] += 1
+        try:
+            yield True
+        finally:
+            self._open[peer] -= 1
+            self._open += Counter()  # drops those without any
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; return False if the server stops."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    async def events(self, make: Callable[[], Awaitable[str]]) -> AsyncIterator[str]:
+        """Yield the text that `make` returns as an event `live`, again whenever it has changed."""
+        sent, silent = None, 0.0
+        while True:
+            try:
+                text = await make()
+            except StreamEnds:
+                yield event("reload", "")
+                return
+            if text != sent:
+                sent, silent = text, 0.0
+                yield event("live", text)
+            elif silent >= _ALIVE_SECONDS:
+                silent = 0.0
+                yield ":\n\n"
+            if not await self.pause(EVERY_SECONDS):
+                return
+            silent += EVERY_SECONDS
+
+
+def event(name: str, text: str) -> str:
+    """Return an event as the browser reads it."""
+    lines = "".join(f"data: {line}\n" for line in text.split("\n"))
+    return f"event: {name}\n{lines}\n"
