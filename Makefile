@@ -14,6 +14,8 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 # Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
 SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
 PYTEST := $(BIN)/python -m pytest
+# Any of these does for the tests of the console.
+CHROMIUM := $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable),chromium)
 # Two more than a small machine has cores, since tests also wait for timeouts and for other processes.
 WORKERS ?= 4
 
@@ -94,10 +96,18 @@ clean:  ## remove what was built; .venv stays, and is brought up to date by the 
 	rm -f src/fencepost/kernel/_batch.c src/fencepost/kernel/_batch.*.so
 	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
 
+# On Debian and as root (a container, continuous integration) the browser is installed; elsewhere a line says what to do.
 tools:
 	@test -n "$(SKIP_KAFKA)" || { \
 		need="tests with a real Apache Kafka need"; \
 		skip=$(if $(filter true,$(CI)),,'; FENCEPOST_ALLOW_SKIP=1 goes without them'); \
 		java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
 		test "$${java:-0}" -ge 17 || { echo "make: $$need Java 17 or newer (Debian: openjdk-17-jdk-headless)$$skip" >&2; exit 1; }; \
-		command -v mvn >/dev/null || { echo "make: $$need Maven (Debian: maven)$$skip" >&2; exit 1; }; }
+		command -v mvn >/dev/null || { echo "make: $$need Maven (Debian: maven)$$skip" >&2; exit 1; }; \
+		want=; command -v npm >/dev/null || want=npm; \
+		command -v $(CHROMIUM) >/dev/null || want="chromium $$want"; \
+		test -z "$$want" || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { \
+			echo "make: installing$$want, for the tests of the console"; \
+			{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want; } >/dev/null 2>&1 || true; }; \
+		for tool in $$want; do command -v $$tool >/dev/null || { \
+			echo "make: tests of the console need $$tool (Debian: $$tool)$$skip" >&2; exit 1; }; done; }

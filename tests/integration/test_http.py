@@ -45,7 +45,7 @@ def test_health_readiness_and_an_index(server: fencepost.Server) -> None:
     assert get(f"{server.http}/readyz")[:2] == (200, "ready\n")
     index = get(server.http)
     assert index.status == 200
-    for path in re.findall('href="([^"]+)"', index.text):
+    for path in re.findall('href="(/[^"]*)"', index.text):
         assert get(server.http + path).status == 200
     assert get(f"{server.http}/nothing").status == 404
 

@@ -84,12 +84,13 @@ def server(tmp_path: Path) -> Iterator[fencepost.Server]:
 
 def test_a_login_gives_a_session_until_the_logout(server: fencepost.Server) -> None:
     browser = Browser(server.http)
-    status, page = browser.get("/")
+    assert browser.get("/")[0] == 303
+    status, page = browser.get("/login")
     assert (status, 'action="/login"' in page) == (200, True)
     assert browser.get("/api/v1/topics")[0] == 401
     assert browser.log_in() == 303
     assert re.fullmatch(r"fencepost=[\w-]{43}; HttpOnly; Max-Age=28800; Path=/; SameSite=strict", browser.set_cookie)
-    assert "Logged in as User:alice" in browser.get("/")[1]
+    assert "User:alice" in browser.get("/")[1]
     assert browser.get("/api/v1/topics")[0] == 200
     assert browser.get("/metrics")[0] == 403
     with log_in(server.address, "admin", "admin-secret") as client:
@@ -116,7 +117,7 @@ def test_a_failed_login_is_audited_and_says_nothing_about_the_user(server: fence
     pages = set()
     for user in ("alice", "nobody"):
         assert browser.log_in(user, "wrong") == 401
-        pages.add(browser.get("/")[1])
+        pages.add(browser.get("/login")[1])
     assert len(pages) == 1
     assert not browser.cookies
     server.stop()
@@ -125,15 +126,19 @@ def test_a_failed_login_is_audited_and_says_nothing_about_the_user(server: fence
     assert {event["principal"] for event in failed} == {"User:alice", "User:nobody"}
 
 
-@pytest.mark.parametrize("fields", [{}, {"user": "alice"}, {"user": "a", "password": "x" * 20_000}])
-def test_a_form_without_user_and_password_is_a_bad_request(server: fencepost.Server, fields: dict[str, str]) -> None:
-    assert Browser(server.http).post("/login", **fields) == 400
+@pytest.mark.parametrize(
+    ("status", "fields"), [(400, {}), (400, {"user": "alice"}), (413, {"user": "a", "password": "x" * 20_000})]
+)
+def test_a_form_without_user_and_password_is_a_bad_request(
+    server: fencepost.Server, status: int, fields: dict[str, str]
+) -> None:
+    assert Browser(server.http).post("/login", **fields) == status
 
 
 def test_a_form_that_does_not_come_keeps_no_connection(
     server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencepost.server.http.app._FORM_SECONDS", 0.2)
+    monkeypatch.setattr("fencepost.server.http.forms._SECONDS", 0.2)
     host, _, port = server.http.removeprefix("http://").rpartition(":")
     head = f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {server.http}\r\nContent-Length: 100\r\n\r\nuser="
     with socket.create_connection((host, int(port)), timeout=30) as silent:

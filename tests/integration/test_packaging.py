@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tests" / "workers" / "smoke.py"
 OTHERS = [version for version in ("3.11", "3.12", "3.13", "3.14") if version != f"3.{sys.version_info.minor}"]
+VENDOR = "src/fencepost/server/http/console/vendor"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
@@ -47,6 +48,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
+    if (ROOT / VENDOR).exists():  # fetched by `make setup`, where there is npm
+        shutil.copytree(ROOT / VENDOR, copy / VENDOR)
     program = f"from setuptools import build_meta as b; b.build_sdist({str(folder)!r})"
     run(sys.executable, "-c", program, cwd=copy)
     (built,) = folder.glob("*.tar.gz")
@@ -93,6 +96,15 @@ def test_the_archives_hold_what_they_should(sdist: Path, wheel: Path) -> None:
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
     assert {"fencepost/py.typed", "fencepost/kernel/_batch.pyi", "fencepost/demo/story.py"} <= names
     assert [name for name in names if name.startswith("fencepost/kernel/_batch.") and name.endswith(".so")]
+    console = {name.removeprefix("fencepost/server/http/console/") for name in names if "/console/" in name}
+    assert {"static/console.css", "templates/layout.html"} <= console
+    if (ROOT / VENDOR).exists():
+        assert {
+            "vendor/htmx.min.js",
+            "vendor/htmx.org.LICENSE",
+            "vendor/uplot.min.js",
+            "vendor/uplot.LICENSE",
+        } <= console
     ours = ("fencepost", "pyspark_fencepost", names_dist_info(names))
     assert not [name for name in names if name.split("/")[0] not in ours]
     header = email.message_from_string(metadata)

@@ -1,10 +1,12 @@
 """The HTTP port. Nothing of it is imported while the port is off.
 
 port.py        uvicorn on the server's own loop
-app.py         the pages
+app.py         the routes
+forms.py       forms that a browser sends
 readiness.py   is the server ready for clients?
 debug.py       everything that helps to find a fault
 access.py      who may see the server's state
 sessions.py    people who logged in with the form
 v1/            the server's state as JSON
+console/       pages for people
 """

@@ -1,6 +1,18 @@
 """The console: pages for people at `/` of the HTTP port.
 
-The server renders whole pages; a stream of events brings the part of a page that changes (`streams.py`). A page has no
-numbers of its own: it asks what `/api/v1` asks, so people, programs and the command line see the same, and the same
-ACLs hold. `routes.py` lists the pages, and each page is a module of its own with a template.
+The server renders whole pages; a stream of events brings the part of a page that changes. A page has no numbers of its
+own: it asks what `/api/v1` asks, so people, programs and the command line see the same, and the same ACLs hold.
+
+routes.py      the table of pages, and the answers to browsers
+page.py        the pieces of which every page consists
+rendering.py   templates to HTML
+words.py       numbers, sizes and times as a person reads them
+assets.py      style sheet, scripts and libraries
+streams.py     the changing part of a page, as server-sent events
+history.py     the last hour in steps, for the charts
+
+Each page is a module with a template of its own:
+
+overview.py    rates, lag, disk and memory
+attention.py   sentences about what needs a person
 """
