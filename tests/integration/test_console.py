@@ -79,6 +79,12 @@ def test_one_address_has_only_so_many_streams(server: fencepost.Server, monkeypa
             assert second.read() == b""
 
 
+def test_an_unknown_address_is_said_to_people_and_to_programs(server: fencepost.Server) -> None:
+    page = get(f"{server.http}/nowhere", {"Accept": "text/html"})
+    assert (page.status, "There is no such page." in page.text) == (404, True)
+    assert get(f"{server.http}/nowhere")[:2] == (404, "there is no such page\n")
+
+
 def test_without_its_libraries_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencepost.server.http.app.are_installed", lambda: False)
     with fencepost.Server(http_address=ANY) as server:

@@ -132,7 +132,13 @@ def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
         )
         return answer
 
+    async def nothing(request: Request, _: Exception) -> Response:
+        if console is not None and "text/html" in request.headers.get("accept", ""):
+            return await console.nothing_there(request)
+        return PlainTextResponse("there is no such page\n", 404, headers=_SAFE)
+
     app = Starlette(
+        exception_handlers={404: nothing},
         routes=[
             *([Route("/", index)] if console is None else console.routes()),
             Route("/healthz", healthz),
@@ -143,7 +149,7 @@ def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
             Route("/logout", logout, methods=["POST"]),
             *api_routes(broker, listener, access, _SAFE),
             debug_route(broker, access, _SAFE),
-        ]
+        ],
     )
     return HttpApp(app, console)
 

@@ -75,6 +75,9 @@ class Console:
     async def login_page(self, request: Request, *, said: str, status: int, to: str) -> Response:
         return await self._html(request, "login.html", status, title="Log in", said=said, next=to)
 
+    async def nothing_there(self, request: Request) -> Response:
+        return await self._problem(request, Refusal("There is no such page.", 404))
+
     # -- answers ----------------------------------------------------------------------------------------------
 
     async def _asset(self, request: Request) -> Response:
