@@ -73,9 +73,9 @@ _SYNCED = {
     "--http",
     "http_address",
     metavar="HOST:PORT",
-    help=f"Address of health and metrics over HTTP [default: {_HTTP}, unless that port is taken].",
+    help=f"Address of the console, health and metrics [default: {_HTTP}, unless that port is taken].",
 )
-@click.option("--no-http", is_flag=True, help="No health and metrics over HTTP.")
+@click.option("--no-http", is_flag=True, help="No console, health and metrics over HTTP.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -174,7 +174,7 @@ def _announce(config: ServerConfig, where: Ready, as_json: bool) -> None:
         click.echo(f"fencepost {__version__} listening on {where.addresses[listener.name]}{named}")
     click.echo(f"data in {where.data.resolve()} ({kept})")
     if where.http is not None:
-        click.echo(f"health and metrics on {where.http}")
+        click.echo(f"console, health and metrics on {where.http}")
 
 
 def _set_up_logging(config: ServerConfig) -> None:

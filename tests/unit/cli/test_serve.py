@@ -45,7 +45,7 @@ def test_without_options_it_serves_this_machine_and_keeps_what_it_acknowledges(
     )
     assert served == [config]
     listening, data, http, stopped = result.stdout.splitlines()
-    assert http == "health and metrics on http://127.0.0.1:9644"
+    assert http == "console, health and metrics on http://127.0.0.1:9644"
     assert listening.endswith("listening on 127.0.0.1:12345")
     assert data == f"data in {tmp_path.resolve()} (--sync always: an acknowledged record is on the disk)"
     assert stopped == "fencepost: stopped"
