@@ -83,7 +83,7 @@ def test_with_authorization_only_those_who_may_describe_the_cluster_see_metrics(
             assert get(url, basic(user, "wrong")).status == 401
         assert get(url, basic("mallory", secrets["mallory"])).status == 403
         for user in ("admin", "prometheus"):
-            assert "kafka_brokers 1.0" in get(url, basic(user, secrets[user])).text
+            assert "kafka_brokers 1\n" in get(url, basic(user, secrets[user])).text
         assert get(f"{started.http}/healthz").status == get(f"{started.http}/readyz").status == 200
 
 

@@ -199,7 +199,8 @@ class PartitionLog:
     @property
     def size(self) -> int:
         """The bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
+        segments = self._segments
+        return segments[0].size if len(segments) == 1 else sum(segment.size for segment in segments)
 
     @property
     def last_stable_offset(self) -> Offset:

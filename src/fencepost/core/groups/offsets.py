@@ -29,6 +29,8 @@ class OffsetTable:
         """Pending offsets of open transactions (TxnOffsetCommit); None if a later plain commit overrules one."""
         self.text_size = 0
         """Characters of the metadata committed with the offsets."""
+        self.keys_version = 0
+        """Grows with every change of the partitions of which there are offsets, for caches."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -45,6 +47,10 @@ class OffsetTable:
         """Return whether an open transaction may still commit offsets."""
         return any(self._undecided.values())
 
+    def values(self) -> Collection[Committed]:
+        """Return the committed offsets, in the order of the partitions."""
+        return self._committed.values()
+
     def get(self, partition: TopicPartition) -> Committed | None:
         return self._committed.get(partition)
 
@@ -53,12 +59,14 @@ class OffsetTable:
             former = self._committed.get(partition)
             self.text_size += len(committed.metadata) - (len(former.metadata) if former is not None else 0)
             self._committed[partition] = committed
+            self.keys_version += former is None
 
     def remove(self, partition: TopicPartition, expected: Committed | None = None) -> None:
         """Remove an offset; with `expected` only if it has not been committed again since."""
         if expected is None or self._committed.get(partition) == expected:
             former = self._committed.pop(partition, None)
             self.text_size -= len(former.metadata) if former is not None else 0
+            self.keys_version += former is not None
 
     # --- transactions ---
 

@@ -4,8 +4,8 @@ Three kinds of names: those of kafka_exporter (`kafka_topic_…`, `kafka_consume
 gives the broker's counters (`kafka_server_…`), so that existing dashboards work; and `fencepost_…` for what only this
 server knows. docs/metrics.md lists them all.
 
-prometheus_client makes the text of all but the families with a series per partition, topic or group: there may be a
-hundred thousand of those, and it takes several microseconds for each (`wide.py`).
+prometheus_client reads what the operating system knows of the process. The text of everything else is made here
+(`exposition.py`, `wide.py`): a scrape may have a hundred thousand lines.
 """
 
 from __future__ import annotations
@@ -13,21 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.process_collector import ProcessCollector
+from typing import Final, NamedTuple
 
 from fencepost._version import __version__
-from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.metrics import wide
+from fencepost.server.metrics.exposition import Labels, counter, gauge, histogram
 from fencepost.server.metrics.state import ServerState
 
-Labels: TypeAlias = tuple[str, ...]
-
-_BOUND_NAMES: Final = (*(format(bound, "g") for bound in LATENCY_BOUNDS), "+Inf")
 _LONG_NAME: Final = 256
 OTHER: Final = "(other)"
 """The name under which topics, groups and sinks without series of their own are summed. No topic can have it."""
@@ -53,31 +45,6 @@ class _Names:
         return name in self._own
 
 
-def _gauge(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, float]]) -> Metric:
-    family = GaugeMetricFamily(name, doc, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
-
-
-def _counter(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, float]]) -> Metric:
-    family = CounterMetricFamily(name, doc, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
-
-
-def _histogram(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, Distribution]]) -> Metric:
-    family = HistogramMetricFamily(name, doc, labels=labels)
-    for values, found in rows:
-        buckets, so_far = [], 0
-        for bound, count in zip(_BOUND_NAMES, found.counts, strict=True):
-            so_far += count
-            buckets.append((bound, so_far))
-        family.add_metric(values, buckets, found.total)
-    return family
-
-
 def _one(value: float) -> list[tuple[Labels, float]]:
     return [((), value)]
 
@@ -90,24 +57,24 @@ class _TopicSums:
 
 
 class _StateCollector:
-    """One scrape. `prometheus_client` calls `collect`."""
+    """One scrape."""
 
     def __init__(self, state: ServerState, limits: Limits, text: wide.WideText) -> None:
         self._state = state
         self._text = text
         self._most_names = limits.names
         self._series_left = limits.series
-        self._topic_names = self._names(topic.name for topic in state.topics)
-        self._group_names = self._names(group.name for group in state.groups)
+        rows = state.partitions
+        self._topic_names = self._names(topic.name for topic in rows.topics)
+        self._group_names = self._names(group.name for group in state.groups.groups)
         self._sums: dict[str, _TopicSums] = defaultdict(_TopicSums)
-        for topic, _, _, _, _, size, written, records, producers in state.partitions:
-            sums = self._sums[self._topic_names(topic)]
-            sums.size += size
-            sums.bytes += written
-            sums.records += records
-            sums.producers += producers
-        self.wide: list[str] = []
-        """The text of the families by partition, topic or group; complete after `collect`."""
+        for name, _, first, stop in rows.topics:
+            if first < stop:
+                sums = self._sums[self._topic_names(name)]
+                sums.size += sum(rows.sizes[first:stop])
+                sums.bytes += sum(rows.appended_bytes[first:stop])
+                sums.records += sum(rows.appended_records[first:stop])
+                sums.producers += sum(rows.producers[first:stop])
 
     def _names(self, names: Iterable[str]) -> _Names:
         return _Names(names, self._most_names)
@@ -119,7 +86,7 @@ class _StateCollector:
         self._series_left -= series
         return True
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[str | bytes]:
         yield from self._topics()
         yield from self._groups()
         yield from self._traffic()
@@ -128,150 +95,146 @@ class _StateCollector:
         yield from self._sinks()
         yield from self._resources()
 
-    def _topics(self) -> Iterator[Metric]:
+    def _topics(self) -> Iterator[str | bytes]:
         state, names = self._state, self._topic_names
-        yield _gauge("kafka_brokers", "Number of brokers.", (), _one(1))
-        by_topic = _summed((names(topic.name), topic.partitions) for topic in state.topics)
-        self.wide += wide.by_names("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
-        rows = [row for row in state.partitions if row.topic in names]
-        if self._fits(wide.PER_PARTITION * len(rows)):
-            self.wide += self._text.partitions(rows, state.node_id)
+        partitions = state.partitions
+        yield gauge("kafka_brokers", "Number of brokers.", (), _one(1))
+        by_topic = _summed((names(topic.name), topic.partitions) for topic in partitions.topics)
+        yield gauge("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
+        own = [topic for topic in partitions.topics if topic.name in names and topic.first < topic.stop]
+        rows = sum(topic.stop - topic.first for topic in own)
+        if self._fits(wide.PER_PARTITION * rows):
+            yield from self._text.partitions(own, partitions, state.node_id)
         else:
-            rows = []
-        yield _gauge(
+            rows = 0
+        yield gauge(
             "fencepost_metrics_partitions_left_out",
             "Partitions without series of their own, because of http.max_series or http.max_names.",
             (),
-            _one(len(state.partitions) - len(rows)),
+            _one(len(partitions) - rows),
         )
-        yield _gauge(
+        yield gauge(
             "fencepost_partitions_open",
             "Partitions in use since the server started. Offsets are known only of these.",
             (),
-            _one(len(state.partitions)),
+            _one(len(partitions)),
         )
         sizes = _by_name({name: sums.size for name, sums in self._sums.items()})
-        doc = "Size on disk of the topic's partitions in use."
-        self.wide += wide.by_names("fencepost_topic_bytes", doc, ("topic",), sizes)
-        yield _gauge("fencepost_producers", "Remembered producers of all partitions in use.", (),
-                     _one(sum(sums.producers for sums in self._sums.values())))  # fmt: skip
-        yield _gauge("fencepost_producers_limit", "Remembered producers: the bound.", (), _one(state.most_producers))
+        yield gauge("fencepost_topic_bytes", "Size on disk of the topic's partitions in use.", ("topic",), sizes)
+        producers = _one(sum(sums.producers for sums in self._sums.values()))
+        yield gauge("fencepost_producers", "Remembered producers of all partitions in use.", (), producers)
+        yield gauge("fencepost_producers_limit", "Remembered producers: the bound.", (), _one(state.most_producers))
 
-    def _groups(self) -> Iterator[Metric]:
-        state, topics, names = self._state, self._topic_names, self._group_names
-        members = _summed((names(group.name), group.members) for group in state.groups)
-        add = wide.by_names
-        self.wide += add("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
+    def _groups(self) -> Iterator[str | bytes]:
+        groups, topics, names = self._state.groups, self._topic_names, self._group_names
+        members = _summed((names(group.name), group.members) for group in groups.groups)
+        yield gauge("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
         offsets: dict[Labels, int] = defaultdict(int)
         lags: dict[Labels, int] = defaultdict(int)
         records: dict[Labels, int] = defaultdict(int)
-        uncounted = 0
-        for group in state.groups:
+        for group in groups.groups:
             name = names(group.name)
-            for row in group.offsets:
-                labels = name, topics(row.where.topic)
-                offsets[labels] += row.committed
-                if row.lag is not None:
-                    lags[labels] += row.lag
-                    counted = state.record_lag(group.name, row)
-                    if counted is None:
-                        uncounted += 1
-                    else:
-                        records[labels] += counted
+            for topic, first, stop in group.topics:
+                labels = name, topics(topic)
+                offsets[labels] += sum(groups.committed[first:stop])
+                for sums, column in (lags, groups.lags), (records, groups.records):
+                    known = [each for each in column[first:stop] if each is not None]
+                    if known:
+                        sums[labels] += sum(known)
         by = ("consumergroup", "topic")
-        self.wide += add("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", by, offsets.items())
-        self.wide += add("kafka_consumergroup_lag_sum", "Sum of the lags.", by, lags.items())
+        yield gauge("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", by, offsets.items())
+        yield gauge("kafka_consumergroup_lag_sum", "Sum of the lags.", by, lags.items())
         doc = "Sum of the lags in records that are counted."
-        self.wide += add("fencepost_consumergroup_lag_records_sum", doc, by, records.items())
-        yield _gauge(
+        yield gauge("fencepost_consumergroup_lag_records_sum", doc, by, records.items())
+        yield gauge(
             "fencepost_consumergroup_lags_uncounted",
             "Lags in records that are not counted yet: each scrape continues.",
             (),
-            _one(uncounted),
+            _one(groups.records.count(None) - groups.lags.count(None)),
         )
         # A long name counts more, because every series repeats it.
-        own = [group for group in state.groups if group.name in names]
-        rows = sum(len(group.offsets) * (1 + len(group.name) // _LONG_NAME) for group in own)
+        own = [group for group in groups.groups if group.name in names]
+        rows = sum(group.offsets * (1 + len(group.name) // _LONG_NAME) for group in own)
         if self._fits(wide.PER_GROUP_PARTITION * rows):
-            self.wide += self._text.group_partitions(own, topics.__contains__, state.record_lag)
+            yield from self._text.group_partitions(own, groups, topics.__contains__)
 
-    def _traffic(self) -> Iterator[Metric]:
+    def _traffic(self) -> Iterator[str | bytes]:
         state = self._state
         records = {name: sums.records for name, sums in self._sums.items()}
         sizes = {name: sums.bytes for name, sums in self._sums.items()}
-        yield _counter("kafka_server_brokertopicmetrics_messagesin", "Records written.", ("topic",), _by_name(records))
-        yield _counter("kafka_server_brokertopicmetrics_bytesin", "Bytes written.", ("topic",), _by_name(sizes))
-        yield _histogram(
+        yield counter("kafka_server_brokertopicmetrics_messagesin", "Records written.", ("topic",), _by_name(records))
+        yield counter("kafka_server_brokertopicmetrics_bytesin", "Bytes written.", ("topic",), _by_name(sizes))
+        yield histogram(
             "fencepost_request_duration_seconds",
             "Time from a whole request to its answer; of requests that wait for records, with the wait.",
             ("api",),
             [((api,), found) for api, found in state.requests.items()],
         )
-        yield _histogram(
+        yield histogram(
             "fencepost_sync_round_duration_seconds", "Time of a round of syncs (sync = always).", (),
             [((), state.sync_rounds)],
         )  # fmt: skip
-        yield _counter(
+        yield counter(
             "fencepost_duplicate_batches", "Batches that were in the log already.", (), _one(state.duplicates)
         )
-        yield _counter(
+        yield counter(
             "fencepost_fenced_batches", "Batches of writers that were replaced.", ("by",),
             [(("epoch",), state.fenced_by_epoch), (("owner",), state.fenced_by_owner)],
         )  # fmt: skip
-        yield _counter(
+        yield counter(
             "fencepost_refused_batches", "Batches that were not written.", ("error",), _by_name(state.refused)
         )
-        yield _gauge(
+        yield gauge(
             "fencepost_connections", "Open connections of the listener.", ("listener",), _by_name(state.connections)
         )
-        yield _counter(
+        yield counter(
             "fencepost_connections_accepted", "Connections that were accepted.", (), _one(state.connections_accepted)
         )
 
-    def _owners(self) -> Iterator[Metric]:
+    def _owners(self) -> Iterator[str | bytes]:
         state = self._state
         names = self._names(state.owned)
         owned = _summed((names(group), count) for group, count in state.owned.items())
-        yield _gauge("fencepost_owned_resources", "Resources that have an owner.", ("owner_group",), owned)
-        yield _gauge(
+        yield gauge("fencepost_owned_resources", "Resources that have an owner.", ("owner_group",), owned)
+        yield gauge(
             "fencepost_known_resources", "Resources whose tokens are remembered.", (), _one(state.known_resources)
         )
-        yield _gauge("fencepost_waiting_claims", "Claims that wait for an owner.", (), _one(state.waiting_claims))
-        yield _counter("fencepost_takeovers", "Owners that were replaced.", (), _one(state.takeovers))
-        yield _counter(
+        yield gauge("fencepost_waiting_claims", "Claims that wait for an owner.", (), _one(state.waiting_claims))
+        yield counter("fencepost_takeovers", "Owners that were replaced.", (), _one(state.takeovers))
+        yield counter(
             "fencepost_severed_silent_owners", "Owners that were silent for too long.", (), _one(state.severed_silent)
         )
 
-    def _transactions(self) -> Iterator[Metric]:
+    def _transactions(self) -> Iterator[str | bytes]:
         state = self._state
-        yield _gauge(
+        yield gauge(
             "fencepost_transactional_ids", "Transactional ids that are known.", (), _one(state.transactional_ids)
         )
-        yield _gauge("fencepost_open_transactions", "Transactions that are open.", (), _one(len(state.transactions)))
+        yield gauge("fencepost_open_transactions", "Transactions that are open.", (), _one(len(state.transactions)))
         started = [each.started_ms for each in state.transactions if each.started_ms >= 0]
         oldest = max(state.taken_ms - min(started), 0) / 1000 if started else 0
-        yield _gauge("fencepost_oldest_transaction_seconds", "Age of the oldest open transaction.", (), _one(oldest))
+        yield gauge("fencepost_oldest_transaction_seconds", "Age of the oldest open transaction.", (), _one(oldest))
 
-    def _sinks(self) -> Iterator[Metric]:
+    def _sinks(self) -> Iterator[str | bytes]:
         sinks = dict(islice(self._state.sinks.items(), self._most_names))
-        yield _gauge(
+        yield gauge(
             "fencepost_sink_batch", "Number of the last committed micro-batch; -1 if there is none yet.", ("sink",),
             [((name,), progress.batch) for name, progress in sinks.items()],
         )  # fmt: skip
-        yield _gauge(
+        yield gauge(
             "fencepost_sink_progress_timestamp_seconds", "Time of the last committed progress record.", ("sink",),
             [((name,), progress.time_ms / 1000) for name, progress in sinks.items()],
         )  # fmt: skip
-        yield _gauge(
+        yield gauge(
             "fencepost_sink_incarnation", "How often a driver has taken over the sink.", ("sink",),
             [((name,), progress.incarnation) for name, progress in sinks.items()],
         )  # fmt: skip
-        yield _gauge(
+        yield gauge(
             "fencepost_sink_info", "The query and the host of the last progress record.", ("sink", "query", "host"),
             [((name, progress.query, progress.host), 1) for name, progress in sinks.items()],
         )  # fmt: skip
 
-    def _resources(self) -> Iterator[Metric]:
+    def _resources(self) -> Iterator[str | bytes]:
         state = self._state
         for name, doc, (used, bound) in (
             ("request_memory_bytes", "Memory of requests", state.request_memory),
@@ -279,17 +242,20 @@ class _StateCollector:
             ("group_memory_bytes", "Memory of groups", state.group_memory),
             ("segment_files_open", "Open segment files", state.open_files),
         ):
-            yield _gauge(f"fencepost_{name}", f"{doc}.", (), _one(used))
-            yield _gauge(f"fencepost_{name}_limit", f"{doc}: the bound.", (), _one(bound))
-        yield _counter("fencepost_store_commits", "Commits of the metadata store.", (), _one(state.store_commits))
-        yield _gauge(
-            "fencepost_disk_low", "1 while new records are rejected for lack of space.", (), _one(state.is_low_on_space)
+            yield gauge(f"fencepost_{name}", f"{doc}.", (), _one(used))
+            yield gauge(f"fencepost_{name}_limit", f"{doc}: the bound.", (), _one(bound))
+        yield counter("fencepost_store_commits", "Commits of the metadata store.", (), _one(state.store_commits))
+        yield gauge(
+            "fencepost_disk_low",
+            "1 while new records are rejected for lack of space.",
+            (),
+            _one(int(state.is_low_on_space)),
         )
         troubles: dict[str, int] = defaultdict(int)
         for trouble in state.troubles:
             troubles[trouble.chore.value] += 1
-        yield _gauge("fencepost_troubles", "Background tasks that fail.", ("chore",), _by_name(troubles))
-        yield _gauge("fencepost_build_info", "The running version.", ("version",), [((__version__,), 1)])
+        yield gauge("fencepost_troubles", "Background tasks that fail.", ("chore",), _by_name(troubles))
+        yield gauge("fencepost_build_info", "The running version.", ("version",), [((__version__,), 1)])
 
 
 def _by_name(values: Mapping[str, float]) -> list[tuple[Labels, float]]:
@@ -305,8 +271,11 @@ def _summed(rows: Iterable[tuple[str, float]]) -> list[tuple[Labels, float]]:
 
 def render(state: ServerState, limits: Limits, text: wide.WideText) -> bytes:
     """Return the text that Prometheus reads. `text` has the lines of the last scrape."""
+    from prometheus_client import CollectorRegistry, generate_latest  # only now: the first answer need not wait for it
+    from prometheus_client.process_collector import ProcessCollector
+
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    collector = _StateCollector(state, limits, text)
-    registry.register(collector)
-    return generate_latest(registry) + "".join(collector.wide).encode()
+    parts = _StateCollector(state, limits, text).collect()
+    own = [part.encode() if isinstance(part, str) else part for part in parts]
+    return b"".join([generate_latest(registry), *own])

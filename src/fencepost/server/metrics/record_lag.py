@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from fencepost.errors import FencepostError
 from fencepost.log.counting import count_committed
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Offset, TopicPartition
+
+K = TypeVar("K")
 
 MOST_BATCHES: Final = 4000
 """Headers read per scrape, by all partitions together: about ten milliseconds of a thread."""
@@ -35,13 +37,6 @@ class LagSpan(NamedTuple):
     committed: Offset
     stable: Offset
     """The last stable offset."""
-
-
-def lag_without_counting(log: PartitionLog, committed: Offset) -> int | None:
-    """Return the lag in records if all offsets behind the committed one are records; otherwise None. For the loop."""
-    if committed < log.dense_from or committed < log.cleaned_offset:
-        return None
-    return max(log.last_stable_offset - committed, 0)
 
 
 class _Budget:
@@ -100,16 +95,16 @@ class RecordLags:
         self._most_batches = most_batches
         self._counts: dict[TopicPartition, _PartitionCounts] = {}
 
-    def count(self, spans: Iterable[tuple[str, TopicPartition, LagSpan]]) -> Mapping[tuple[str, TopicPartition], int]:
-        """Return the lags by group and partition, of those that are known. Blocks."""
+    def count(self, spans: Iterable[tuple[K, TopicPartition, LagSpan]]) -> Mapping[K, int]:
+        """Return the lags by the keys of their spans, of those that are known. Blocks."""
         budget = _Budget(self._most_batches)
-        lags: dict[tuple[str, TopicPartition], int] = {}
+        lags: dict[K, int] = {}
         lowest: dict[TopicPartition, Offset] = {}
         # Those that are nearly done first: a group far behind must not keep the others from being counted.
-        for group, where, span in sorted(spans, key=_offsets_to_count):
+        for key, where, span in sorted(spans, key=_offsets_to_count):
             lag = self._lag(where, span, budget)
             if lag is not None:
-                lags[group, where] = lag
+                lags[key] = lag
             lowest[where] = min(span.committed, lowest.get(where, span.committed))
         self._counts = {where: counts for where, counts in self._counts.items() if where in lowest}
         for where, counts in self._counts.items():
@@ -142,6 +137,6 @@ def _dense_from(log: PartitionLog) -> Offset:
     return max(log.dense_from, log.cleaned_offset)
 
 
-def _offsets_to_count(row: tuple[str, TopicPartition, LagSpan]) -> int:
+def _offsets_to_count(row: tuple[object, TopicPartition, LagSpan]) -> int:
     span = row[2]
     return min(_dense_from(span.log), span.stable) - span.committed

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fencepost.server.metrics.columns import GroupReader
 from fencepost.server.metrics.families import Limits, render
 from fencepost.server.metrics.record_lag import RecordLags
 from fencepost.server.metrics.state import ServerState, read_state
@@ -26,6 +27,9 @@ class Scrapes:
         self._lags = RecordLags()
         self._sinks = SinkProgress()
         self._text = WideText()
+        self._groups = GroupReader()
+        self._remembers = False
+        """The last scrape has left counts or progress that the next one may have to drop."""
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
@@ -41,14 +45,15 @@ class Scrapes:
 
     async def _scrape(self) -> bytes:
         broker = self._broker
-        state = await read_state(broker, self._listener)
-        # The codec thread must not wait for the disk, so another one counts records.
-        state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
+        state = await read_state(broker, self._listener, self._groups)
+        if state.groups.spans or state.sink_logs or self._remembers:
+            # The codec thread must not wait for the disk, so another one counts records.
+            state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
         limits = Limits(broker.config.http_max_series, broker.config.http_max_names)
         return await broker.codecs.run(partial(render, state, limits, self._text))
 
     def _add_from_disk(self, state: ServerState) -> ServerState:
-        spans = (
-            (group.name, row.where, row.span) for group in state.groups for row in group.offsets if row.span is not None
-        )
-        return state._replace(record_lags=self._lags.count(spans), sinks=self._sinks.read(state.sink_logs))
+        for row, lag in self._lags.count(state.groups.spans).items():
+            state.groups.records[row] = lag
+        self._remembers = bool(state.groups.spans or state.sink_logs)
+        return state._replace(sinks=self._sinks.read(state.sink_logs))

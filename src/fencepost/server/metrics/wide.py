@@ -1,17 +1,59 @@
-"""The families with a series per partition, topic or group, as text in Prometheus' format.
+"""The families with a series per partition, as text in Prometheus' format.
 
-A scrape of a thousand partitions has ten thousand of these lines. So the labels of a partition are formatted once, for
-all of its series, and the lines of a topic or group in which nothing has changed are those of the last scrape.
+A scrape of a thousand partitions has ten thousand of these lines. So a family in which nothing has changed is that of
+the last scrape, and in others only the lines of topics and groups in which something has changed are written anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from fencepost.server.metrics.state import CommittedOffset, GroupRow, PartitionState
+from fencepost.server.metrics.columns import GroupColumns, GroupRows, PartitionColumns, TopicRows
+from fencepost.server.metrics.exposition import escaped, head
+
+_Values: TypeAlias = Sequence[int | None]
+
+
+class _LabelledRows(NamedTuple):
+    """Rows that differ only by their partition."""
+
+    labels: str
+    first: int
+    stop: int
+
+
+class _WideFamily:
+    """A family, with its text at the last scrape."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        self._name = name
+        self._head = head(name, doc)
+        self._seen: tuple[list[_LabelledRows], list[int], _Values] | None = None
+        self._text = b""
+        self._lines: dict[str, tuple[list[int], _Values, str]] = {}
+        """By their labels: the partitions, the values and the lines."""
+
+    def text(self, rows: list[_LabelledRows], numbers: list[int], values: _Values) -> bytes:
+        """Return the text. A row without a value has no line."""
+        seen = rows, numbers, values
+        if seen == self._seen:
+            return self._text
+        lines = {}
+        for labels, first, stop in rows:
+            of, these = numbers[first:stop], values[first:stop]
+            before = self._lines.get(labels)
+            if before is None or before[0] != of or before[1] != these:
+                start = f'{self._name}{{{labels},partition="'
+                text = "".join(
+                    [f'{start}{n}"}} {value}\n' for n, value in zip(of, these, strict=True) if value is not None]
+                )
+                before = of, these, text
+            lines[labels] = before
+        self._seen, self._lines = seen, lines
+        self._text = (self._head + "".join([text for _, _, text in lines.values()])).encode()
+        return self._text
+
 
 _OF_PARTITIONS: Final = (
     ("kafka_topic_partition_current_offset", "End of the partition."),
@@ -37,97 +79,39 @@ PER_PARTITION: Final = len(_OF_PARTITIONS)
 PER_GROUP_PARTITION: Final = len(_OF_GROUPS)
 """Series of a group's committed offset."""
 
-_Offsets: TypeAlias = list[tuple[str, int, int, int | None, int | None]]
-
-
-def _head(name: str, doc: str) -> str:
-    return f"# HELP {name} {doc}\n# TYPE {name} gauge\n"
-
-
-def _lines(name: str, labels: Iterable[str], values: Iterable[object]) -> str:
-    return "".join([f"{name}{{{label}}} {value}\n" for label, value in zip(labels, values, strict=True)])
-
-
-def by_names(
-    name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
-) -> Iterator[str]:
-    """Return a family of gauges with these labels."""
-    known = list(rows)
-    texts = [
-        ",".join([f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True)])
-        for values, _ in known
-    ]
-    yield _head(name, doc) + _lines(name, texts, [value for _, value in known])
-
 
 class WideText:
-    """The lines by partition, and those of the last scrape. Used by one thread at a time."""
+    """The families, and their texts at the last scrape. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, tuple[list[PartitionState], list[str]]] = {}
-        self._groups: dict[str, tuple[_Offsets, list[str]]] = {}
+        self._partitions = [_WideFamily(*each) for each in _OF_PARTITIONS]
+        self._groups = [_WideFamily(*each) for each in _OF_GROUPS]
 
-    def partitions(self, rows: Iterable[PartitionState], node_id: int) -> Iterator[str]:
-        """Return the families of partitions; those of a topic must follow each other."""
-        known = {}
-        for topic, found in groupby(rows, key=attrgetter("topic")):
-            these = list(found)
-            before = self._topics.get(topic)
-            same = before is not None and before[0] == these
-            known[topic] = before if same and before is not None else (these, _partition_lines(these, node_id))
-        self._topics = known
-        return _families(_OF_PARTITIONS, [lines for _, lines in known.values()])
+    def partitions(self, topics: Iterable[TopicRows], columns: PartitionColumns, node_id: int) -> list[bytes]:
+        """Return the families of partitions, of these topics."""
+        # Names of topics need no escape.
+        rows = [_LabelledRows(f'topic="{topic.name}"', topic.first, topic.stop) for topic in topics]
+        values: tuple[list[int], ...] = (
+            columns.ends,
+            columns.starts,
+            [end - stable for end, stable in zip(columns.ends, columns.stables, strict=True)],
+            columns.sizes,
+            columns.producers,
+            [node_id] * len(columns),
+        )
+        return [family.text(rows, columns.numbers, each) for family, each in zip(self._partitions, values, strict=True)]
 
     def group_partitions(
-        self,
-        groups: Iterable[GroupRow],
-        is_named: Callable[[str], bool],
-        record_lag: Callable[[str, CommittedOffset], int | None],
-    ) -> Iterator[str]:
-        """Return the families of committed offsets, of topics that have series of their own."""
-        known = {}
+        self, groups: Iterable[GroupRows], columns: GroupColumns, is_named: Callable[[str], bool]
+    ) -> list[bytes]:
+        """Return the families of committed offsets of these groups, of topics that have series of their own."""
+        rows = []
         for group in groups:
-            these: _Offsets = [
-                (*row.where, row.committed, row.lag, record_lag(group.name, row))
-                for row in group.offsets
-                if is_named(row.where.topic)
+            name = escaped(group.name)
+            rows += [
+                _LabelledRows(f'consumergroup="{name}",topic="{topic}"', first, stop)
+                for topic, first, stop in group.topics
+                if is_named(topic)
             ]
-            before = self._groups.get(group.name)
-            same = before is not None and before[0] == these
-            known[group.name] = before if same and before is not None else (these, _group_lines(group.name, these))
-        self._groups = known
-        return _families(_OF_GROUPS, [lines for _, lines in known.values()])
-
-
-def _families(families: Sequence[tuple[str, str]], blocks: list[list[str]]) -> Iterator[str]:
-    for number, (name, doc) in enumerate(families):
-        yield _head(name, doc)
-        for block in blocks:
-            yield block[number]
-
-
-def _partition_lines(rows: list[PartitionState], node_id: int) -> list[str]:
-    labels = [f'topic="{row.topic}",partition="{row.number}"' for row in rows]  # names of topics need no escape
-    values: tuple[list[int], ...] = (
-        [row.end for row in rows],
-        [row.start for row in rows],
-        [row.end - row.stable for row in rows],
-        [row.size for row in rows],
-        [row.producers for row in rows],
-        [node_id] * len(rows),
-    )
-    return [_lines(name, labels, each) for (name, _), each in zip(_OF_PARTITIONS, values, strict=True)]
-
-
-def _group_lines(group: str, rows: _Offsets) -> list[str]:
-    name = _escaped(group)
-    labels = [f'consumergroup="{name}",topic="{row[0]}",partition="{row[1]}"' for row in rows]
-    found = []
-    for at, (family, _) in enumerate(_OF_GROUPS, 2):
-        known = [(label, row[at]) for label, row in zip(labels, rows, strict=True) if row[at] is not None]
-        found.append(_lines(family, [label for label, _ in known], [value for _, value in known]))
-    return found
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        values: tuple[_Values, ...] = columns.committed, columns.lags, columns.records
+        return [family.text(rows, columns.numbers, each) for family, each in zip(self._groups, values, strict=True)]
