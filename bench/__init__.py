@@ -3,6 +3,7 @@
     python -m bench server [--quick]        the embedded server beside Apache Kafka, under the same clients
     python -m bench clients [--quick]       Python's producers and consumers side by side
     python -m bench spark [--quick]         Spark: our source, sink and copy beside Spark's own Kafka connector
+    python -m bench growth [--quick]        how cost grows with partitions, producers, connections, sizes, members, log
     python -m bench.secured [--quick]       TLS beside plaintext, and what the check of ACLs takes
     python -m bench report FILE             the table and the picture of a run that was saved
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import machine
 from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
+from bench.growth.plan import AXES as GROWTH
 from bench.report import table
 from bench.results import Results
 from bench.server import footprint, idempotence, latency, partitions, plan, restart, throughput
@@ -210,6 +211,51 @@ def clients(
 
 
 @main.command()
+@click.option(
+    "--quick", is_flag=True, help="Fewer records, one repetition, a log of 1 GiB: for a look, not for a claim."
+)
+@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@click.option("--only", multiple=True, type=click.Choice(list(GROWTH)), help="Only this question; may be repeated.")
+@click.option("--most", type=click.IntRange(min=1), help="End each curve at this value.")
+@click.option("--kafka/--no-kafka", default=True, help="Apache Kafka beside our server [default: yes].")
+@click.option("--name", help="Of the result files [default: growth-DATE, with -quick].")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+def growth(
+    quick: bool,
+    reps: int | None,
+    only: tuple[str, ...],
+    most: int | None,
+    kafka: bool,
+    name: str | None,
+    folder: Path | None,
+) -> None:
+    """How cost grows with partitions, producers, connections, record sizes, group members and the log: a curve and a
+    picture per question. Apache Kafka needs java and mvn."""
+    from bench.growth.measure import measure
+    from bench.growth.plan import FULL, QUICK
+
+    console = _console()
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
+    chosen = QUICK if quick else FULL
+    chosen = replace(chosen, reps=reps or chosen.reps)
+    if most is not None:
+        chosen = chosen.up_to(most)
+    today = dt.datetime.now(dt.UTC).date()
+    stem = name or f"growth-{today}{'-quick' if quick else ''}{''.join(f'-{question}' for question in only)}"
+    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, repetitions: {chosen.reps}"}
+    results = Results(about, RESULTS / f"{stem}.json")
+
+    def say(line: str) -> None:
+        console.print(line, style="dim", highlight=False)
+
+    try:
+        measure(chosen, only or tuple(GROWTH), scratch, kafka, results, say)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        _report(results, console, RESULTS / f"{stem}.png")
+
+
+@main.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def report(file: Path) -> None:
     """The tables and the picture of a run that was saved as JSON."""
@@ -222,12 +268,14 @@ def _console() -> Console:
 
 
 def _report(results: Results, console: Console, picture_path: Path) -> None:
-    from bench.report import own, picture
+    from bench.report import growth, own, picture
 
     table.show(results, console)
-    drawn = picture.draw(results, picture_path) or own.draw(results, picture_path)
+    drawn = [path.name for path in growth.draw(results, picture_path)]
+    if picture.draw(results, picture_path) or own.draw(results, picture_path):
+        drawn.append(picture_path.name)
     if results.path is not None:
-        console.print(f"saved: {results.path}{f' and {picture_path.name}' if drawn else ''}", highlight=False)
+        console.print(" and ".join((f"saved: {results.path}", *drawn)), highlight=False)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
 from bench.server import footprint, idempotence, latency, partitions, restart, throughput
+from bench.side_by_side import memory
+from bench.side_by_side.latency import ALONE, BESIDE_A_FLOOD
 from bench.side_by_side.plan import CONFLUENT, name
-from bench.side_by_side.throughput import READING, SENDING
+from bench.side_by_side.throughput import BROKER_CPU, READING, SENDING
 from bench.spark import names as spark
 
 
@@ -51,6 +53,7 @@ GOALS: Final = (
     Goal(throughput.PRODUCE, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.FETCH, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.PRODUCE, ALWAYS, OS, 0.6, at_least=True),
+    *(Goal(section, OS, KAFKA, 0.25, at_least=False) for section in (throughput.PRODUCE_CPU, throughput.FETCH_CPU)),
     Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
     Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, last_label="p50"),
     Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
@@ -76,6 +79,22 @@ GOALS: Final = (
         Goal(READING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, **only)
         for bound, only in ((6.0, _PLAIN), (8.0, _LZ4))
     ),
+    *(
+        Goal(section, name(f"fencepost{way}", OS), name(f"fencepost{way}", KAFKA), 0.25, at_least=False)
+        for section in BROKER_CPU.values()
+        for way in ("", "_arrow")
+    ),
+    *(
+        Goal(ALONE, name(ours, broker), name(theirs, broker), bound, at_least=False)
+        for ours, theirs, bound in (("fencepost", "confluent", 1.0), ("fencepost_async", "aiokafka", 0.7))
+        for broker in (KAFKA, OS)
+    ),
+    *(
+        Goal(BESIDE_A_FLOOD, name("fencepost", broker), None, bound, at_least=False, last_label=label)
+        for broker in (KAFKA, OS)
+        for label, bound in (("p50", 1.0), ("p99", 8.0))
+    ),
+    Goal(memory.SECTION, name("fencepost", OS), None, 8.0, at_least=False, last_label="10,000 queues"),
     Goal(spark.THROUGH, spark.OURS_ON_KAFKA, spark.CONNECTOR, 1.2, at_least=True),
     Goal(spark.THROUGH, spark.OURS, spark.CONNECTOR, 1.2, at_least=True),
     Goal(spark.COPY, spark.OURS_ON_KAFKA, spark.CONNECTOR, 10.0, at_least=True),

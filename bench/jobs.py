@@ -36,6 +36,8 @@ class Produce:
     codec: str = "none"
     idempotent: bool = True
     keyed: bool = False
+    keys: int = 10_000
+    """How many different ones, if keyed."""
     authority: str | None = None
     """Speak TLS, and trust the certificates in this file; only `confluent` and `java` can."""
 
@@ -86,13 +88,56 @@ class Idle:
     partitions: int
 
 
-Job: TypeAlias = Produce | Fetch | Latency | Flood | Idle
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Write `batches` small batches by so many idempotent producers in turn, each with a connection of its own."""
+
+    address: str
+    topic: str
+    producers: int
+    batches: int
+    server_pid: int
+    """Whose memory and CPU time are read while all of them are connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Write `batches` batches on one connection, and `records` acknowledged records one by one, beside so many
+    connections that do nothing."""
+
+    address: str
+    topic: str
+    connections: int
+    batches: int
+    records: int
+    server_pid: int
+    """As in `Swarm`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Have a group of so many members rebalance `rounds` times, and then send `heartbeats` heartbeats in turn."""
+
+    address: str
+    topic: str
+    group: str
+    members: int
+    rounds: int
+    heartbeats: int
+    server_pid: int
+    """As in `Swarm`."""
+
+
+Job: TypeAlias = Produce | Fetch | Latency | Flood | Idle | Swarm | Crowd | Members
 KINDS: Final[dict[str, type[Job]]] = {
     "produce": Produce,
     "fetch": Fetch,
     "latency": Latency,
     "flood": Flood,
     "idle": Idle,
+    "swarm": Swarm,
+    "crowd": Crowd,
+    "members": Members,
 }
 
 
@@ -105,6 +150,10 @@ class Outcome:
     latencies_ms: list[float] = dataclasses.field(default_factory=list)
     resident_mib: float = 0.0
     """By how much the process grew."""
+    server_mib: float = 0.0
+    """Resident memory of the server while all connections were open, where the job says whose …"""
+    server_cpu: float = 0.0
+    """… and its CPU seconds while the clock ran."""
 
     @property
     def records_per_second(self) -> float:

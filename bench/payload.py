@@ -9,11 +9,19 @@ from typing import Final
 
 POOL: Final = 4096
 """Distinct values; enough that no codec finds them all within its window."""
+_POOL_BYTES: Final = 16 << 20
+_LEAST: Final = 100
+"""Smaller records are no rows."""
 
 
-def values(size: int, count: int = POOL) -> list[bytes]:
-    """`count` rows of `size` bytes each, about as compressible as real rows are. The same in every run."""
+def values(size: int, count: int | None = None) -> list[bytes]:
+    """`count` rows of `size` bytes each, about as compressible as real rows are. The same in every run. Their number is
+    a power of two unless it is given."""
     source = random.Random(size)
+    if count is None:
+        count = min(POOL, 1 << max(4, (_POOL_BYTES // size).bit_length() - 1))
+    if size < _LEAST:
+        return ["".join(source.choices(string.ascii_letters, k=size)).encode() for _ in range(count)]
     return [_row(source, size) for _ in range(count)]
 
 

@@ -33,6 +33,7 @@ def producer(job: Produce) -> Producer:
                 "max.in.flight.requests.per.connection": 5,  # what idempotence sets, so that only idempotence differs
                 "linger.ms": LINGER_MS,
                 "batch.size": BATCH_BYTES,
+                "message.max.bytes": max(1_000_000, job.size + 1000),
                 "batch.num.messages": 100_000,
                 "compression.type": job.codec,
                 "queue.buffering.max.messages": 2_000_000,
@@ -50,11 +51,11 @@ def first_record(ours: Producer, job: Produce) -> None:
 
 def produce(job: Produce) -> Outcome:
     ours = producer(job)
-    pool, keys = payload.values(job.size), payload.keys()
+    pool, keys = payload.values(job.size), payload.keys(job.keys)
     mask, number_of_keys = len(pool) - 1, len(keys)
     topic, keyed, send = job.topic, job.keyed, ours.produce
     first_record(ours, job)
-    watch = Stopwatch()
+    before, watch = resident_mib(), Stopwatch()
     for number in range(1, job.records):
         while True:
             try:
@@ -70,7 +71,8 @@ def produce(job: Produce) -> Outcome:
     if left := ours.flush(120):
         raise SystemExit(f"{left} records could not be delivered")
     seconds, cpu = watch.read()
-    return Outcome(records=job.records - 1, seconds=seconds, client_cpu=cpu)
+    grown = resident_mib() - before
+    return Outcome(records=job.records - 1, seconds=seconds, client_cpu=cpu, resident_mib=grown)
 
 
 def fetch(job: Fetch) -> Outcome:

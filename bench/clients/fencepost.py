@@ -26,12 +26,12 @@ def producer(job: Produce) -> Producer:
 
 
 def produce(job: Produce) -> Outcome:
-    pool, keys = payload.values(job.size), payload.keys()
+    pool, keys = payload.values(job.size), payload.keys(job.keys)
     mask, number_of_keys = len(pool) - 1, len(keys)
     with producer(job) as ours:
         topic, send = job.topic, ours.send
         send(topic, pool[0], key=keys[0] if job.keyed else None).result()
-        watch = Stopwatch()
+        before, watch = resident_mib(), Stopwatch()
         if job.keyed:
             for number in range(1, job.records):
                 send(topic, pool[number & mask], key=keys[number % number_of_keys])
@@ -40,7 +40,8 @@ def produce(job: Produce) -> Outcome:
                 send(topic, pool[number & mask])
         ours.flush()
         seconds, cpu = watch.read()
-    return Outcome(records=job.records - 1, seconds=seconds, client_cpu=cpu)
+        grown = resident_mib() - before
+    return Outcome(records=job.records - 1, seconds=seconds, client_cpu=cpu, resident_mib=grown)
 
 
 def fetch(job: Fetch) -> Outcome:

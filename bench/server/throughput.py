@@ -17,6 +17,9 @@ from bench.server.plan import Plan, Say
 PRODUCE = "produce"
 FETCH = "fetch"
 UNIT = "MB/s"
+PRODUCE_CPU = "server CPU to produce, per GB"
+FETCH_CPU = "server CPU to fetch, per GB"
+_CPU_OF = {PRODUCE: PRODUCE_CPU, FETCH: FETCH_CPU}
 
 
 def warm_up(plan: Plan, brokers: Sequence[Broker], say: Say) -> None:
@@ -63,8 +66,13 @@ def _note(
     before = cpu_seconds(broker)
     outcome = jobs.run(client, job)
     used = cpu_seconds(broker) - before
+    per_gigabyte = used / (job.records * job.size / 1e9)
     results.add(section, labels, broker.name, UNIT, megabytes_per_second(outcome, job.size), server_cpu=used)
-    say(f"    {section} {client}: {megabytes_per_second(outcome, job.size):.1f} MB/s, server {used:.2f} CPU s")
+    results.add(_CPU_OF[section], labels, broker.name, "s", per_gigabyte)
+    say(
+        f"    {section} {client}: {megabytes_per_second(outcome, job.size):.1f} MB/s, server {used:.2f} CPU s, "
+        f"{per_gigabyte:.2f} per GB"
+    )
 
 
 def megabytes_per_second(outcome: Outcome, size: int) -> float:

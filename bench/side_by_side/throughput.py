@@ -16,6 +16,7 @@ SENDING = "clients send"
 READING = "clients read"
 SENDING_CPU = "clients send, CPU seconds per million records"
 READING_CPU = "clients read, CPU seconds per million records"
+BROKER_CPU = {SENDING: "clients send, broker CPU per GB", READING: "clients read, broker CPU per GB"}
 UNIT = "k records/s"
 CPU_UNIT = "s"
 
@@ -63,7 +64,7 @@ def _send(
         written = topics.count(broker, topic)
     if written != count:
         raise JobFailed(f"{broker.name} holds {written} of {count} records of {client}")
-    _note(SENDING, SENDING_CPU, labels, client, broker, outcome, used, results, say)
+    _note(SENDING, SENDING_CPU, labels, client, broker, outcome, used, size, results, say)
 
 
 def _read_all(
@@ -78,7 +79,7 @@ def _read_all(
             outcome = jobs.run(client, Fetch(broker.address, topic, count, size))
             used = cpu_seconds(broker) - before
             labels = codec, f"{size} B"
-            _note(READING, READING_CPU, labels, client, broker, outcome, used, results, say)
+            _note(READING, READING_CPU, labels, client, broker, outcome, used, size, results, say)
 
 
 def _note(
@@ -89,6 +90,7 @@ def _note(
     broker: Broker,
     outcome: Outcome,
     broker_cpu: float,
+    size: int,
     results: Results,
     say: Say,
 ) -> None:
@@ -97,7 +99,9 @@ def _note(
     results.add(section, labels, who, UNIT, rate, server_cpu=broker_cpu)
     results.add(cpu_section, (*labels, "client"), who, CPU_UNIT, outcome.client_cpu / millions)
     results.add(cpu_section, (*labels, "broker"), who, CPU_UNIT, broker_cpu / millions)
+    per_gigabyte = broker_cpu / (millions * size / 1000)
+    results.add(BROKER_CPU[section], labels, who, CPU_UNIT, per_gigabyte)
     say(
         f"    {section} {who}: {rate:,.0f} {UNIT}, CPU s per million: client {outcome.client_cpu / millions:.3f}, "
-        f"broker {broker_cpu / millions:.3f}"
+        f"broker {broker_cpu / millions:.3f} ({per_gigabyte:.2f} per GB)"
     )
