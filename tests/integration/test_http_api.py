@@ -99,6 +99,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencepost.Serve
         admin.set_quotas({"user": "alice"}, {"producer_byte_rate": 1e6, "consumer_byte_rate": 2e6})
         producer = stack.enter_context(fencepost.Producer.from_config(config))
         producer.own("writers", ["journal-0", "journal-1"], generation=0)
+        for rival in ("first", "second", "third"):
+            owner = stack.enter_context(fencepost.Producer.from_config({**config, "client.id": rival}))
+            owner.own("rivals", ["leader"], generation=0)
         for number in range(70):
             producer.send("orders", b"x", partition=number % 7)
         producer.flush()
@@ -184,13 +187,44 @@ def test_the_answers_are_those_that_the_command_line_prints(server: fencepost.Se
     with fencepost.Admin(ClientSettings.from_config(config_of(server))) as admin:
         offsets = plain([{**plain(row), "lag": row.lag} for row in admin.group_offsets(GROUP)])
         assert sorted_rows(api(f"/groups/{EXAMPLES['group']}/offsets")["items"]) == sorted_rows(offsets)
-        assert sorted_rows(api("/topics/orders/producers")["items"]) == sorted_rows(plain(admin.producers("orders")))
+        producers = api("/topics/orders/producers")["items"]
+        shown = [{name: row[name] for name in row if name not in NOT_IN_KAFKA} for row in producers]
+        assert sorted_rows(shown) == sorted_rows(plain(admin.producers("orders")))
         assert sorted_rows(api("/groups")["items"]) == sorted_rows(plain(admin.groups()))
         owners = plain(admin.owners().owners)
         assert sorted_rows(api("/owners")["items"]) == sorted_rows(owners)
         described = plain(admin.describe_transaction("pays-1"))
         del described["coordinator"]
         assert api("/transactions/pays-1") == described
+
+
+NOT_IN_KAFKA = {"last_offset", "duplicates", "transactional_id"}
+"""Fields of a producer that Kafka's DescribeProducers has no place for."""
+
+
+def test_takeovers_are_listed_newest_first(server: fencepost.Server, api: Api) -> None:
+    rows = api("/owners/takeovers")["items"]
+    assert [(row["number"], row["severed_client_id"], row["by_client_id"]) for row in rows] == [
+        (2, "second", "third"),
+        (1, "first", "second"),
+    ]
+    assert {(row["group"], row["reason"], row["refused_writes"]) for row in rows} == {
+        ("rivals", "another owner takes over", 0)
+    }
+    [owner] = api("/owners?group=rivals")["items"]
+    taken = {"resource": "leader", "generation": 1, "token": owner["token"]}
+    assert (rows[0]["resources"], rows[0]["resource_count"]) == ([taken], 1)
+    assert rows[0]["by_time_ms"] == rows[0]["time_ms"] == owner["since_ms"]
+    assert api("/owners/takeovers?group=writers")["items"] == []
+    assert Api(server, ALICE)("/owners/takeovers")["items"] == []
+    assert Api(server, ALICE).status("/owners/takeovers?group=rivals")[0] == 403
+
+
+def test_producers_are_shown_with_what_kafka_does_not_tell(api: Api) -> None:
+    rows = api("/topics/orders/producers")["items"]
+    named = {row["partition"]: row for row in rows if row["transactional_id"] is not None}
+    assert {index: row["transactional_id"] for index, row in named.items()} == {0: "pays-0", 1: "pays-1", 2: "pays-2"}
+    assert (named[1]["last_offset"], named[1]["transaction_start"], named[1]["duplicates"]) == (10, 10, 0)
 
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[str]:

@@ -62,6 +62,8 @@ class Granted(NamedTuple, Generic[OwnerT]):
     """The owners that lost one of the resources; each once."""
     fresh: list[OwnedResource]
     """The rows whose token is new. It must be durable before the claimant is told."""
+    lost: Mapping[OwnerT, Sequence[str]]
+    """The names of the resources that each severed owner lost to the claimant."""
 
 
 class Denied(NamedTuple):
@@ -144,6 +146,14 @@ class OwnershipTable(Generic[OwnerT]):
         """Return the (group, resource) pairs of this owner, in the order they were claimed."""
         return list(self._owned.get(owner, ()))
 
+    def groups(self) -> list[str]:
+        """Return the groups in which something is or was owned."""
+        return list(self._groups)
+
+    def names(self, group: str) -> list[str]:
+        """Return the names of the resources that are owned in the group."""
+        return list(self._look_up(group).owned)
+
     def newest(self, name: str, group: str | None = None) -> dict[str, int]:
         """Return the newest token of this resource by group, also where nobody owns it any more."""
         groups = self._groups.items() if group is None else [(group, self._groups.get(group))]
@@ -204,7 +214,7 @@ class OwnershipTable(Generic[OwnerT]):
         for owner, names in lost.items():
             self._drop(owner, group, names)
         self._take(table, group, claimant, fresh)
-        return Granted(rows, list(lost), fresh)
+        return Granted(rows, list(lost), fresh, lost)
 
     def restore(self, owner: OwnerT, group: str, name: str, generation: Generation, token: int) -> None:
         """Enter an ownership as it was stored."""

@@ -114,6 +114,9 @@ class ProducerEntry:
     """Consecutive sequences up to H(P) that were certainly accepted here; earlier ones may not have been."""
     transaction_sequence: Sequence | None = None
     """First sequence of the open transaction; None if there is none, or it is unknown."""
+    duplicates: int = field(default=0, compare=False)
+    """Batches of this epoch that were repeated and recognised since the log was opened. It is only for display, and is
+    not stored."""
 
 
 class IssuedPids(NamedTuple):
@@ -186,6 +189,12 @@ class ProducerTable:
             RememberedBatch(batch.first_sequence, batch.last_sequence, base_offset, batch.crc, batch.timestamp)
         )
 
+    def note_duplicate(self, pid: Pid) -> None:
+        """Count a batch that was judged a duplicate."""
+        entry = self._entries.get(pid)
+        if entry is not None:
+            entry.duplicates += 1
+
     def end_transaction(
         self, pid: Pid, epoch: Epoch, marker_offset: Offset, now: Milliseconds, *, aborted: bool = False
     ) -> None:
@@ -204,6 +213,14 @@ class ProducerTable:
     def first_open_transaction(self) -> Offset | None:
         """Return the first offset of the oldest open transaction: read_committed readers stop there."""
         return next(iter(self._open_transactions.values())) if self._open_transactions else None
+
+    def open_transactions(self) -> list[tuple[Pid, Offset]]:
+        """Return each producer with an open transaction and its first offset, the lowest first."""
+        return list(self._open_transactions.items())
+
+    def pids(self) -> list[Pid]:
+        """Return the producers, lowest pid first. Pids rise, so they are nearly in this order already."""
+        return sorted(self._entries)
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Restore an entry from a snapshot."""

@@ -246,13 +246,21 @@ class _Outcomes:
             except FencepostError as error:
                 outcome = _refused(index, error.code, error.reason)
                 # The ACLs were checked above, so this is the refusal of a guard.
-                is_guarded = error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                self._broker.counters.fenced_by_owner += is_guarded
+                if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    self._note_fenced(name, index)
         if outcome.answer.error_code:
             self._broker.counters.refused[ErrorCode.of(outcome.answer.error_code).name] += 1
         if outcome.partition is not None:
             self._touched.append(outcome.partition)
         rows.append(outcome)
+
+    def _note_fenced(self, topic: str, index: int) -> None:
+        """Count a batch that a guard has refused."""
+        self._broker.counters.fenced_by_owner += 1
+        guarded = self._broker.topics.get(topic)
+        if guarded is not None and guarded.writer_group:
+            takeovers = self._broker.owners.takeovers
+            takeovers.refused(guarded.writer_group, f"{topic}-{index}", self._request.connection)
 
     def publish(self, *, wide: bool = False) -> None:
         """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that
@@ -328,6 +336,7 @@ def _append(
         outcome.needs = Offset(offset + header.count)
     elif isinstance(verdict, Duplicate):
         broker.counters.duplicates += 1
+        log.producers.note_duplicate(header.pid)
         time = verdict.timestamp if partition.topic.log_config.append_time else -1
         outcome = _Outcome(ProducedPartition(index, 0, verdict.base_offset, time, log.start_offset))
         outcome.needs = Offset(verdict.base_offset + header.count)

@@ -5,4 +5,5 @@ transactions.py, transaction_rows.py        transactions and their rows in the s
 markers.py                                  the markers that end a transaction in the logs
 pids.py                                     producer ids, reserved in the store in blocks
 owners.py, guards.py                        own; who may write or read a partition
+takeovers.py                                the last take-overs, for people who look
 """

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource, OwnershipTable
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
+from fencepost.server.coordinators.takeovers import SILENT, TAKEN_OVER, Takeovers
 from fencepost.server.health import Chore
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.store import Statement
@@ -89,6 +90,7 @@ class Owners:
         """When each resource was last granted, for display."""
         self.last: dict[tuple[str, str], tuple[str, str]] = {}
         """Address and client id of the last owner."""
+        self.takeovers = Takeovers()
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
@@ -142,17 +144,22 @@ class Owners:
         if not isinstance(judged, Granted):
             return judged
         claimed = {(group, row.name) for row in judged.fresh}
+        now = self._broker.clock.now_ms()
+        fresh = {row.name: row for row in judged.fresh} if judged.severed else {}
         for owner in judged.severed:
             names = ", ".join(row.name for row in judged.fresh[:_NAMES_IN_LOG])
             logger.warning(
                 "severed the owner %s (%s): %s (%s) takes over %.200s in group %s",
                 owner.peer, owner.client_id, connection.peer, connection.client_id, names, group,
             )  # fmt: skip
-            self._broker.audit.owner_severed(owner, group, judged.fresh, "another owner takes over", connection)
+            self._broker.audit.owner_severed(owner, group, judged.fresh, TAKEN_OVER, connection)
             self._broker.counters.takeovers += 1
+            lost = [fresh[name] for name in judged.lost[owner]]
+            self.takeovers.severed(owner, group, lost, now, by=connection, others=self.table.owned_by(owner))
             self._broker.transactions.leave(owner, claimed)
             owner.sever()
-        self.since.update(dict.fromkeys(claimed, self._broker.clock.now_ms()))
+        self.takeovers.granted(group, judged.fresh, connection, now)
+        self.since.update(dict.fromkeys(claimed, now))
         self.last.update(dict.fromkeys(claimed, (connection.peer, connection.client_id)))
         durable: list[Awaitable[Any]] = []
         if judged.fresh:
@@ -271,6 +278,7 @@ class Owners:
                 if found is not None:
                     held.setdefault(group, []).append(OwnedResource(name, found.generation, found.token))
             for group, rows in held.items():
-                self._broker.audit.owner_severed(connection, group, rows, "silent for longer than its session", None)
+                self._broker.audit.owner_severed(connection, group, rows, SILENT, None)
+                self.takeovers.severed(connection, group, rows, self._broker.clock.now_ms())
             self._broker.counters.severed_silent += 1
             connection.sever()

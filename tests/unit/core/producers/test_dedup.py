@@ -269,3 +269,12 @@ class TestTransactions:
         partition.table.clear()
         assert partition.table.first_open_transaction() is None
         assert len(partition.table) == 0
+
+
+def test_recognised_duplicates_are_counted_per_producer_and_epoch(partition: Partition) -> None:
+    partition.store(a_batch(0))
+    for pid in (PID, PID, Pid(PID + 1)):  # the last one is not known here
+        partition.table.note_duplicate(pid)
+    assert [(pid, entry.duplicates) for pid, entry in partition.table] == [(PID, 2)]
+    partition.store(a_batch(0, epoch=1))
+    assert [(pid, entry.duplicates) for pid, entry in partition.table] == [(PID, 0)]

@@ -64,6 +64,9 @@ class ProducerJson:
     last_sequence: Annotated[int, "H(P): the highest sequence that was accepted; -1 if there is none yet"]
     last_timestamp: Annotated[int, "milliseconds since 1970, or -1"]
     transaction_start: Annotated[int | None, "first offset of the open transaction; null if none is open"]
+    last_offset: Annotated[int, "of the last record, or of the marker that began the epoch"]
+    duplicates: Annotated[int, "repeated batches of this epoch that were recognised since the partition was opened"]
+    transactional_id: Annotated[str | None, "null if the pid has none, or the caller may not DESCRIBE it"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,32 @@ class WaitingClaimJson:
     resources: list[str]
     address: str
     client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenResourceJson:
+    resource: str
+    generation: Annotated[int, "of the new owner; of the severed one, if it was silent"]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverJson:
+    number: Annotated[int, "rises with each take-over, from 1 at the start of the server"]
+    time_ms: int
+    group: str
+    resources: Annotated[list[TakenResourceJson], "at most 10 of them"]
+    resource_count: int
+    reason: Annotated[str, "another owner takes over, or silent for longer than its session"]
+    severed_address: str
+    severed_client_id: str
+    by_address: Annotated[str | None, "of the new owner; null if nobody has followed a silent one yet"]
+    by_client_id: str | None
+    by_time_ms: int | None
+    refused_writes: Annotated[
+        int,
+        "batches to these resources, refused since, of the severed client: same client id and address, any connection",
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,16 @@ class HttpCaller(NamedTuple):
         return self.client.client_id
 
     @property
+    def severed(self) -> bool:
+        """HTTP clients own nothing, so nobody severs them."""
+        return False
+
+    @property
+    def number(self) -> int:
+        """A number as of a connection that was opened now: what it asks for cannot be an older, delayed request."""
+        return self.listener.next_number()
+
+    @property
     def authorizer(self) -> Authorizer:
         return self.broker.authorizer
 

@@ -1,8 +1,7 @@
-"""The cluster, transactions, owners and sinks."""
+"""The cluster, transactions and sinks."""
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 
 from fencepost._version import __version__
@@ -14,10 +13,8 @@ from fencepost.server.http.v1.answers import (
     AssignedJson,
     BrokerJson,
     ClusterJson,
-    OwnerJson,
     SinkJson,
     TransactionJson,
-    WaitingClaimJson,
 )
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
@@ -61,38 +58,6 @@ def _transaction(row: Fields) -> TransactionJson:
         row["transaction_timeout"],
         [AssignedJson(topic["topic"], index) for topic in row["topics"] for index in topic["partitions"]],
     )
-
-
-async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None) -> Page[OwnerJson]:
-    answer = await caller.ask(Key.DESCRIBE_OWNERS, group=group, resources=[])
-    rows, cursor = await cut(answer["owners"], lambda row: (row["group"], row["name"]), place)
-    return Page(
-        [
-            OwnerJson(
-                row["group"],
-                row["name"],
-                row["generation"],
-                row["token"],
-                row["since_ms"],
-                row["address"],
-                row["client_id"],
-            )
-            for row in rows
-        ],
-        cursor,
-    )
-
-
-async def list_waiting_claims(caller: HttpCaller, place: PagePlace, group: str | None) -> Page[WaitingClaimJson]:
-    answer = await caller.ask(Key.DESCRIBE_OWNERS, group=group, resources=[])
-    places: Counter[str] = Counter()
-    claims = []
-    async for row in paced(answer["waiting"]):
-        claims.append(
-            WaitingClaimJson(row["group"], places[row["group"]], list(row["names"]), row["address"], row["client_id"])
-        )
-        places[row["group"]] += 1
-    return Page(*await cut(claims, lambda claim: (claim.group, claim.place), place))
 
 
 async def list_sinks(caller: HttpCaller, place: PagePlace) -> Page[SinkJson]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.v1 import groups, others, security, topics
+from fencepost.server.http.v1 import groups, others, owners, security, topics
 from fencepost.server.http.v1.answers import (
     AclJson,
     ClusterJson,
@@ -28,6 +28,7 @@ from fencepost.server.http.v1.answers import (
     ProducerJson,
     QuotaJson,
     SinkJson,
+    TakeoverJson,
     TopicDetailsJson,
     TopicJson,
     TransactionJson,
@@ -106,12 +107,16 @@ ROUTES: Final = (
         "DescribeTransactions",
     ),
     ApiRoute(
-        "/owners", Page[OwnerJson], others.list_owners, "Owners of resources, by group and resource.",
+        "/owners", Page[OwnerJson], owners.list_owners, "Owners of resources, by group and resource.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/waiting", Page[WaitingClaimJson], others.list_waiting_claims, "Claims that wait in line.",
+        "/owners/waiting", Page[WaitingClaimJson], owners.list_waiting_claims, "Claims that wait in line.",
         "DescribeOwners", _ONE_GROUP,
+    ),
+    ApiRoute(
+        "/owners/takeovers", Page[TakeoverJson], owners.list_takeovers,
+        "The last take-overs since the start of the server, the newest first.", "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
         "/sinks", Page[SinkJson], others.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, Final
 
-from fencepost.core.security.access import TOPIC_DESCRIBE
+from fencepost.core.producers.dedup import ProducerEntry
+from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.v1.answers import ConfigJson, PartitionJson, ProducerJson, TopicDetailsJson, TopicJson
 from fencepost.server.http.v1.asking import HttpCaller, check
-from fencepost.server.http.v1.paging import Page, PagePlace, cut, write_cursor
+from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, write_cursor
 from fencepost.server.net.router import Fields
 from fencepost.server.net.turns import paced
-from fencepost.types import EARLIEST, LATEST
+from fencepost.types import EARLIEST, LATEST, NO_PID, Pid
 from fencepost.wire.apis import Key
 
 _TOPIC: Final = 2
@@ -98,27 +100,43 @@ async def _sizes(caller: HttpCaller, topic: str, indexes: list[int]) -> dict[int
 async def list_producers(caller: HttpCaller, place: PagePlace, topic: str) -> Page[ProducerJson]:
     """Return producers by partition and pid: partition after partition, because each may have very many."""
     await _described(caller, topic)
-    first = place.after[0] if place.after is not None else 0
+    caller.request(Key.DESCRIBE_PRODUCERS).require(TOPIC_READ, topic)
+    first, pid = _place_of_producer(place)
     rows: list[ProducerJson] = []
-    for index in range(first if isinstance(first, int) else 0, caller.broker.topics.require(topic).partition_count):
-        asked = [{"name": topic, "partition_indexes": [index]}]
-        [found] = (await caller.ask(Key.DESCRIBE_PRODUCERS, topics=asked))["topics"][0]["partitions"]
-        check(found, f"partition {topic}-{index}")
-        left = place._replace(limit=place.limit - len(rows))
-        page, more = await cut(found["active_producers"], lambda row: (index, row["producer_id"]), left)  # noqa: B023
-        rows += [_producer(index, row) for row in page]
-        if more is not None or len(rows) == place.limit:
+    for index in range(first, caller.broker.topics.require(topic).partition_count):
+        log = await caller.broker.partition(topic, index).open()
+        pids = log.producers.pids()
+        left = place.limit - len(rows)
+        start = bisect_right(pids, pid) if index == first else 0
+        found = ((each, log.producers.get(each)) for each in pids[start : start + left])
+        rows += [producer_row(caller, index, each, entry) for each, entry in found if entry is not None]
+        if len(rows) == place.limit:
             return Page(rows, write_cursor((index, rows[-1].pid)))
+        await caller.turns()
     return Page(rows, None)
 
 
-def _producer(index: int, row: Fields) -> ProducerJson:
-    start = row["current_txn_start_offset"]
+def _place_of_producer(place: PagePlace) -> tuple[int, Pid]:
+    """Return the partition and pid after which the page begins."""
+    if place.after is None:
+        return 0, NO_PID
+    if len(place.after) != 2 or not all(isinstance(part, int) for part in place.after) or place.after[0] < 0:
+        raise BadQuery("cursor is from another kind of list")
+    return place.after[0], Pid(place.after[1])
+
+
+def producer_row(caller: HttpCaller, index: int, pid: Pid, entry: ProducerEntry) -> ProducerJson:
+    name = caller.broker.transactions.name_of(pid)
+    if name is not None and not caller.request(Key.DESCRIBE_TRANSACTIONS).sees(TRANSACTIONAL_ID_DESCRIBE, name):
+        name = None
     return ProducerJson(
         index,
-        row["producer_id"],
-        row["producer_epoch"],
-        row["last_sequence"],
-        row["last_timestamp"],
-        start if start >= 0 else None,
+        pid,
+        entry.epoch,
+        entry.last_sequence,
+        entry.batches[-1].timestamp if entry.batches else -1,
+        entry.transaction_start,
+        entry.last_offset,
+        entry.duplicates,
+        name,
     )

@@ -1,0 +1,111 @@
+"""Owners of resources, waiting claims, and take-overs. A table of owners may be long, so only one page becomes rows."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter
+from typing import Final
+
+from fencepost.core.security.access import GROUP_DESCRIBE
+from fencepost.server.coordinators.takeovers import SeveredOwner
+from fencepost.server.http.v1.answers import OwnerJson, TakenResourceJson, TakeoverJson, WaitingClaimJson
+from fencepost.server.http.v1.asking import HttpCaller
+from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, write_cursor
+from fencepost.server.net.router import ApiRequest
+from fencepost.server.net.turns import paced
+from fencepost.wire.apis import Key
+
+_PIECE: Final = 2000
+"""Names to look at before others get their turn."""
+
+
+def _request(caller: HttpCaller, group: str | None) -> ApiRequest:
+    """Return a request for its checks of permissions, as DescribeOwners makes them: a group that is asked for by name
+    must be allowed, others are left out."""
+    request = caller.request(Key.DESCRIBE_OWNERS)
+    if group is not None:
+        request.require(GROUP_DESCRIBE, group)
+    return request
+
+
+async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[OwnerJson]:
+    """Return owners by group and resource; with `find`, those whose group or resource contains the text."""
+    request, owners, after = _request(caller, group), caller.broker.owners, place.after
+    keys: list[tuple[str, str]] = []
+    for each in owners.table.groups() if group is None else [group]:
+        if not request.sees(GROUP_DESCRIBE, each):
+            continue
+        whole, names = find in each, owners.table.names(each)
+        for at in range(0, len(names), _PIECE):
+            try:
+                keys += [
+                    (each, name)
+                    for name in names[at : at + _PIECE]
+                    if (whole or find in name) and (after is None or (each, name) > after)
+                ]
+            except TypeError:
+                raise BadQuery("cursor is from another kind of list") from None
+            await caller.turns()
+        await caller.turns()
+    found = heapq.nsmallest(place.limit + 1, keys)
+    cursor = write_cursor(found[place.limit - 1]) if len(found) > place.limit else None
+    rows = []
+    for owned_in, name in found[: place.limit]:
+        holding = owners.table.ownership(owned_in, name)
+        if holding is not None:  # else it was released meanwhile
+            since, owner = owners.since.get((owned_in, name), -1), holding.owner
+            rows.append(
+                OwnerJson(owned_in, name, holding.generation, holding.token, since, owner.peer, owner.client_id)
+            )
+    await asyncio.shield(caller.broker.syncer.barrier())  # as DescribeOwners: what they have written can be read
+    return Page(rows, cursor)
+
+
+async def list_waiting_claims(
+    caller: HttpCaller, place: PagePlace, group: str | None, find: str = ""
+) -> Page[WaitingClaimJson]:
+    request = _request(caller, group)
+    places: Counter[str] = Counter()
+    claims = []
+    async for waiting in paced(caller.broker.owners.table.waiting()):
+        if group not in (None, waiting.group) or not request.sees(GROUP_DESCRIBE, waiting.group):
+            continue
+        at = places[waiting.group]
+        places[waiting.group] += 1
+        names = [claimed.name for claimed in waiting.resources]
+        if find in waiting.group or any(find in name for name in names):
+            claims.append(WaitingClaimJson(waiting.group, at, names, waiting.claimant.peer, waiting.claimant.client_id))
+    return Page(*await cut(claims, lambda claim: (claim.group, claim.place), place))
+
+
+async def list_takeovers(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[TakeoverJson]:
+    """Return take-overs, the newest first."""
+    request = _request(caller, group)
+    seen = [
+        event
+        async for event in paced(list(caller.broker.owners.takeovers))
+        if group in (None, event.group)
+        and request.sees(GROUP_DESCRIBE, event.group)
+        and (find in event.group or any(find in row.name for row in event.resources))
+    ]
+    rows, cursor = await cut(seen, lambda event: (-event.number,), place)
+    return Page([_takeover(row) for row in rows], cursor)
+
+
+def _takeover(event: SeveredOwner) -> TakeoverJson:
+    followed = event.by_time_ms >= 0
+    return TakeoverJson(
+        event.number,
+        event.time_ms,
+        event.group,
+        [TakenResourceJson(row.name, row.generation, row.token) for row in event.resources],
+        event.resource_count,
+        event.reason,
+        event.address,
+        event.client_id,
+        event.by_address if followed else None,
+        event.by_client_id if followed else None,
+        event.by_time_ms if followed else None,
+        event.refused,
+    )
