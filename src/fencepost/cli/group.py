@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Final
-
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command, confirm, partitions_option, yes_option
 from fencepost.cli.output import Column, plain, show_json, show_table
+from fencepost.core.groups.resets import EXAMPLE_TIME, ResetKind, ResetTarget, parse_shift, parse_target
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
-
-_EXAMPLE_TIME: Final = "2026-11-15T08:00"
 
 
 @click.group()
@@ -79,13 +75,21 @@ def describe(target: ClusterTarget, name: str) -> None:
 @group.command()
 @click.argument("name")
 @click.option("--topic", required=True, help="The topic whose committed offsets to move.")
-@click.option(
-    "--to", required=True, metavar="WHERE", help=f"earliest, latest, an offset, or a time ({_EXAMPLE_TIME}, local)."
-)
+@click.option("--to", metavar="WHERE", help=f"earliest, latest, an offset, or a time ({EXAMPLE_TIME}, local).")
+@click.option("--shift-by", metavar="N", help="Forward by so many offsets, or backward if negative.")
 @partitions_option
 @click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
 @client_command
-def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: tuple[int, ...], dry_run: bool) -> None:
+def reset(
+    target: ClusterTarget,
+    *,
+    name: str,
+    topic: str,
+    to: str | None,
+    shift_by: str | None,
+    partitions: tuple[int, ...],
+    dry_run: bool,
+) -> None:
     """Move the committed offsets of a group without members.
 
     \b
@@ -93,14 +97,17 @@ def reset(target: ClusterTarget, *, name: str, topic: str, to: str, partitions: 
       fencepost group reset billing --topic orders --to earliest --dry-run
       fencepost group reset billing --topic orders --to 2026-11-15T08:00
       fencepost group reset billing --topic orders --to 4711 --partition 2
+      fencepost group reset billing --topic orders --shift-by -100
     """
-    time, offset = parse_where(to)
+    kind, value = parse_where(to, shift_by)
     with target.admin() as admin:
-        if offset is None:
-            changes = admin.reset_group(name, topic, time, partitions=partitions or None, dry_run=dry_run)
+        if kind is ResetKind.TIME:
+            changes = admin.reset_group(name, topic, value, partitions=partitions or None, dry_run=dry_run)
+        elif kind is ResetKind.SHIFT:
+            changes = admin.shift_group(name, topic, value, partitions=partitions or None, dry_run=dry_run)
         else:
             chosen = partitions or tuple(entry.partition for entry in admin.describe_topic(topic).partitions)
-            wanted = dict.fromkeys(chosen, offset)
+            wanted = dict.fromkeys(chosen, value)
             changes = admin.set_group_offsets(name, topic, wanted, dry_run=dry_run)
     columns = [Column("topic"), Column("partition", True), Column("before", True), Column("after", True)]
     rows = ((change.topic, change.partition, change.before, change.after) for change in changes)
@@ -130,17 +137,11 @@ def delete(target: ClusterTarget, names: tuple[str, ...], yes: bool) -> None:
     target.done(f"deleted {', '.join(names)}", {"deleted": names})
 
 
-def parse_where(text: str) -> tuple[int, int | None]:
-    """Return the value of `--to` as (time, None) or (0, offset)."""
-    from fencepost.types import EARLIEST, LATEST
-
-    if text in ("earliest", "latest"):
-        return (EARLIEST if text == "earliest" else LATEST), None
-    if text.isascii() and text.isdigit():
-        return 0, int(text)
+def parse_where(to: str | None, shift_by: str | None) -> ResetTarget:
+    """Return the destination that the options name."""
+    if (to is None) == (shift_by is None):
+        raise ConfigError("give either --to or --shift-by")
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000), None
-    except ValueError:
-        raise ConfigError(
-            f"--to {text}: expected earliest, latest, an offset, or a time such as {_EXAMPLE_TIME}"
-        ) from None
+        return parse_target(to) if to is not None else parse_shift(shift_by or "")
+    except ConfigError as error:
+        raise ConfigError(f"{'--shift-by' if to is None else '--to'} {error}") from None

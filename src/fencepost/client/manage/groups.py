@@ -7,7 +7,7 @@ groups (KIP-848), whose assignments it computes. Each kind has its own Describe 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
@@ -17,14 +17,14 @@ from fencepost.client.manage.results import (
     GroupMember,
     GroupOffset,
     GroupSummary,
+    OffsetAt,
     OffsetChange,
 )
 from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.groups.resets import LogRange, at_time, check_no_members, check_within, shifted
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, OFFSET_FETCH_BY_NAME, Key
-
-_NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
 
 
 class GroupAdmin(PartitionAdmin):
@@ -133,10 +133,24 @@ class GroupAdmin(PartitionAdmin):
         The group must have no members. A time newer than every record means the end."""
         wanted = None if partitions is None else list(partitions)
         found = self.offsets(topic, to, partitions=wanted)
-        if any(at.offset < 0 for at in found.values()):  # newer than every record: take the end
+        ends = {}
+        if any(at.offset < 0 for at in found.values()):
             ends = self.offsets(topic, LATEST, partitions=wanted)
-            found = {index: at if at.offset >= 0 else ends[index] for index, at in found.items()}
-        targets = {index: int(at.offset) for index, at in found.items()}
+        targets = at_time(_plain(found), _plain(ends))
+        return self.set_group_offsets(group, topic, targets, dry_run=dry_run)
+
+    def shift_group(
+        self, group: str, topic: str, by: int, *, partitions: Iterable[int] | None = None, dry_run: bool = False
+    ) -> tuple[OffsetChange, ...]:
+        """Move the group's committed offsets of a topic forward, or backward if `by` is negative.
+
+        The group must have no members. No offset moves beyond the ends of its log. Partitions without a committed
+        offset stay without one."""
+        committed = self._routes.retried(lambda: self._committed(group))
+        before = {where.partition: int(offset) for where, (offset, _) in committed.items() if where.topic == topic}
+        if partitions is not None:
+            before = {index: before[index] for index in partitions if index in before}
+        targets = shifted(before, by, self._ranges(topic, before)) if before else {}
         return self.set_group_offsets(group, topic, targets, dry_run=dry_run)
 
     def set_group_offsets(
@@ -144,13 +158,14 @@ class GroupAdmin(PartitionAdmin):
     ) -> tuple[OffsetChange, ...]:
         """Commit these offsets (partition → offset) for a group that has no members."""
         self._demand_no_members(group)
-        self._demand_within(topic, offsets)
+        if offsets:
+            check_within(topic, offsets, self._ranges(topic, offsets))
         before = self._routes.retried(lambda: self._committed(group))
         changes = tuple(
             OffsetChange(topic, index, before.get(TopicPartition(topic, index), (None, ""))[0], Offset(offset))
             for index, offset in sorted(offsets.items())
         )
-        if not dry_run:
+        if changes and not dry_run:
             self.commit_group_offsets(group, topic, offsets)
         return changes
 
@@ -165,23 +180,12 @@ class GroupAdmin(PartitionAdmin):
             if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 return  # a group may get offsets before its first member joins
             raise
-        if described.state not in _NO_MEMBERS:
-            raise ServerError(
-                ErrorCode.NON_EMPTY_GROUP,
-                f"group {group!r} is {described.state} with {len(described.members)} member(s): "
-                "stop its consumers first, they would go on from their current offsets",
-            )
+        check_no_members(group, described.state, len(described.members))
 
-    def _demand_within(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Reject an offset outside the log: consumers would start wherever their reset policy says."""
-        first = self.offsets(topic, EARLIEST, partitions=offsets)
-        end = self.offsets(topic, LATEST, partitions=offsets)
-        for index, offset in offsets.items():
-            if not first[index].offset <= offset <= end[index].offset:
-                raise ServerError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{topic}-{index} has offsets {first[index].offset} to {end[index].offset}, {offset} is outside",
-                )
+    def _ranges(self, topic: str, partitions: Iterable[int]) -> dict[int, LogRange]:
+        first = self.offsets(topic, EARLIEST, partitions=partitions)
+        end = self.offsets(topic, LATEST, partitions=partitions)
+        return {index: LogRange(first[index].offset, end[index].offset) for index in first}
 
     def _commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         asked = [
@@ -232,3 +236,7 @@ def _classic_member(member: Any) -> GroupMember:
         member.client_host,
         read_assignment(member.member_assignment),
     )
+
+
+def _plain(found: Mapping[int, OffsetAt]) -> dict[int, int]:
+    return {index: int(at.offset) for index, at in found.items()}

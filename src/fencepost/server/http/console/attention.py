@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 from fencepost.core.transactions import RESTING
-from fencepost.server.http.console.history import Sample
+from fencepost.server.http.console.history import Reading
 from fencepost.server.http.console.words import moment, number, span
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Attention(NamedTuple):
     """The page that shows more."""
 
 
-def attention(broker: Broker, now: Sample) -> list[Attention]:
+def attention(broker: Broker, now: Reading) -> list[Attention]:
     """Return what needs attention, the most urgent first. For the loop: it only looks at what is in memory."""
     found = [
         Attention(
@@ -32,7 +33,7 @@ def attention(broker: Broker, now: Sample) -> list[Attention]:
         )
         for trouble in broker.health.troubles[:_MOST]
     ]
-    found += _shorten(_transactions(broker, now.taken_ms), "more open transactions", "/producers")
+    found += _shorten(_transactions(broker, now.sample.taken_ms), "more open transactions", "/producers")
     found += _shorten(_idle_groups(broker, now), "more groups without members", "/groups")
     return found
 
@@ -51,11 +52,15 @@ def _transactions(broker: Broker, now_ms: int) -> Iterable[Attention]:
         )
 
 
-def _idle_groups(broker: Broker, now: Sample) -> Iterable[Attention]:
+def _idle_groups(broker: Broker, now: Reading) -> Iterable[Attention]:
     for entry in broker.groups:
-        lag = now.lags.get(entry.group_id, 0)
-        if lag and not entry.group.members:
-            yield Attention(f"Group {entry.group_id} has no members and lags by {number(lag)} records.", "/groups")
+        lag = now.lags.get(entry.group_id)
+        if lag is not None and lag.known and not entry.group.members:
+            least = "at least " if lag.closed else ""
+            yield Attention(
+                f"Group {entry.group_id} has no members and lags by {least}{number(lag.known)} records.",
+                f"/groups/{quote(entry.group_id, safe='')}",
+            )
 
 
 def _shorten(rows: Iterable[Attention], others: str, path: str) -> list[Attention]:

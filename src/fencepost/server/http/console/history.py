@@ -1,7 +1,7 @@
 """The last hour in steps: how much was written and read, and how far groups lag, for the charts of the console.
 
 One task adds a sample every few seconds. It reads counters and groups that are in memory anyway; the memory that it
-keeps is bounded.
+keeps is bounded: a few numbers per sample, and an array of numbers for each of a limited number of groups.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
+from fencepost.server.http.console.lags import GroupLag, LagHistory, lag_of
 from fencepost.server.net.turns import paced
-from fencepost.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -21,7 +21,8 @@ STEP_SECONDS: Final = 5.0
 _KEPT: Final = 720
 """Samples: an hour of them."""
 MOST_GROUPS: Final = 200
-"""Groups whose lag is remembered: those with the largest lag. Others have none in the chart."""
+"""Groups whose lag is remembered: those that somebody looked at, then those with the largest lag."""
+_MOST_WANTED: Final = 100
 
 
 class Sample(NamedTuple):
@@ -32,9 +33,18 @@ class Sample(NamedTuple):
     bytes: int
     produce: Distribution
     """Time of Produce requests."""
-    fetch: Distribution
-    lags: dict[str, int]
-    """By group, summed over its partitions."""
+    fetches: int
+    """Fetch requests since the start of the server."""
+    lag: int
+    """Of all groups together, as far as it is known."""
+    lag_is_exact: bool
+
+
+class Reading(NamedTuple):
+    """A sample with the lags of all groups, which are too many to keep."""
+
+    sample: Sample
+    lags: dict[str, GroupLag]
 
 
 class Rates(NamedTuple):
@@ -53,24 +63,43 @@ class History:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.samples: deque[Sample] = deque(maxlen=_KEPT)
-        self._taking: asyncio.Future[Sample] | None = None
+        self.lags = LagHistory(_KEPT, MOST_GROUPS)
+        self._wanted: dict[str, None] = {}
+        """Groups that somebody looked at, the last one last."""
+        self._last: dict[str, GroupLag] = {}
+        """The lags of the last sample."""
+        self._taking: asyncio.Future[Reading] | None = None
 
     async def run(self) -> None:
         while True:
-            self.samples.append(await self.take())
+            reading = await self.take()
+            self.samples.append(reading.sample)
+            self.lags.add(reading.lags, self._wanted)
+            self._last = reading.lags
             await asyncio.sleep(STEP_SECONDS)
 
-    async def now(self) -> Sample:
-        """Return a sample that is at most a second old; pages that are watched at the same time share it."""
+    async def now(self) -> Reading:
+        """Return a reading that is at most a second old; pages that are watched at the same time share it."""
         taking = self._taking
-        if taking is None or (taking.done() and self._is_old(taking.result())):
+        if taking is None or (taking.done() and self._is_old(taking.result().sample)):
             taking = self._taking = asyncio.ensure_future(self.take())
         return await asyncio.shield(taking)
 
     def _is_old(self, sample: Sample) -> bool:
         return self._broker.clock.monotonic() - sample.monotonic >= 1.0
 
-    async def take(self) -> Sample:
+    def last_lag(self, group: str) -> GroupLag | None:
+        """Return the lag at the last sample; None for a group that is newer."""
+        return self._last.get(group)
+
+    def want(self, group: str) -> None:
+        """Keep the lags of this group, because somebody looks at them."""
+        self._wanted.pop(group, None)
+        self._wanted[group] = None
+        if len(self._wanted) > _MOST_WANTED:
+            del self._wanted[next(iter(self._wanted))]
+
+    async def take(self) -> Reading:
         """Return the counters and the lags of this moment."""
         broker = self._broker
         records = written = 0
@@ -78,26 +107,19 @@ class History:
             for partition in topic.touched():
                 records += partition.appended_records
                 written += partition.appended_bytes
-        lags: dict[str, int] = {}
-        async for entry in paced(list(broker.groups)):
-            lag = 0
-            async for where in paced(list(entry.offsets)):
-                committed = entry.offsets.get(where)
-                if committed is not None:  # else it was deleted in the meantime
-                    lag += _lag(broker, where, committed.offset)
-            lags[entry.group_id] = lag
-        if len(lags) > MOST_GROUPS:
-            lags = dict(sorted(lags.items(), key=lambda row: -row[1])[:MOST_GROUPS])
+        lags = {entry.group_id: await lag_of(broker, entry) async for entry in paced(list(broker.groups))}
         requests, none = broker.counters.requests, Distribution((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
-        return Sample(
+        sample = Sample(
             broker.clock.now_ms(),
             broker.clock.monotonic(),
             records,
             written,
             requests["Produce"].read() if "Produce" in requests else none,
-            requests["Fetch"].read() if "Fetch" in requests else none,
-            lags,
+            sum(requests["Fetch"].read().counts) if "Fetch" in requests else 0,
+            sum(lag.known for lag in lags.values()),
+            not any(lag.closed for lag in lags.values()),
         )
+        return Reading(sample, lags)
 
 
 def rates(before: Sample, now: Sample) -> Rates | None:
@@ -106,12 +128,11 @@ def rates(before: Sample, now: Sample) -> Rates | None:
     if seconds <= 0:
         return None
     produces = [b - a for a, b in zip(before.produce.counts, now.produce.counts, strict=True)]
-    fetches = sum(now.fetch.counts) - sum(before.fetch.counts)
     return Rates(
         max(now.records - before.records, 0) / seconds,  # a deleted topic takes its counts along
         max(now.bytes - before.bytes, 0) / seconds,
         sum(produces) / seconds,
-        fetches / seconds,
+        (now.fetches - before.fetches) / seconds,
         percentile(produces, 0.99),
     )
 
@@ -126,11 +147,3 @@ def percentile(counts: list[int], share: float) -> float | None:
         if so_far >= share * total:
             return bound
     return None
-
-
-def _lag(broker: Broker, where: TopicPartition, committed: Offset) -> int:
-    """Return how far the offset is behind the end; 0 for a partition that is closed."""
-    topic = broker.topics.get(where.topic)
-    partition = topic.partition(where.partition) if topic is not None else None
-    log = partition.log if partition is not None else None
-    return max(log.high_watermark - committed, 0) if log is not None else 0

@@ -30,14 +30,16 @@ async def read(visit: Visit) -> Values:
     )
     if not sees_all:
         return {"cluster": cluster, "sees_all": False, "who": str(visit.caller.session.principal)}
-    now = await visit.history.now()
+    reading = await visit.history.now()
+    now = reading.sample
     before = next((sample for sample in reversed(visit.history.samples) if now.monotonic - sample.monotonic >= 2), None)
     disk = await asyncio.get_running_loop().run_in_executor(broker.threads, shutil.disk_usage, broker.directory.path)
     return {
         "cluster": cluster,
         "sees_all": True,
         "rates": rates(before, now) if before is not None else None,
-        "lag": sum(now.lags.values()),
+        "lag": now.lag,
+        "lag_is_exact": now.lag_is_exact,
         "log_bytes": _log_bytes(visit),
         "disk_free": disk.free,
         "disk_total": disk.total,
@@ -50,7 +52,7 @@ async def read(visit: Visit) -> Values:
         "fenced": broker.counters.fenced_by_epoch + broker.counters.fenced_by_owner,
         "duplicates": broker.counters.duplicates,
         "connections": len(visit.caller.listener.connections),
-        "attention": attention(broker, now),
+        "attention": attention(broker, reading),
         "written_chart": written_chart(visit.history),
         "lag_chart": lag_chart(visit.history),
     }
@@ -67,9 +69,10 @@ def written_chart(history: History) -> str:
 
 
 def lag_chart(history: History) -> str:
-    """Return the points of the lag of all groups together."""
+    """Return the points of the lag of all groups together; null where it was not known."""
     samples = thin(list(history.samples))
-    return json.dumps([[each.taken_ms // 1000 for each in samples], [sum(each.lags.values()) for each in samples]])
+    lags = [each.lag if each.lag_is_exact else None for each in samples]
+    return json.dumps([[each.taken_ms // 1000 for each in samples], lags])
 
 
 def thin(samples: list[T]) -> list[T]:

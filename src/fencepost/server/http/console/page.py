@@ -48,6 +48,8 @@ class Done(NamedTuple):
 
     path: str
     message: str
+    made: bool = True
+    """False: it was not made, and the message says why."""
 
 
 class ConsolePage(NamedTuple):

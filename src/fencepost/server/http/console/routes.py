@@ -16,10 +16,10 @@ from starlette.routing import Route
 from fencepost._version import __version__
 from fencepost.errors import FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.console import overview
+from fencepost.server.http.console import group_reset, groups, overview
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Refusal, Visit
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Visit
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams
 from fencepost.server.http.forms import BadForm, is_own, read_form
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PAGES: Final[tuple[ConsolePage, ...]] = (*overview.PAGES,)
-ACTIONS: Final[tuple[ConsoleAction, ...]] = ()
+PAGES: Final[tuple[ConsolePage, ...]] = (*overview.PAGES, *group_reset.PAGES, *groups.PAGES)
+ACTIONS: Final[tuple[ConsoleAction, ...]] = (*group_reset.ACTIONS,)
 
 _LIVE: Final = "/live"
 _MOST_MESSAGES: Final = 100
@@ -56,7 +56,7 @@ class Console:
         self._headers = {**headers, "Content-Security-Policy": _POLICY}
         self.streams = Streams()
         self._history = History(broker)
-        self._messages: dict[str, str] = {}
+        self._messages: dict[str, Done] = {}
         """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
 
     def routes(self) -> list[Route]:
@@ -95,9 +95,10 @@ class Console:
             values = await page.read(visit)
         except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
             return await self._problem(request, error)
+        done = self._messages.pop(request.query_params.get("said", ""), None)
         return await self._html(
-            request, page.template, 200, title=page.title, page=page,
-            said=self._messages.pop(request.query_params.get("said", ""), ""), live=_LIVE + _address(request), **values,
+            request, page.template, 200, title=page.title, page=page, said=done.message if done else "",
+            was_made=done is None or done.made, live=_LIVE + _address(request), **values,
         )  # fmt: skip
 
     async def _live(self, request: Request, page: ConsolePage) -> Response:
@@ -135,7 +136,7 @@ class Console:
             return await self._problem(request, error)
         while len(self._messages) >= _MOST_MESSAGES:
             del self._messages[next(iter(self._messages))]
-        self._messages[key := secrets.token_urlsafe(8)] = done.message
+        self._messages[key := secrets.token_urlsafe(8)] = done
         joint = "&" if "?" in done.path else "?"
         return RedirectResponse(f"{done.path}{joint}said={key}", 303, headers=self._headers)
 
@@ -165,7 +166,8 @@ class Console:
         user = self._access.logged_in(request) if self._broker.authorizer.enabled else None
         text = await self._broker.codecs.run(
             partial(
-                render, template, **{"page": None, "live": "", **values}, version=__version__, path=request.url.path,
+                render, template, **{"page": None, "live": "", "was_made": True, **values},
+                version=__version__, path=request.url.path,
                 navigation=[page for page in PAGES if page.in_navigation],
                 asset=lambda name: loaded[name].address,
                 user=str(user.session.principal) if user is not None else "",

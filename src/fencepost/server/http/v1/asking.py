@@ -16,7 +16,7 @@ from fencepost.core.security.access import Need
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.addresses import parse_address
 from fencepost.server.api import APIS
-from fencepost.server.net.router import ApiRequest, Fields
+from fencepost.server.net.router import ApiRequest, Deferred, Fields
 from fencepost.server.net.session import Client, Session
 from fencepost.server.net.turns import Turns
 
@@ -80,12 +80,20 @@ class HttpCaller(NamedTuple):
         connection = cast("Connection", self)
         return ApiRequest(key, APIS[key].versions[1], self.client.client_id, message, 0, connection)
 
-    async def ask(self, key: int, **fields: Any) -> Fields:
-        """Return the answer of an API to these fields. Raise ServerError if the answer as a whole is an error."""
+    async def ask(self, key: int, judge: Callable[[], None] | None = None, **fields: Any) -> Fields:
+        """Return the answer of an API to these fields. Raise ServerError if the answer as a whole is an error.
+
+        `judge` is called right before the handler, so nothing happens between the two; it may raise."""
         await self.turns()
-        answer = APIS[key].handle(self.broker, self.request(key, _message(fields)))
+        message = _message(fields)
+        if judge is not None:
+            judge()
+        answer = APIS[key].handle(self.broker, self.request(key, message))
         if inspect.isawaitable(answer):
             answer = await answer
+        if isinstance(answer, Deferred):
+            await asyncio.wait([answer.ready])
+            answer = answer.finish()
         assert isinstance(answer, Mapping)
         check(answer, APIS[key].name)
         return answer

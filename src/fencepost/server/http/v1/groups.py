@@ -9,13 +9,17 @@ from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.http.v1.topics import offsets
 from fencepost.server.net.router import Fields
+from fencepost.server.net.turns import paced
 from fencepost.types import LATEST
 from fencepost.wire.apis import Key
 
 
-async def list_groups(caller: HttpCaller, place: PagePlace) -> Page[GroupJson]:
+async def list_groups(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[GroupJson]:
+    """Return the groups whose names contain `find`, in capitals or not."""
     answer = await caller.ask(Key.LIST_GROUPS)
-    rows, cursor = await cut(answer["groups"], lambda row: (row["group_id"],), place)
+    wanted = find.lower()
+    seen = [row async for row in paced(answer["groups"]) if wanted in row["group_id"].lower()]
+    rows, cursor = await cut(seen, lambda row: (row["group_id"],), place)
     return Page(
         [GroupJson(row["group_id"], row["group_state"], row["group_type"], row["protocol_type"]) for row in rows],
         cursor,
