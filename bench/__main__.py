@@ -16,7 +16,7 @@ from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
 from bench.growth.plan import AXES as GROWTH
 from bench.report import table
 from bench.results import Results
-from bench.server import footprint, idempotence, latency, partitions, plan, restart, throughput
+from bench.server import footprint, idempotence, latency, partitions, plan, restart, scrape, throughput
 from bench.spark import names as spark_names
 from bench.spark import plan as spark_plan
 
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 _BUSY = 0.5
 """Load average above which others would be measured too."""
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
-SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "restart")
+SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "restart")
 SPARK_SECTIONS = {
     "read": spark_names.READ,
     "write": spark_names.WRITE,
@@ -57,7 +57,7 @@ def server(quick: bool, only: tuple[str, ...], reps: int | None, name: str | Non
     scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
     chosen = plan.quick(scratch) if quick else plan.full(scratch)
     if reps is not None:
-        chosen = replace(chosen, reps=reps, footprint_reps=reps)
+        chosen = replace(chosen, reps=reps, footprint_reps=reps, scrape_reps=reps)
     kind = "quick" if quick else "full"
     wanted = only or SECTIONS
     today = dt.datetime.now(dt.UTC).date()
@@ -151,6 +151,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
             broker.remove()
     if "partitions" in wanted:
         partitions.measure(chosen, results, say)
+    if "scrape" in wanted:
+        scrape.measure(chosen, results, say)
     if "restart" in wanted:
         restart.measure(chosen, results, say)
 

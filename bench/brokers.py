@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import psutil
 
+from bench.web_pages import is_ready
 from tests.support.kafka import KafkaBroker, answers
 from tests.support.process import Child, free_port
 
@@ -112,7 +113,9 @@ class Fencepost:
         # An installed package has its bytecode beside it; a checkout, or a shell that forbids to write any, has not.
         self._environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
         # Several servers run at once, and only one can have the default port. Older commits do not know the variable.
-        self._environment["FENCEPOST_HTTP_ADDRESS"] = "127.0.0.1:0"
+        self._http_port = free_port()
+        self._environment["FENCEPOST_HTTP_ADDRESS"] = f"{_HOST}:{self._http_port}"
+        self._began = 0.0
         if source is not None:
             self._environment["PYTHONPATH"] = str(source)
         serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(folder / "data"), "--sync", sync]
@@ -125,6 +128,10 @@ class Fencepost:
         return f"{_HOST}:{self._port}"
 
     @property
+    def http(self) -> str:
+        return f"http://{_HOST}:{self._http_port}"
+
+    @property
     def pid(self) -> int:
         if self._child is None:
             raise RuntimeError(f"{self.name} is not running")
@@ -132,13 +139,21 @@ class Fencepost:
 
     def start(self) -> float:
         self._folder.mkdir(parents=True, exist_ok=True)
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         self._child = Child(self._command, log=self._folder / "server.log", env=self._environment)
-        while not answers(self._port):
-            if self._child.exit_code is not None or time.perf_counter() - began > _READY_SECONDS:
+        return self._wait(lambda: answers(self._port))
+
+    def start_http(self) -> float:
+        """Waits until a started server is ready by HTTP, and answers with the seconds since the process's start."""
+        return self._wait(lambda: is_ready(self.http))
+
+    def _wait(self, is_up: Callable[[], bool]) -> float:
+        assert self._child is not None
+        while not is_up():
+            if self._child.exit_code is not None or time.perf_counter() - self._began > _READY_SECONDS:
                 raise RuntimeError(f"{self.name} did not come up:\n{self._child.output()}")
             time.sleep(0.002)
-        return time.perf_counter() - began
+        return time.perf_counter() - self._began
 
     def stop(self) -> None:
         if self._child is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import footprint, idempotence, latency, partitions, restart, throughput
+from bench.server import footprint, idempotence, latency, partitions, restart, scrape, throughput
 from bench.side_by_side import memory
 from bench.side_by_side.latency import ALONE, BESIDE_A_FLOOD
 from bench.side_by_side.plan import CONFLUENT, name
@@ -65,6 +65,9 @@ GOALS: Final = (
     Goal(secured.SHARE, secured.WITH, None, 0.01, at_least=False),
     Goal(footprint.START, OS, KAFKA, 0.1, at_least=False),
     Goal(footprint.MEMORY, OS, KAFKA, 0.2, at_least=False),
+    Goal(footprint.START_HTTP, OS, None, 0.5, at_least=False),
+    Goal(footprint.MEMORY_SCRAPED, OS, None, 60.0, at_least=False),
+    Goal(scrape.SECTION, OS, None, 1.0, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),
     Goal(restart.SECTION, OS, None, 2.0, at_least=False),
     Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),

@@ -24,6 +24,11 @@ class Plan:
     partitions: int = 10_000
     open_files: int = 1024
     log_bytes: int = 10 << 30
+    scraped_partitions: int = 1000
+    scraped_groups: int = 100
+    scrape_reps: int = 3
+    scrape_seconds: int = 8
+    """Of each phase."""
     folder: Path
     """Where the brokers keep their data during the run."""
 
@@ -39,6 +44,7 @@ def quick(folder: Path) -> Plan:
         latency_records=1000,
         footprint_reps=1,
         idle_seconds=1.0,
+        scrape_reps=1,
         log_bytes=2 << 30,
         folder=folder,
     )

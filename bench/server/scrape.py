@@ -1,114 +1,159 @@
 """The cost of being watched: the server's CPU with a scrape of /metrics every second, and without.
 
-    python -m bench.server.scrape [--partitions 1000] [--groups 100] [--seconds 30]
+The server has that many partitions in use, and each group has committed offsets of ten of them. Phases with and without
+scrapes take turns. In one kind of round nothing else happens; in the other kind a client writes to every partition and
+commits an offset in every group once a second, so that every scrape finds everything changed. The cost is the
+difference of two phases in CPU seconds, in percent of a core.
 
-The server has that many partitions in use, and each group has committed offsets of ten of them. Printed are the time
-from the start to the first answer of the HTTP port, the memory before any record, the CPU of each phase in percent of a
-core (phases take turns), and the time and size of a scrape. Nothing else uses the server meanwhile.
+Then a client asks the server for its versions again and again, on one connection: what does it notice of ten
+scrapes per second?
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
+import threading
 import time
-import urllib.request
-from collections.abc import Callable
-from typing import Any
-
-import psutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import fencepost
+from bench.brokers import Fencepost
+from bench.results import Results
+from bench.server.plan import Plan, Say
+from bench.web_pages import PageClient
+from tests.support.raw import RawClient
 
+SECTION = "scrape every second"
+TIME = "time and size of a scrape"
+OTHERS = "another client's answers"
+WITHOUT = "without scrapes"
+WHILE_SCRAPED = "ten scrapes per second"
+QUIET = "nothing changes"
+BUSY = "everything changes"
+
+_TOPIC = "watched"
 _PER_GROUP = 10
-_ROUNDS = 3
+_API_VERSIONS = 18
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--partitions", type=int, default=1000)
-    parser.add_argument("--groups", type=int, default=100)
-    parser.add_argument("--seconds", type=int, default=30, help="of each phase; there are three of each kind")
-    wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fencepost-bench-") as folder:
-        command = [sys.executable, "-m", "fencepost", "serve", "--data", folder, "--listen", "127.0.0.1:0"]
-        command += ["--http", "127.0.0.1:0", "--sync", "os", "--json"]
-        began = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                ready = json.loads(server.stdout.readline())
-                _get(ready["http"] + "/readyz")
-                print(f"start to the first answer: {time.perf_counter() - began:.2f} s")
-                _measure(ready, psutil.Process(server.pid), wanted)
-            finally:
-                server.terminate()
+def measure(plan: Plan, results: Results, say: Say) -> None:
+    broker = Fencepost(plan.folder / "scrape", "os")
+    try:
+        broker.start()
+        with (
+            fencepost.Admin(broker.address) as admin,
+            fencepost.Producer(broker.address) as producer,
+        ):
+            work = _Work(admin, producer, plan.scraped_partitions, plan.scraped_groups)
+            work.create()
+            with closing(PageClient(broker.http)) as http:
+                http.get("/metrics")  # loads what only scrapes need
+            for _ in range(plan.scrape_reps):
+                _cost(plan, broker, QUIET, lambda: None, results, say)
+                _cost(plan, broker, BUSY, work.change, results, say)
+            for _ in range(plan.scrape_reps):
+                _answers(plan, broker, results, say)
+    finally:
+        broker.remove()
 
 
-def _measure(ready: dict[str, Any], server: psutil.Process, wanted: argparse.Namespace) -> None:
-    time.sleep(3)
-    print(f"memory, idle, before any record: {server.memory_info().rss / (1 << 20):.1f} MiB")
-    _fill(ready["address"], wanted.partitions, wanted.groups)
+class _Work:
+    """What the server has, and what changes between two scrapes."""
+
+    def __init__(self, admin: fencepost.Admin, producer: fencepost.Producer, partitions: int, groups: int) -> None:
+        self._admin = admin
+        self._producer = producer
+        self._partitions = partitions
+        self._groups = groups
+        self._committed = 0
+
+    def create(self) -> None:
+        self._admin.create_topic(_TOPIC, self._partitions)
+        for _ in range(10):
+            self.change()
+
+    def change(self) -> None:
+        for index in range(self._partitions):
+            self._producer.send(_TOPIC, b"x" * 100, partition=index)
+        self._producer.flush()
+        self._committed += 1
+        for number in range(self._groups):
+            where = [(number * _PER_GROUP + at) % self._partitions for at in range(_PER_GROUP)]
+            self._admin.commit_group_offsets(f"group-{number}", _TOPIC, dict.fromkeys(where, self._committed))
+
+
+def _cost(plan: Plan, broker: Fencepost, what: str, work: Callable[[], None], results: Results, say: Say) -> None:
     times: list[float] = []
     sizes: list[int] = []
 
-    def scrape() -> None:
-        asked = time.perf_counter()
-        sizes.append(len(_get(ready["http"] + "/metrics")))
-        times.append(time.perf_counter() - asked)
+    without = _percent(broker, plan.scrape_seconds, work)
+    with closing(PageClient(broker.http)) as http:
 
-    scrape()  # counts the records of groups for the first time
-    idle, scraped = [], []
-    for _ in range(_ROUNDS):
-        idle.append(_cpu(server, wanted.seconds, lambda: None))
-        scraped.append(_cpu(server, wanted.seconds, scrape))
-    print(f"{wanted.partitions} partitions, {wanted.groups} groups of {_PER_GROUP} partitions each")
-    print(f"CPU without scrapes: {_percents(idle)} % of a core")
-    print(f"CPU with one per second: {_percents(scraped)} % of a core")
-    print(f"cost: {statistics.median(scraped) - statistics.median(idle):.2f} % of a core")
-    print(f"a scrape: {statistics.median(times) * 1000:.1f} ms, at most {max(times) * 1000:.1f} ms, {sizes[-1]} bytes")
-    print(f"memory at the end: {server.memory_info().rss / (1 << 20):.1f} MiB")
+        def scrape() -> None:
+            asked = time.perf_counter()
+            sizes.append(len(http.get("/metrics")))
+            times.append(time.perf_counter() - asked)
 
-
-def _fill(address: str, partitions: int, groups: int) -> None:
-    with fencepost.Admin(address) as admin, fencepost.Producer(address) as producer:
-        admin.create_topic("watched", partitions)
-        for index in range(partitions):
-            for _ in range(10):
-                producer.send("watched", b"x" * 100, partition=index)
-        producer.flush()
-        for number in range(groups):
-            committed = {(number * _PER_GROUP + at) % partitions: 5 for at in range(_PER_GROUP)}
-            admin.commit_group_offsets(f"group-{number}", "watched", committed)
+        scraped = _percent(broker, plan.scrape_seconds, work, scrape)
+    labels = (f"{plan.scraped_partitions:,} partitions, {plan.scraped_groups} groups", what)
+    results.add(SECTION, labels, broker.name, "% of a core", scraped - without)
+    results.add(TIME, (*labels, "median"), broker.name, "ms", statistics.median(times) * 1000)
+    results.add(TIME, (*labels, "size"), broker.name, "KiB", sizes[-1] / 1024)
+    say(
+        f"{what}: {scraped - without:.2f} % of a core ({scraped:.2f} - {without:.2f}), "
+        f"a scrape {statistics.median(times) * 1000:.1f} ms, {sizes[-1] / 1024:.0f} KiB"
+    )
 
 
-def _cpu(server: psutil.Process, seconds: int, each_second: Callable[[], None]) -> float:
-    """Return the server's CPU in percent of a core while `each_second` is called every second."""
-    before, began = _spent(server), time.perf_counter()
+def _percent(broker: Fencepost, seconds: int, *each_second: Callable[[], None]) -> float:
+    """Return the server's CPU in percent of a core."""
+    before, began = _cpu_seconds(broker), time.perf_counter()
     for number in range(seconds):
-        each_second()
+        for work in each_second:
+            work()
         time.sleep(max(0.0, began + number + 1 - time.perf_counter()))
-    return 100 * (_spent(server) - before) / (time.perf_counter() - began)
+    return 100 * (_cpu_seconds(broker) - before) / (time.perf_counter() - began)
 
 
-def _spent(server: psutil.Process) -> float:
-    spent = server.cpu_times()
-    return float(spent.user + spent.system)
+def _cpu_seconds(broker: Fencepost) -> float:
+    """Return the CPU time of the server's threads, to the nanosecond: a scrape takes less than the system's clock tick.
+    None of the threads ends meanwhile."""
+    tasks = Path(f"/proc/{broker.pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
-def _percents(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def _answers(plan: Plan, broker: Fencepost, results: Results, say: Say) -> None:
+    stop = threading.Event()
+
+    def scrape() -> None:
+        with closing(PageClient(broker.http)) as http:
+            while not stop.wait(0.1):
+                http.get("/metrics")
+
+    for target in (WITHOUT, WHILE_SCRAPED):
+        scraping = threading.Thread(target=scrape)
+        if target == WHILE_SCRAPED:
+            stop.clear()
+            scraping.start()
+        taken = _ping(broker, plan.scrape_seconds)
+        if target == WHILE_SCRAPED:
+            stop.set()
+            scraping.join()
+        cuts = statistics.quantiles(taken, n=1000)
+        for label, value in (("p50", cuts[499]), ("p99", cuts[989]), ("p99.9", cuts[998]), ("longest", max(taken))):
+            results.add(OTHERS, (label,), target, "ms", value)
+        say(f"{target}: p50 {cuts[499]:.3f} ms, p99 {cuts[989]:.3f} ms, longest {max(taken):.2f} ms")
 
 
-def _get(url: str) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=30) as answer:
-        return bytes(answer.read())
-
-
-if __name__ == "__main__":
-    main()
+def _ping(broker: Fencepost, seconds: int) -> Sequence[float]:
+    """Return the milliseconds that each answer took."""
+    taken = []
+    with RawClient(broker.address) as client:
+        until = time.perf_counter() + seconds
+        while (asked := time.perf_counter()) < until:
+            client.call(_API_VERSIONS, 3, client_software_name="bench", client_software_version="1")
+            taken.append((time.perf_counter() - asked) * 1000)
+            time.sleep(0.001)
+    return taken
