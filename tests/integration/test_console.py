@@ -86,7 +86,7 @@ def test_an_unknown_address_is_said_to_people_and_to_programs(server: fencepost.
 
 
 def test_without_its_libraries_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.server.http.app.are_installed", lambda: False)
+    monkeypatch.setattr("fencepost.server.http.console.assets.are_installed", lambda: False)
     with fencepost.Server(http_address=ANY) as server:
         page = get(server.http)
         assert page.status == 200

@@ -282,6 +282,24 @@ def test_an_embedded_server_without_the_port_imports_nothing_of_it() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_start_loads_neither_the_api_nor_the_library_of_metrics() -> None:
+    """The first request that needs them does: a server starts for clients of Kafka first."""
+    code = (
+        "import sys, urllib.request, fencepost\n"
+        "late = 'fencepost.server.http.v1', 'fencepost.server.http.debug', 'prometheus_client'\n"
+        "with fencepost.Server(http_address='127.0.0.1:0') as server:\n"
+        "    print([name for name in late if name in sys.modules])\n"
+        "    for path in ('/api/v1/cluster', '/metrics'):\n"
+        "        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(server.http + path) as page:\n"
+        "            page.read()\n"
+        "    print([name for name in late if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    before, after = done.stdout.splitlines()
+    assert before == "[]"
+    assert after == "['fencepost.server.http.v1', 'fencepost.server.http.debug', 'prometheus_client']"
+
+
 def test_the_docs_list_every_metric(server: fencepost.Server) -> None:
     with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
         admin.create_topic("some", 1)

@@ -1,7 +1,9 @@
 """The HTTP port. Nothing of it is imported while the port is off.
 
 port.py        uvicorn on the server's own loop
-app.py         the routes
+app.py         the addresses
+deferred.py    pages whose code is loaded by their first request
+first_page.py  logging in and out, and the page of a server without a console
 forms.py       forms that a browser sends
 readiness.py   is the server ready for clients?
 debug.py       everything that helps to find a fault

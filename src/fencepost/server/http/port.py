@@ -17,11 +17,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from fencepost.errors import FencepostError
 from fencepost.server.addresses import parse_address
 from fencepost.server.http.app import make_app
+from fencepost.server.http.console.streams import Streams
 from fencepost.server.net.tls import make_context
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
-    from fencepost.server.http.console.routes import Console
     from fencepost.server.net.listener import Listener
 
 MOST_CONNECTIONS: Final = 200
@@ -104,7 +104,7 @@ class HttpPort:
         self._listener = listener
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._console: Console | None = None
+        self._streams: Streams | None = None
         self.address = ""
         """HOST:PORT, with the port that the system chose for port 0."""
 
@@ -115,7 +115,7 @@ class HttpPort:
         opened = _bind(wanted)
         host, port = opened.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        app, self._console = make_app(self._broker, self._listener, wanted)
+        app, history, self._streams = make_app(self._broker, self._listener, wanted)
         config = uvicorn.Config(
             app,
             http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
@@ -131,8 +131,7 @@ class HttpPort:
         if self._serving.done():
             listening.cancel()
             self._serving.result()
-        if self._console is not None:
-            self._console.start()
+        self._broker.spawn(history.run(), "sample for the console's charts")
 
     @property
     def url(self) -> str:
@@ -154,8 +153,8 @@ class HttpPort:
         return context
 
     async def stop(self) -> None:
-        if self._console is not None:
-            self._console.streams.stop()
+        if self._streams is not None:
+            self._streams.stop()
         if self._server is not None and self._serving is not None:
             self._server.stop()
             await asyncio.gather(self._serving, return_exceptions=True)

@@ -49,13 +49,21 @@ _ASSET_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable",
 class Console:
     """Answers browsers. One for the life of the HTTP port."""
 
-    def __init__(self, broker: Broker, listener: Listener, access: Access, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        listener: Listener,
+        access: Access,
+        headers: Mapping[str, str],
+        history: History,
+        streams: Streams,
+    ) -> None:
         self._broker = broker
         self._listener = listener
         self._access = access
         self._headers = {**headers, "Content-Security-Policy": _POLICY}
-        self.streams = Streams()
-        self._history = History(broker)
+        self._streams = streams
+        self._history = history
         self._messages: dict[str, Done] = {}
         """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
 
@@ -67,10 +75,6 @@ class Console:
         found += [Route(page.path, partial(self._page, page=page), methods=["GET"]) for page in PAGES]
         found += [Route(each.path, partial(self._act, action=each), methods=["POST"]) for each in ACTIONS]
         return found
-
-    def start(self) -> None:
-        """Begin to sample for the charts."""
-        self._broker.spawn(self._history.run(), "sample for the console's charts")
 
     async def login_page(self, request: Request, *, said: str, status: int, to: str) -> Response:
         return await self._html(request, "login.html", status, title="Log in", said=said, next=to)
@@ -116,10 +120,10 @@ class Console:
             return await self._broker.codecs.run(partial(render, page.live, page=page, **values))
 
         async def events() -> AsyncIterator[str]:
-            with self.streams.place(visit.caller.peer) as there_is_room:
+            with self._streams.place(visit.caller.peer) as there_is_room:
                 if not there_is_room:
                     return
-                async for each in self.streams.events(make):
+                async for each in self._streams.events(make):
                     yield each
 
         return StreamingResponse(events(), headers=self._headers, media_type="text/event-stream")
