@@ -24,7 +24,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 _BUSY = 0.5
 """Load average above which others would be measured too."""
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
-SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "restart")
+SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart")
 SPARK_SECTIONS = {
     "read": spark_names.READ,
     "write": spark_names.WRITE,
@@ -153,6 +153,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
         partitions.measure(chosen, results, say)
     if "scrape" in wanted:
         scrape.measure(chosen, results, say)
+    if "console" in wanted:
+        console.measure(chosen, results, say)
     if "restart" in wanted:
         restart.measure(chosen, results, say)
 

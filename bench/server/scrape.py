@@ -33,7 +33,7 @@ WHILE_SCRAPED = "ten scrapes per second"
 QUIET = "nothing changes"
 BUSY = "everything changes"
 
-_TOPIC = "watched"
+TOPIC = "watched"
 _PER_GROUP = 10
 _API_VERSIONS = 18
 
@@ -46,7 +46,7 @@ def measure(plan: Plan, results: Results, say: Say) -> None:
             fencepost.Admin(broker.address) as admin,
             fencepost.Producer(broker.address) as producer,
         ):
-            work = _Work(admin, producer, plan.scraped_partitions, plan.scraped_groups)
+            work = Work(admin, producer, plan.scraped_partitions, plan.scraped_groups)
             work.create()
             with closing(PageClient(broker.http)) as http:
                 http.get("/metrics")  # loads what only scrapes need
@@ -59,7 +59,7 @@ def measure(plan: Plan, results: Results, say: Say) -> None:
         broker.remove()
 
 
-class _Work:
+class Work:
     """What the server has, and what changes between two scrapes."""
 
     def __init__(self, admin: fencepost.Admin, producer: fencepost.Producer, partitions: int, groups: int) -> None:
@@ -70,25 +70,25 @@ class _Work:
         self._committed = 0
 
     def create(self) -> None:
-        self._admin.create_topic(_TOPIC, self._partitions)
+        self._admin.create_topic(TOPIC, self._partitions)
         for _ in range(10):
             self.change()
 
     def change(self) -> None:
         for index in range(self._partitions):
-            self._producer.send(_TOPIC, b"x" * 100, partition=index)
+            self._producer.send(TOPIC, b"x" * 100, partition=index)
         self._producer.flush()
         self._committed += 1
         for number in range(self._groups):
             where = [(number * _PER_GROUP + at) % self._partitions for at in range(_PER_GROUP)]
-            self._admin.commit_group_offsets(f"group-{number}", _TOPIC, dict.fromkeys(where, self._committed))
+            self._admin.commit_group_offsets(f"group-{number}", TOPIC, dict.fromkeys(where, self._committed))
 
 
 def _cost(plan: Plan, broker: Fencepost, what: str, work: Callable[[], None], results: Results, say: Say) -> None:
     times: list[float] = []
     sizes: list[int] = []
 
-    without = _percent(broker, plan.scrape_seconds, work)
+    without = percent(broker, plan.scrape_seconds, work)
     with closing(PageClient(broker.http)) as http:
 
         def scrape() -> None:
@@ -96,7 +96,7 @@ def _cost(plan: Plan, broker: Fencepost, what: str, work: Callable[[], None], re
             sizes.append(len(http.get("/metrics")))
             times.append(time.perf_counter() - asked)
 
-        scraped = _percent(broker, plan.scrape_seconds, work, scrape)
+        scraped = percent(broker, plan.scrape_seconds, work, scrape)
     labels = (f"{plan.scraped_partitions:,} partitions, {plan.scraped_groups} groups", what)
     results.add(SECTION, labels, broker.name, "% of a core", scraped - without)
     results.add(TIME, (*labels, "median"), broker.name, "ms", statistics.median(times) * 1000)
@@ -107,7 +107,7 @@ def _cost(plan: Plan, broker: Fencepost, what: str, work: Callable[[], None], re
     )
 
 
-def _percent(broker: Fencepost, seconds: int, *each_second: Callable[[], None]) -> float:
+def percent(broker: Fencepost, seconds: int, *each_second: Callable[[], None]) -> float:
     """Return the server's CPU in percent of a core."""
     before, began = _cpu_seconds(broker), time.perf_counter()
     for number in range(seconds):
