@@ -16,7 +16,18 @@ from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
 from bench.growth.plan import AXES as GROWTH
 from bench.report import table
 from bench.results import Results
-from bench.server import footprint, idempotence, latency, partitions, plan, restart, scrape, throughput
+from bench.server import (
+    backup,
+    footprint,
+    idempotence,
+    latency,
+    partitions,
+    plan,
+    restart,
+    scrape,
+    throughput,
+    watching,
+)
 from bench.spark import names as spark_names
 from bench.spark import plan as spark_plan
 
@@ -24,7 +35,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 _BUSY = 0.5
 """Load average above which others would be measured too."""
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
-SECTIONS = ("footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart")
+SECTIONS = (
+    "footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart", "backup"
+)  # fmt: skip
 SPARK_SECTIONS = {
     "read": spark_names.READ,
     "write": spark_names.WRITE,
@@ -154,9 +167,11 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
     if "scrape" in wanted:
         scrape.measure(chosen, results, say)
     if "console" in wanted:
-        console.measure(chosen, results, say)
+        watching.measure(chosen, results, say)
     if "restart" in wanted:
         restart.measure(chosen, results, say)
+    if "backup" in wanted:
+        backup.measure(chosen, results, say)
 
 
 @main.command()

@@ -118,7 +118,7 @@ class Fencepost:
         self._began = 0.0
         if source is not None:
             self._environment["PYTHONPATH"] = str(source)
-        serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(folder / "data"), "--sync", sync]
+        serve = [sys.executable, "-m", "fencepost", "serve", "--data", str(self.data), "--sync", sync]
         self._command = [*serve, "--listen", self.address, "--no-auto-create", *arguments]
         if open_files is not None:
             self._command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *self._command]
@@ -130,6 +130,10 @@ class Fencepost:
     @property
     def http(self) -> str:
         return f"http://{_HOST}:{self._http_port}"
+
+    @property
+    def data(self) -> Path:
+        return self._folder / "data"
 
     @property
     def pid(self) -> int:

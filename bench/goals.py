@@ -15,7 +15,7 @@ from typing import Final
 from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import console, footprint, idempotence, latency, partitions, restart, scrape, throughput
+from bench.server import backup, footprint, idempotence, latency, partitions, restart, scrape, throughput, watching
 from bench.side_by_side import memory
 from bench.side_by_side.latency import ALONE, BESIDE_A_FLOOD
 from bench.side_by_side.plan import CONFLUENT, name
@@ -68,12 +68,15 @@ GOALS: Final = (
     Goal(footprint.START_HTTP, OS, None, 0.5, at_least=False),
     Goal(footprint.MEMORY_SCRAPED, OS, None, 60.0, at_least=False),
     Goal(scrape.SECTION, OS, None, 1.0, at_least=False),
-    Goal(console.FIRST_PAGE, OS, None, 200.0, at_least=False),
-    Goal(console.SIZE, OS, None, 200.0, at_least=False),
-    Goal(console.WATCHED, OS, None, 1.0, at_least=False),
+    Goal(watching.FIRST_PAGE, OS, None, 200.0, at_least=False),
+    Goal(watching.SIZE, OS, None, 200.0, at_least=False),
+    Goal(watching.WATCHED, OS, None, 1.0, at_least=False),
     Goal(idempotence.SECTION, idempotence.ON, idempotence.OFF, 0.97, at_least=True),
     Goal(restart.SECTION, OS, None, 2.0, at_least=False),
     Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),
+    Goal(backup.RATE, backup.DURING, backup.WITHOUT, 0.9, at_least=True),
+    Goal(backup.HEALTHY, backup.DURING, None, 20.0, at_least=False, first_label=backup.STEADY, last_label="p99"),
+    *(Goal(backup.SECONDS, target, None, 5.0, at_least=False, last_label=backup.WRITTEN) for target in (ALWAYS, OS)),
     Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
     Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
     Goal(SENDING, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),

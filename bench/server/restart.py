@@ -23,7 +23,7 @@ from tests.support.raw import RawClient
 SECTION = "restart after kill -9"
 ANSWER = "to the first answer"
 WRITTEN = "to a record written and read back in each partition"
-_TOPIC = "filled"
+TOPIC = "filled"
 _RECORDS = 1000
 _SIZE = 1024
 _IN_FLIGHT = 5
@@ -56,11 +56,9 @@ def _restart(plan: Plan, broker: Broker, state: str, acknowledged: list[int], re
     began = time.perf_counter()
     answered = broker.start()
     with RawClient(broker.address) as client:
-        for partition in range(PARTITIONS):
-            offset = _append(client, partition, b"after the kill")
-            fetched = client.fetch(_TOPIC, offset, partition=partition)
-            if fetched.values[-1] != b"after the kill" or offset < acknowledged[partition]:
-                raise RuntimeError(f"{broker.name} lost something: partition {partition} goes on at {offset}")
+        offsets = write_and_read(client, b"after the kill")
+        if any(offset < end for offset, end in zip(offsets, acknowledged, strict=True)):
+            raise RuntimeError(f"{broker.name} lost something: it is at {offsets}, acknowledged was {acknowledged}")
     usable = time.perf_counter() - began
     results.add(SECTION, (what, ANSWER), broker.name, "s", answered)
     results.add(SECTION, (what, WRITTEN), broker.name, "s", usable)
@@ -69,33 +67,49 @@ def _restart(plan: Plan, broker: Broker, state: str, acknowledged: list[int], re
 
 def _fill(broker: Broker, size: int) -> list[int]:
     """Writes, and kills the broker with requests in flight; answers with the end of what was acknowledged."""
+    with RawClient(broker.address) as client:
+        client.create_topic(TOPIC, PARTITIONS)
+        acknowledged, _ = write_batches(client, size)
+        broker.kill()
+    return acknowledged
+
+
+def write_batches(client: RawClient, size: int) -> tuple[list[int], list[int]]:
+    """Writes so many bytes to the partitions in turn; answers with the end of what was acknowledged in each, and with
+    the partitions of the requests that are in flight."""
     source = random.Random(1)
     now = int(time.time() * 1000)
     batch = encode_batch((None, source.randbytes(_SIZE), now, None) for _ in range(_RECORDS))
     header = read_header(batch)
     acknowledged, sequences = [0] * PARTITIONS, [0] * PARTITIONS
-    with RawClient(broker.address) as client:
-        client.create_topic(_TOPIC, PARTITIONS)
-        pid = client.new_pid()
-        in_flight: list[int] = []
-        for number in range(size // len(batch)):
-            partition = number % PARTITIONS
-            stamp_producer(batch, header, pid, 0, sequences[partition])
-            sequences[partition] += _RECORDS
-            client.send_produce(_TOPIC, bytes(batch), partition=partition)
-            in_flight.append(partition)
-            if len(in_flight) == _IN_FLIGHT:
-                produced = client.receive_produced()
-                if produced.error:
-                    raise RuntimeError(f"{broker.name} refused: {produced}")
-                acknowledged[in_flight.pop(0)] = produced.base_offset + _RECORDS
-        broker.kill()
-    return acknowledged
+    pid = client.new_pid()
+    in_flight: list[int] = []
+    for number in range(size // len(batch)):
+        partition = number % PARTITIONS
+        stamp_producer(batch, header, pid, 0, sequences[partition])
+        sequences[partition] += _RECORDS
+        client.send_produce(TOPIC, bytes(batch), partition=partition)
+        in_flight.append(partition)
+        if len(in_flight) == _IN_FLIGHT:
+            produced = client.receive_produced()
+            if produced.error:
+                raise RuntimeError(f"the broker refused: {produced}")
+            acknowledged[in_flight.pop(0)] = produced.base_offset + _RECORDS
+    return acknowledged, in_flight
+
+
+def write_and_read(client: RawClient, value: bytes) -> list[int]:
+    """Writes a record to each partition and reads it back; answers with their offsets."""
+    offsets = [_append(client, partition, value) for partition in range(PARTITIONS)]
+    for partition, offset in enumerate(offsets):
+        if client.fetch(TOPIC, offset, partition=partition).values[-1] != value:
+            raise RuntimeError(f"partition {partition} does not give back what was written at {offset}")
+    return offsets
 
 
 def _append(client: RawClient, partition: int, value: bytes) -> int:
     batch = bytes(encode_batch([(None, value, int(time.time() * 1000), None)]))
-    while (produced := client.produce(_TOPIC, batch, partition=partition)).error in _NOT_YET:
+    while (produced := client.produce(TOPIC, batch, partition=partition)).error in _NOT_YET:
         time.sleep(0.005)  # Kafka answers before it leads its partitions again
     if produced.error:
         raise RuntimeError(f"refused: {produced}")
