@@ -8,6 +8,8 @@ forgotten. Now and then the table is written to a snapshot and read back, and mu
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,12 +26,13 @@ from fencepost.core.producers.dedup import (
     Duplicate,
     Forgotten,
     Gap,
+    ProducerEntry,
     ProducerTable,
     SequencedBatch,
     StaleEpoch,
 )
 from fencepost.core.sequence import MAX_SEQUENCE
-from fencepost.log.snapshot import Snapshot, copy_producers, decode, encode
+from fencepost.log.snapshot import Snapshot, decode, encode
 from fencepost.types import Epoch, Offset, Pid, Sequence
 from tests.support.examples import examples
 
@@ -75,6 +78,8 @@ class TableAgainstModel(RuleBasedStateMachine):
         self.end = 0
         self.origin = 0
         self.transactions = 0
+        self.captures: list[tuple[Mapping[Pid, ProducerEntry], dict[Pid, ProducerEntry]]] = []
+        """Captured tables, each with what it was then."""
         self.forgotten: set[Pid] = set()
         """Who has written here, and expired."""
 
@@ -223,7 +228,7 @@ class TableAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def write_and_read_a_snapshot(self) -> None:
-        entries = copy_producers(self.table)
+        entries = tuple(self.table.capture().items())
         written = Snapshot(Offset(0), Offset(self.end), Offset(0), 0, 0, (), entries, (), self.table.remembers_from)
         read = decode(encode(written))
         assert read == written
@@ -232,6 +237,16 @@ class TableAgainstModel(RuleBasedStateMachine):
             self.table.restore(pid, entry)
         assert read.remembers_from is not None
         self.table.remembers_from = read.remembers_from
+
+    @rule()
+    def capture(self) -> None:
+        captured = self.table.capture()
+        self.captures = [*self.captures[-2:], (captured, copy.deepcopy(dict(captured)))]
+
+    @invariant()
+    def captures_stay_as_they_were(self) -> None:
+        for captured, before in self.captures:
+            assert captured == before
 
     @invariant()
     def the_table_knows_h_of_p(self) -> None:

@@ -41,7 +41,6 @@ class PinJob(SnapshotJob):
     def __init__(self, log: PartitionLog, now_ms: Milliseconds) -> None:
         super().__init__(log, now_ms, 0)
         log.pinned = True
-        self._paths = [captured.segment.handle.path for captured in self._segments]
         self._cleaned_offset = log.cleaned_offset
         self._linked: list[LinkedFile] = []
 
@@ -50,13 +49,14 @@ class PinJob(SnapshotJob):
 
     def link_into(self, target: str) -> list[LinkedFile]:
         """Make the directory `target` with the files of the log; return them."""
-        if not self._segments and not self._log.handles.files.exists(self._log.directory):
+        segments = self._segments()
+        if not segments and not self._log.handles.files.exists(self._log.directory):
             return []
         os.makedirs(target, 0o700)
         marks = []
-        for captured, path in zip(self._segments, self._paths, strict=True):
+        for captured in segments:
             name = file_name(captured.segment.base_offset, LOG_SUFFIX)
-            os.link(path, f"{target}/{name}")
+            os.link(captured.segment.handle.path, f"{target}/{name}")
             self._linked.append(LinkedFile(name, captured.size))
             marks.append(captured.marked(self._link_index(captured, target)))
         snapshot = self._with_marks(tuple(marks))

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from fencepost.core import sequence
 from fencepost.core.producers.aborted import AbortedTransaction
-from fencepost.core.producers.dedup import ProducerEntry, ProducerTable, RememberedBatch
+from fencepost.core.producers.dedup import ProducerEntry, RememberedBatch
 from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name
@@ -84,26 +84,6 @@ class Snapshot:
     aborted: tuple[AbortedTransaction, ...] = ()
     remembers_from: Pid | None = None
     """See `ProducerTable`; None if unknown."""
-
-
-def copy_producers(producers: ProducerTable) -> tuple[tuple[Pid, ProducerEntry], ...]:
-    """Copy the table, so that another thread can write it."""
-    return tuple(
-        (
-            pid,
-            ProducerEntry(
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_offset,
-                entry.last_seen,
-                list(entry.batches),
-                entry.transaction_start,
-                entry.run,
-                entry.transaction_sequence,
-            ),
-        )
-        for pid, entry in producers
-    )
 
 
 def encode(snapshot: Snapshot) -> bytes:

@@ -1,9 +1,9 @@
 """A job that saves a snapshot of a log: the owner captures the state, and another thread writes it.
 
-The constructor captures the state quickly. `write` does the rest: it syncs the log, writes the index files and the
-snapshot, and removes the files of segments that retention removed from the log. The order matters. A snapshot is the
-recovery point, so the log is synced before it. Segment files are removed only after a durable snapshot says that the
-log starts after them.
+The constructor captures the state quickly, however many producers and segments there are. `write` does the rest: it
+syncs the log, writes the index files and the snapshot, and removes the files of segments that retention removed from
+the log. The order matters. A snapshot is the recovery point, so the log is synced before it. Segment files are removed
+only after a durable snapshot says that the log starts after them.
 """
 
 from __future__ import annotations
@@ -61,13 +61,18 @@ class SnapshotJob:
         self._taken_ms = now_ms
         self._start_offset = log.start_offset
         self.end_offset = log.end_offset
-        self._producers = snapshots.copy_producers(log.producers)
+        self._producers = log.producers.capture()
         self._aborted = tuple(log.producers.aborted)
         self._remembers_from = log.producers.remembers_from
-        self._segments = [_capture(segment, segment is not log.segments[-1]) for segment in log.segments]
+        # Sealed segments do not change: the thread looks at them.
+        self._sealed = log.segments[:-1]
+        self._active = [_capture(segment, sealed=False) for segment in log.segments[-1:]]
         self._doomed = () if log.pinned else tuple(log.doomed)
         self._is_last = len(self._doomed) == len(log.doomed)
         """False: a later snapshot must remove the files of segments that a backup still needs."""
+
+    def _segments(self) -> list[Captured]:
+        return [_capture(segment, sealed=True) for segment in self._sealed] + self._active
 
     def write(self) -> None:
         """Write the snapshot durably. On StorageError a snapshot is due again."""
@@ -116,7 +121,7 @@ class SnapshotJob:
     def _write(self) -> None:
         log = self._log
         log.sync()
-        marks = tuple(self._mark(captured) for captured in self._segments)
+        marks = tuple(self._mark(captured) for captured in self._segments())
         snapshots.write(log.handles.files, log.directory, self._with_marks(marks))
 
     def _with_marks(self, marks: tuple[SegmentMark, ...]) -> Snapshot:
@@ -128,7 +133,7 @@ class SnapshotJob:
             position=active.size if active else 0,
             taken_ms=self._taken_ms,
             segments=marks,
-            producers=self._producers,
+            producers=tuple(self._producers.items()),
             aborted=self._aborted,
             remembers_from=self._remembers_from,
         )
@@ -171,7 +176,7 @@ class SnapshotJob:
                 _logger.warning("cannot remove %s: %s", segment.path(LOG_SUFFIX), error)
 
 
-def _capture(segment: Segment, sealed: bool) -> Captured:
+def _capture(segment: Segment, *, sealed: bool) -> Captured:
     index = segment.index
     entries = index.mark() if index is not None else (0, 0)
     return Captured(segment, sealed, segment.size, segment.max_timestamp, segment.max_timestamp_offset, index, *entries)

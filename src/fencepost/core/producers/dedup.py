@@ -14,8 +14,8 @@ continue at any sequence. Pids only rise, so one number, `remembers_from`, tells
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
@@ -117,6 +117,9 @@ class ProducerEntry:
     duplicates: int = field(default=0, compare=False)
     """Batches of this epoch that were repeated and recognised since the log was opened. It is only for display, and is
     not stored."""
+    made_after: int = field(default=0, compare=False, repr=False)
+    """Number of captures of the table before this entry was made. A later capture shares the entry, so that it must not
+    change any more."""
 
 
 class IssuedPids(NamedTuple):
@@ -131,10 +134,13 @@ class IssuedPids(NamedTuple):
 class ProducerTable:
     """The producers of one partition. Not thread-safe: it belongs to the owner of the partition's log."""
 
-    __slots__ = ("_entries", "_open_transactions", "aborted", "remembers_from")
+    __slots__ = ("_captures", "_entries", "_is_shared", "_open_transactions", "aborted", "remembers_from")
 
     def __init__(self) -> None:
         self._entries: dict[Pid, ProducerEntry] = {}
+        self._captures = 0
+        self._is_shared = False
+        """A capture has the same dictionary."""
         self._open_transactions: dict[Pid, Offset] = {}
         """First offset of each open transaction, lowest first: offsets only rise, so that is the insertion order."""
         self.aborted = AbortedTransactions()
@@ -173,7 +179,9 @@ class ProducerTable:
         entry = self._entries.get(batch.pid)
         if entry is None or batch.epoch > entry.epoch:
             start = entry.transaction_start if entry else None
-            entry = self._entries[batch.pid] = ProducerEntry(batch.epoch, transaction_start=start)
+            entry = self._put(batch.pid, ProducerEntry(batch.epoch, transaction_start=start))
+        elif entry.made_after != self._captures:
+            entry = self._put(batch.pid, _copied(entry))
         in_line = entry.run > 0 and batch.first_sequence == sequence.following(entry.last_sequence)
         entry.run = min(entry.run + batch.length, sequence.FURTHEST) if in_line else batch.length
         entry.last_sequence = batch.last_sequence
@@ -206,7 +214,9 @@ class ProducerTable:
         entry = self._entries.get(pid)
         if entry is None or epoch > entry.epoch:
             last_seen = entry.last_seen if entry else now
-            entry = self._entries[pid] = ProducerEntry(epoch, last_offset=marker_offset, last_seen=last_seen)
+            entry = self._put(pid, ProducerEntry(epoch, last_offset=marker_offset, last_seen=last_seen))
+        elif entry.made_after != self._captures:
+            entry = self._put(pid, _copied(entry))
         entry.last_seen = max(entry.last_seen, now)
         entry.transaction_start = entry.transaction_sequence = None
 
@@ -224,7 +234,7 @@ class ProducerTable:
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Restore an entry from a snapshot."""
-        self._entries[pid] = entry
+        self._put(pid, entry)
         if entry.transaction_start is not None:
             starts = {**self._open_transactions, pid: entry.transaction_start}
             self._open_transactions = dict(sorted(starts.items(), key=lambda start: start[1]))
@@ -234,16 +244,41 @@ class ProducerTable:
         idle = [
             pid for pid, entry in self._entries.items() if entry.last_seen < before and entry.transaction_start is None
         ]
+        if idle:
+            self._unshare()
         for pid in idle:
             del self._entries[pid]
         if idle:
             self.remembers_from = max(self.remembers_from, Pid(max(idle) + 1))
         return idle
 
+    def capture(self) -> Mapping[Pid, ProducerEntry]:
+        """Return the producers as they are now, for another thread to read. It takes the same short time for any number
+        of them: what changes later is copied then."""
+        self._captures += 1
+        self._is_shared = True
+        return self._entries
+
+    def _put(self, pid: Pid, entry: ProducerEntry) -> ProducerEntry:
+        self._unshare()
+        entry.made_after = self._captures
+        self._entries[pid] = entry
+        return entry
+
+    def _unshare(self) -> None:
+        if self._is_shared:
+            self._entries = self._entries.copy()
+            self._is_shared = False
+
     def clear(self) -> None:
-        self._entries.clear()
+        self._entries = {}
+        self._is_shared = False
         self._open_transactions.clear()
         self.aborted = AbortedTransactions()
+
+
+def _copied(entry: ProducerEntry) -> ProducerEntry:
+    return replace(entry, batches=list(entry.batches))
 
 
 def _judge_repeat(entry: ProducerEntry, batch: SequencedBatch, expected: Sequence) -> BatchVerdict:

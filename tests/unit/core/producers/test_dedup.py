@@ -278,3 +278,38 @@ def test_recognised_duplicates_are_counted_per_producer_and_epoch(partition: Par
     assert [(pid, entry.duplicates) for pid, entry in partition.table] == [(PID, 2)]
     partition.store(a_batch(0, epoch=1))
     assert [(pid, entry.duplicates) for pid, entry in partition.table] == [(PID, 0)]
+
+
+class TestCapture:
+    def test_it_copies_nothing(self, partition: Partition) -> None:
+        """Hundreds of thousands of producers are captured in one turn of the server's loop."""
+        for pid in range(3):
+            partition.store(a_batch(0, pid=pid))
+        captured = partition.table.capture()
+        assert all(captured[Pid(pid)] is partition.table.get(Pid(pid)) for pid in range(3))
+        assert partition.table.capture() is captured
+
+    def test_what_changes_later_does_not_show_in_it(self, partition: Partition) -> None:
+        partition.store(a_batch(0), transactional=True)
+        partition.store(a_batch(0, pid=8))
+        captured = partition.table.capture()
+        entry = captured[PID]
+        partition.store(a_batch(1), transactional=True)
+        partition.table.end_transaction(PID, Epoch(0), Offset(9), 0)
+        partition.store(a_batch(0, pid=9))
+        assert list(captured) == [PID, 8]
+        assert captured[PID] is entry
+        assert (entry.last_sequence, len(entry.batches), entry.transaction_start) == (0, 1, 0)
+        partition.table.expire(before=1)
+        partition.table.clear()
+        assert list(captured) == [PID, 8]
+
+    def test_an_entry_is_copied_once_for_each_capture(self, partition: Partition) -> None:
+        partition.store(a_batch(0))
+        partition.table.capture()
+        partition.store(a_batch(1))
+        copied = partition.table.get(PID)
+        partition.store(a_batch(2))
+        assert partition.table.get(PID) is copied
+        assert copied is not None
+        assert copied.last_sequence == 2
