@@ -78,6 +78,7 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
       fencepost backup orders.tar.zst
     """
     from fencepost.server.backup.archive import is_archive
+    from fencepost.server.backup.priority import let_others_go_first
 
     seconds = _seconds(every) if every is not None else None
     if is_archive(dest) and (seconds is not None or keep is not None):
@@ -85,6 +86,7 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
     folder = _folder(data)
     if dest.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{dest} lies in the data directory {folder}, and would be lost with it: back up elsewhere")
+    let_others_go_first()
     while True:
         began = time.monotonic()
         try:

@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles, write_all
-from fencepost.server.backup.copying import CHUNK, Advance, forget_cache, write
+from fencepost.server.backup.copying import CHUNK, Advance, Copier, DirectFiles, forget_cache
 from fencepost.server.backup.folder import BackupReport, explained
 from fencepost.server.backup.manifest import (
     MANIFEST,
@@ -52,7 +52,7 @@ def is_archive(path: Path) -> bool:
 
 def back_up(files: PointFiles, archive: Path, *, advance: Advance, disk: OsFiles | None = None) -> BackupReport:
     """Write the point to the archive, which replaces an older one when it is whole. On an error nothing is left."""
-    disk = disk or OsFiles()
+    disk = disk or DirectFiles()
     try:
         with _new_part(archive) as part:
             done = _write(files, part, disk, advance)
@@ -219,7 +219,7 @@ class _Unframed(io.RawIOBase):
         return DamagedBackup(f"{self._path} is damaged at byte {at}; restore another backup")
 
 
-def unpack(archive: Path, folder: Path, disk: OsFiles, advance: Advance) -> BackupManifest:
+def unpack(archive: Path, folder: Path, copier: Copier) -> BackupManifest:
     """Unpack the archive into a folder and verify every file; return its manifest."""
     found: dict[str, tuple[int, int]] = {}
     manifest: BackupManifest | None = None
@@ -236,7 +236,7 @@ def unpack(archive: Path, folder: Path, disk: OsFiles, advance: Advance) -> Back
                     check_path(member.name, archive)
                     target = folder / member.name
                     target.parent.mkdir(0o700, parents=True, exist_ok=True)
-                    found[member.name] = member.size, write(content, target, member.size, disk, advance)
+                    found[member.name] = member.size, copier.write(content, target, member.size)
         except (tarfile.TarError, EOFError) as error:
             raise DamagedBackup(f"{archive} is damaged or not whole ({error}); restore another backup") from error
     if manifest is None:

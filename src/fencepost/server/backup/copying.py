@@ -1,8 +1,19 @@
-"""Copies with checksums: read once, written once, and read back."""
+"""Copies with checksums: read once, written once, and read back.
+
+A backup must not take the server's page cache, CPU and disk. So copies are written directly to the disk, without the
+page cache (O_DIRECT), into space that is allocated beforehand: a sync of the server then waits for none of these bytes.
+Sources are read without staying in the page cache (RWF_DONTCACHE, from Linux 6.14 on), so that what the server's
+readers need stays there. Where one of them is not supported, plain reads and writes do the same. One buffer is used
+for all chunks: a new one each time costs more CPU than the copy. And a backup pauses while others use the disk
+(`core.pace`).
+"""
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,58 +21,183 @@ from typing import IO, Final, TypeAlias
 
 from crc32c import crc32c
 
-from fencepost.log.files import OsFiles, write_all
+from fencepost.core.pace import Pace
+from fencepost.log.files import Buffer, OsFiles, write_all
 from fencepost.server.backup.manifest import DamagedBackup
+
+if hasattr(os, "O_DIRECT"):
+    import fcntl
 
 CHUNK: Final = 1 << 20
 _SYNC_EVERY: Final = 16 << 20
-"""Bytes between two syncs. One sync of a whole segment would hold up the syncs of the server on the same disk."""
+"""Bytes between two syncs of a file that is written through the page cache. One sync of a whole segment would hold up
+the syncs of the server on the same disk."""
+_STRETCH: Final = 8 << 20
+"""Bytes between two pauses."""
+_SMALL: Final = 64 << 10
+"""Files up to this size are written through the page cache."""
+_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+_DONTCACHE: Final = 0x80
+"""The kernel's RWF_DONTCACHE, which Python has no name for."""
+_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 Advance: TypeAlias = Callable[[int], None]
 """Called with the number of bytes that were copied since the last call."""
 
 
-def copy(source: Path, target: Path, size: int, files: OsFiles, advance: Advance) -> int:
-    """Copy the first `size` bytes durably, and return their checksum. Raise DamagedBackup if the copy reads back as
-    something else; FileNotFoundError or EOFError if the source has fewer bytes."""
-    with source.open("rb") as reading:
-        return write(reading, target, size, files, advance)
+class DirectFiles(OsFiles):
+    """The real file system, written without the page cache where `direct` has said so."""
+
+    def write(self, fd: int, data: Buffer, position: int) -> int:
+        try:
+            return super().write(fd, data, position)
+        except OSError as error:
+            # The last bytes of a file are not a whole block.
+            if error.errno != errno.EINVAL or not direct(fd, on=False):
+                raise
+        return super().write(fd, data, position)
 
 
-def write(reading: IO[bytes], target: Path, size: int, files: OsFiles, advance: Advance) -> int:
-    """Do the same with the next `size` bytes of a stream."""
-    fd = files.open(str(target), create=True)
+def direct(fd: int, *, on: bool) -> bool:
+    """Write and read past the page cache, or no longer; return True if that is a change."""
+    if not _DIRECT:
+        return False
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    if bool(flags & _DIRECT) == on:
+        return False
     try:
-        checksum = position = synced = 0
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags ^ _DIRECT)
+    except OSError:
+        return False  # this file system has no such thing
+    return True
+
+
+class Pauses:
+    """The pauses of a copy, as its pace demands them."""
+
+    def __init__(self, pace: Pace, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._pace = pace
+        self._sleep = sleep
+        self._began = time.perf_counter()
+        self._bytes = 0
+        self._written = 0
+        self._write_seconds = 0.0
+
+    def wrote(self, size: int, seconds: float) -> None:
+        """Note a write that went straight to the disk."""
+        self._written += size
+        self._write_seconds += seconds
+
+    def done(self, size: int) -> None:
+        """Note that so many bytes are copied or read back, and pause at the end of a stretch."""
+        self._bytes += size
+        if self._bytes < _STRETCH:
+            return
+        self._pace.wrote(self._written, self._write_seconds)
+        pause = self._pace.pause_after(time.perf_counter() - self._began)
+        if pause:
+            self._sleep(pause)
+        self._began = time.perf_counter()
+        self._bytes = self._written = 0
+        self._write_seconds = 0.0
+
+
+class Copier:
+    """Copies files one after the other."""
+
+    def __init__(self, disk: OsFiles, advance: Advance, pauses: Pauses | None = None) -> None:
+        """`pauses`: None for a copy that nobody else waits for."""
+        self._disk = disk
+        self._advance = advance
+        self._pauses = pauses
+        self._read_flag = _DONTCACHE if hasattr(os, "RWF_NOWAIT") else 0
+        self._buffer = memoryview(mmap.mmap(-1, CHUNK))  # aligned to a page, as direct writes need it
+
+    def copy(self, source: Path, target: Path, size: int) -> int:
+        """Copy the first `size` bytes durably, and return their checksum. Raise DamagedBackup if the copy reads back as
+        something else; FileNotFoundError or EOFError if the source has fewer bytes."""
+        with source.open("rb", buffering=0) as file:
+            fd = file.fileno()
+            return self._write(lambda position: self._read(fd, position), target, size)
+
+    def write(self, reading: IO[bytes], target: Path, size: int) -> int:
+        """Do the same with the next `size` bytes of a stream."""
+        left = size
+
+        def read(_position: int) -> int:
+            nonlocal left
+            chunk = reading.read(min(CHUNK, left))
+            left -= len(chunk)
+            self._buffer[: len(chunk)] = chunk
+            return len(chunk)
+
+        return self._write(read, target, size)
+
+    def _write(self, read: Callable[[int], int], target: Path, size: int) -> int:
+        disk = self._disk
+        fd = disk.open(str(target), create=True)
+        try:
+            is_direct = size > _SMALL and self._prepare(fd, size)
+            checksum = position = synced = 0
+            while position < size:
+                count = min(read(position), size - position)
+                if not count:
+                    raise EOFError(f"{target.name} has {position} bytes, not {size}")
+                chunk = self._buffer[:count]
+                began = time.perf_counter()
+                write_all(disk, fd, chunk, position)
+                if self._pauses is not None:
+                    if is_direct:
+                        self._pauses.wrote(count, time.perf_counter() - began)
+                    self._pauses.done(count)
+                checksum = int(crc32c(chunk, checksum))
+                position += count
+                if not is_direct and position - synced >= _SYNC_EVERY:
+                    disk.sync(fd)
+                    synced = position
+                self._advance(count)
+            disk.sync(fd)
+            forget_cache(fd)
+            if is_direct:
+                direct(fd, on=True)
+            if self._checksum_of(fd, size) != checksum:
+                raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
+            return checksum
+        finally:
+            disk.close(fd)
+
+    def _prepare(self, fd: int, size: int) -> bool:
+        """Allocate the file's space, and write past the page cache from now on; return False if that cannot be done."""
+        if not isinstance(self._disk, DirectFiles) or not direct(fd, on=True):
+            return False
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        return True
+
+    def _read(self, fd: int, position: int) -> int:
+        """Fill the buffer; return the number of bytes, 0 at the end of the file."""
+        try:
+            return os.preadv(fd, [self._buffer], position, self._read_flag)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED or not (self._read_flag or direct(fd, on=False)):
+                raise
+            self._read_flag = 0  # an older kernel, or a file system that does not know it
+        return self._read(fd, position)
+
+    def _checksum_of(self, fd: int, size: int) -> int:
+        checksum = position = 0
         while position < size:
-            chunk = reading.read(min(CHUNK, size - position))
-            if not chunk:
-                raise EOFError(f"{target.name} has {position} bytes, not {size}")
-            write_all(files, fd, chunk, position)
-            checksum = int(crc32c(chunk, checksum))
-            position += len(chunk)
-            if position - synced >= _SYNC_EVERY:
-                files.sync(fd)
-                synced = position
-            advance(len(chunk))
-        files.sync(fd)
-        forget_cache(fd)
-        if _checksum_of(files, fd, size) != checksum:
-            raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
+            count = min(self._read(fd, position), size - position)
+            if not count:
+                break
+            checksum = int(crc32c(self._buffer[:count], checksum))
+            position += count
+            if self._pauses is not None:
+                self._pauses.done(count)
         return checksum
-    finally:
-        files.close(fd)
-
-
-def _checksum_of(files: OsFiles, fd: int, size: int) -> int:
-    checksum = position = 0
-    while position < size:
-        chunk = files.read(fd, min(CHUNK, size - position), position)
-        if not len(chunk):
-            break
-        checksum = int(crc32c(chunk, checksum))
-        position += len(chunk)
-    return checksum
 
 
 def forget_cache(fd: int) -> None:

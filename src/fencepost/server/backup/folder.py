@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fencepost.core.pace import Pace
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import OsFiles, write_file
-from fencepost.server.backup.copying import Advance, copy, remove_tree
+from fencepost.server.backup.copying import Advance, Copier, DirectFiles, Pauses, remove_tree
 from fencepost.server.backup.manifest import (
     MANIFEST,
     BackedUpFile,
@@ -96,7 +97,7 @@ def back_up(
                 f"{files.point.cluster_id}): give each server a folder of its own"
             )
         try:
-            report = _Copy(files, part, before, disk or OsFiles(), advance).run(target)
+            report = _Copy(files, part, before, disk or DirectFiles(), advance).run(target)
         except BaseException as error:
             remove_tree(part)
             if isinstance(error, (OSError, EOFError)):
@@ -167,6 +168,7 @@ class _Copy:
         self._part = part
         self._disk = disk
         self._advance = advance
+        self._copier = Copier(disk, advance, Pauses(Pace()))
         self._before = before[0] if before else None
         self._known = {file.path: file for file in before[1].files} if before else {}
         self._copied: list[BackedUpFile] = []
@@ -192,7 +194,7 @@ class _Copy:
         if known is not None and known.size == file.size and self._reused(known, identity, source, target):
             self._advance(file.size)
             return known._replace(source=identity)
-        checksum = copy(source, target, file.size, self._disk, self._advance)
+        checksum = self._copier.copy(source, target, file.size)
         done = BackedUpFile(file.path, file.size, checksum, identity)
         self._copied.append(done)
         return done

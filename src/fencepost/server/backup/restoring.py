@@ -17,7 +17,7 @@ from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.log.files import OsFiles
 from fencepost.server.backup.ahead import GroupAhead, RestoredLogs, SinkState
 from fencepost.server.backup.archive import is_archive, unpack
-from fencepost.server.backup.copying import Advance, copy, remove_tree
+from fencepost.server.backup.copying import Advance, Copier, DirectFiles, remove_tree
 from fencepost.server.backup.folder import newest_in
 from fencepost.server.backup.manifest import STORE, BackupManifest, DamagedBackup
 from fencepost.server.backup.store_file import Jumped, StoreFile
@@ -40,7 +40,7 @@ class RestoreReport(NamedTuple):
 
 def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None = None) -> RestoreReport:
     """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder."""
-    disk = disk or OsFiles()
+    disk = disk or DirectFiles()
     data = data.resolve()
     if os.path.ismount(data):
         # It can be neither replaced nor removed, and the folder beside it is on another disk.
@@ -56,10 +56,10 @@ def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None 
     data.parent.mkdir(parents=True, exist_ok=True)
     with _part_of(data) as part:
         if is_archive(backup):
-            manifest = unpack(backup, part, disk, advance)
+            manifest = unpack(backup, part, Copier(disk, advance))
         else:
             backup = newest_in(backup)
-            manifest = _copy_all(backup, part, disk, advance)
+            manifest = _copy_all(backup, part, Copier(disk, advance))
         now = int(time.time() * 1000)
         (part / "logs").mkdir(0o700, exist_ok=True)
         with StoreFile(part / STORE) as store:
@@ -101,14 +101,14 @@ def _part_of(data: Path) -> Iterator[Path]:
             raise
 
 
-def _copy_all(backup: Path, part: Path, disk: OsFiles, advance: Advance) -> BackupManifest:
+def _copy_all(backup: Path, part: Path, copier: Copier) -> BackupManifest:
     manifest = BackupManifest.read(backup)
     for file in manifest.files:
         source, target = backup / file.path, part / file.path
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
         try:
             size = source.stat().st_size
-            checksum = copy(source, target, file.size, disk, advance) if size == file.size else None
+            checksum = copier.copy(source, target, file.size) if size == file.size else None
         except FileNotFoundError:
             raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
         if checksum != file.crc32c:
