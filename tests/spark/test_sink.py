@@ -14,6 +14,9 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.progress_topic import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support.committed import committed, committed_values
 
@@ -89,6 +92,12 @@ def test_a_stream_passes_in_several_micro_batches_and_resumes_from_its_checkpoin
     assert len(reports) >= 3
     assert sum(report.rows for report in reports) == 3_000
     assert query.recentProgress[-1]["sources"][0]["latestOffset"]
+    with Routes(ClientSettings.of(servers)) as routes:
+        progress = ProgressTopic(routes, name).last()
+    assert progress is not None
+    assert (progress.batch, progress.rows) == (reports[-1].batch, reports[-1].rows)
+    took = (progress.fence_ms, progress.look_ms, progress.freeze_ms, progress.publish_ms, progress.previous_commit_ms)
+    assert all(each is not None and each >= 0 for each in took), took
     with Admin(servers) as admin:
         before = admin.latest(target)
     later = fencepost.spark.Sink(servers, topic=target, name=name)

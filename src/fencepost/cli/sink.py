@@ -48,12 +48,14 @@ def list_sinks(target: ClusterTarget) -> None:
             t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics(internal=True) if t.name.startswith(TOPIC_PREFIX)
         ]
         found = {name: _last(settings, admin, name) for name in names}
-    columns = [Column("sink"), Column("query"), Column("batch", True), Column("run by"), Column("since")]
+    columns = [Column("sink"), Column("query"), Column("batch", True), Column("rows", True)]
+    columns += [Column("run by"), Column("since")]
     rows = (
         (
             name,
             progress.query if progress and progress.wrote_something else None,
             progress.batch if progress and progress.wrote_something else None,
+            progress.rows if progress and progress.wrote_something else None,
             f"process {progress.process} on {progress.host}" if progress else None,
             when(progress.time_ms) if progress else None,
         )

@@ -43,6 +43,8 @@ from fencepost.types import Milliseconds
 PROGRESS_TOPIC_PREFIX: Final = "__fencepost_sink."
 """The progress topic of sink NAME has this in front of the name."""
 PROGRESS_KEY: Final = b"progress"
+SINK_ID_PREFIX: Final = "fencepost.sink."
+"""The transactional id of sink NAME has this in front of the name."""
 
 NOTHING_YET: Final = -1
 """The batch of a progress record that was written before any micro-batch."""
@@ -50,9 +52,9 @@ NOTHING_YET: Final = -1
 NOBODY: Final = "nobody"
 """For `adopt`: there is no progress record."""
 
-_VERSION: Final = 3
-_READABLE: Final = (1, 2, 3)
-"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`."""
+_VERSION: Final = 4
+_READABLE: Final = (1, 2, 3, 4)
+"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`, version 3 no measurements."""
 
 _RUNS_KEPT: Final = 16
 """Runs kept in the record of a batch. Each run after the first skipped the batch and crashed before the next."""
@@ -62,6 +64,7 @@ _REPLACED_KEPT: Final = 16
 sixteen restarts of its query. It counts as new: it fences the last one, and stops if its batch is behind the log."""
 
 _NUMBERS: Final = frozenset({"batch", "incarnation", "process", "time_ms"})
+_MEASURED: Final = ("rows", "fence_ms", "look_ms", "freeze_ms", "publish_ms", "previous_commit_ms")
 
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
 """A successor that took the epoch announces itself soon; after so many looks, the coordinator bumped it itself."""
@@ -114,6 +117,16 @@ class Progress:
     targets: str = ""
     replaced: str = ""
     """Tokens of the instances that this one and its predecessors replaced, the newest last, with blanks between."""
+    rows: int | None = None
+    """Records of the batch. This and the times below are for people: no decision depends on them. They are None where
+    they are not known, and in records up to version 3."""
+    fence_ms: Milliseconds | None = None
+    """Time that the steps of the batch took, all attempts together."""
+    look_ms: Milliseconds | None = None
+    freeze_ms: Milliseconds | None = None
+    publish_ms: Milliseconds | None = None
+    previous_commit_ms: Milliseconds | None = None
+    """Time of the commit before this one, by the same instance: a record cannot tell how long its own commit takes."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
@@ -147,12 +160,19 @@ def _check_field(name: str, value: object) -> None:
     """Raise ValueError if a progress record cannot have this. Any producer may write to the topic, and metrics and the
     HTTP API show the fields as they are."""
     if name in _NUMBERS:
-        if type(value) is not int or not -(2**63) <= value < 2**63:
-            raise ValueError(f"{name} is not a number")
+        _check_number(name, value)
+    elif name in _MEASURED:
+        if value is not None:
+            _check_number(name, value)
     elif not isinstance(value, str):
         raise ValueError(f"{name} is not text")
     else:
         value.encode()  # half a character of UTF-16 is an error, too
+
+
+def _check_number(name: str, value: object) -> None:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is not a number")
 
 
 # --- errors ---
@@ -454,7 +474,8 @@ class SinkProtocol:
     def _copied(self, last: Progress, now_ms: Milliseconds) -> Progress:
         """Return the last record, with this sink as its writer."""
         mine = self._record(last.query, last.batch, now_ms, last.position, UNKNOWN)
-        return replace(mine, runs=last.runs, offsets=last.offsets, targets=last.targets)
+        measured = {name: getattr(last, name) for name in _MEASURED}
+        return replace(mine, runs=last.runs, offsets=last.offsets, targets=last.targets, **measured)
 
     def _passed_over(self, last: Progress, origin: Origin, now_ms: Milliseconds) -> Progress:
         runs = [*last.runs.split(), origin.run][-_RUNS_KEPT:]

@@ -24,6 +24,7 @@ from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.counters import Counters
+from fencepost.server.fenced_writes import FencedWrites
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
@@ -39,6 +40,7 @@ from fencepost.server.storage.fetching import FetchContext
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Disk, Partition
 from fencepost.server.storage.producer_limit import ProducerLimit
+from fencepost.server.storage.sink_progress import SinkTails
 from fencepost.server.storage.space import Space, largest
 from fencepost.server.storage.store import Store
 from fencepost.server.storage.syncer import Syncer
@@ -88,6 +90,8 @@ class Broker:
         self.clock = clock or SystemClock()
         self.health = Health(self.clock)
         self.counters = Counters()
+        self.fenced_writes = FencedWrites()
+        self.sink_tails = SinkTails()
         self.directory = DataDirectory(config.data)
         files = files or OsFiles(durable=not self.directory.ephemeral)
         self.space = Space(

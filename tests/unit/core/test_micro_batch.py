@@ -399,15 +399,34 @@ def test_a_record_of_the_first_version_is_read_and_has_no_origin() -> None:
     assert (OTHER.runs, OTHER.offsets, OTHER.targets) == ("", "", "")
 
 
+def test_a_record_without_measurements_is_read_and_has_none() -> None:
+    fields = json.loads(replace(WRITTEN, rows=5, freeze_ms=7).encode())
+    for name in ("rows", "fence_ms", "look_ms", "freeze_ms", "publish_ms", "previous_commit_ms"):
+        del fields[name]
+    assert Progress.decode(json.dumps({**fields, "version": 3}).encode()) == WRITTEN
+    assert (WRITTEN.rows, WRITTEN.freeze_ms) == (None, None)
+
+
+def test_a_restart_keeps_the_measurements_of_the_last_batch() -> None:
+    found = replace(WRITTEN, rows=5, fence_ms=1, look_ms=2, freeze_ms=3, publish_ms=4, previous_commit_ms=6)
+    said = first_call(found, HERE)
+    assert (said.rows, said.fence_ms, said.look_ms, said.freeze_ms) == (5, 1, 2, 3)
+    assert (said.publish_ms, said.previous_commit_ms) == (4, 6)
+
+
 def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() -> None:
     assert Progress.decode(WRITTEN.encode()) == WRITTEN
-    for strange in (b"", b"[]", b"{}", b'{"version": 3}', b'{"version": 4}', b'{"version": 1, "odd": 1}'):
+    for strange in (b"", b"[]", b"{}", b'{"version": 4}', b'{"version": 5}', b'{"version": 1, "odd": 1}'):
         with pytest.raises(UnknownProgress):
             Progress.decode(strange)
 
 
 @pytest.mark.parametrize(
-    "odd", [{"batch": "x"}, {"batch": True}, {"time_ms": 10**400}, {"time_ms": 1.5}, {"query": 5}, {"host": "\ud800"}],
+    "odd",
+    [
+        {"batch": "x"}, {"batch": True}, {"time_ms": 10**400}, {"time_ms": 1.5}, {"query": 5}, {"host": "\ud800"},
+        {"rows": "x"}, {"publish_ms": 1.5},
+    ],
     ids=str,
 )  # fmt: skip
 def test_a_record_whose_fields_are_of_other_types_is_a_foreign_one(odd: dict[str, object]) -> None:

@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from fencepost.client.cluster.handshake import keeps_us_out
@@ -124,6 +125,8 @@ class Runner:
         self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts, look_first=bool(run))
+        self.last_commit_ms: int | None = None
+        """Time of the last commit, for the record of the next batch."""
         self._ready = False
         # A query that did not stop in time may still be in its last batch when it is restarted.
         self._one_at_a_time = threading.Lock()
@@ -148,6 +151,8 @@ class Runner:
             raise
         finally:
             work.forget()
+        if not outcome.skipped:
+            self.last_commit_ms = round(work.took.get("commit", 0.0))
         self.on_step("done")
         return outcome
 
@@ -299,9 +304,19 @@ class MicroBatch:
                 if there != wanted:
                     raise FencepostError(f"{topic}-{partition} has {there} records of the transaction, not {wanted}")
         self.runner.on_step("record")
-        self._write_record(identity, progress)
+        self._write_record(identity, self._measured(progress, sum(expected.values())))
         self.runner.on_step("end")
         self._end(identity)
+
+    def _measured(self, progress: Progress, rows: int) -> Progress:
+        """Return the record with what people want to know of the batch."""
+        fence, look, freeze, publish = (
+            round(self.took.get(each, 0)) for each in ("fence", "look", "freeze", "publish")
+        )
+        return replace(
+            progress, rows=rows, fence_ms=fence, look_ms=look, freeze_ms=freeze, publish_ms=publish,
+            previous_commit_ms=self.runner.last_commit_ms,
+        )  # fmt: skip
 
     def _begin(self, identity: Identity, partitions: list[TopicPartition]) -> None:
         self._open = identity

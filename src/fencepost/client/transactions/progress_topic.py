@@ -12,13 +12,13 @@ from typing import Final
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.transactions.compacted_topic import CompactedTopic
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX, Progress
 from fencepost.errors import ConfigError, TimedOut
 from fencepost.kernel import encode_batch
 from fencepost.types import Milliseconds
 
 TOPIC_PREFIX: Final = PROGRESS_TOPIC_PREFIX
-TRANSACTIONAL_ID_PREFIX: Final = "fencepost.sink."
+TRANSACTIONAL_ID_PREFIX: Final = SINK_ID_PREFIX
 _LONGEST_NAME: Final = 200
 _FIRST_LOOK: Final = 64
 """Offsets from the end: a record and a marker per micro-batch, some of them aborted."""

@@ -430,6 +430,8 @@ def _check_transaction(
     who = Identity(header.pid, header.epoch)
     if header.is_transactional:
         error = broker.transactions.judge_write(transactional_id, who, partition.name, request.connection)
+        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            _note_fenced(broker, request, transactional_id, who)
     else:
         # The request need not name the id, and pids can be guessed: whoever uses the pid of an id needs its permission.
         name = broker.transactions.name_of(header.pid)
@@ -443,6 +445,14 @@ def _check_transaction(
     raise ServerError(
         error, f"{partition.name}: pid {header.pid}, epoch {header.epoch} has no open transaction with this partition"
     )
+
+
+def _note_fenced(broker: Broker, request: ApiRequest, transactional_id: str | None, who: Identity) -> None:
+    known = broker.transactions.get(transactional_id) if transactional_id is not None else None
+    if known is not None:
+        connection = request.connection
+        now = broker.clock.now_ms()
+        broker.fenced_writes.note(known.name, who, known.identity, now, connection.peer, request.client_id or "")
 
 
 def _refused(index: int, code: ErrorCode, message: str, log_start_offset: int = -1) -> _Outcome:

@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from fencepost.core.micro_batch import PROGRESS_KEY, Progress
+from fencepost.core.producers.pid import Identity
+from fencepost.core.zombies import WrittenProgress
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
 from fencepost.log.counting import is_aborted
 from fencepost.log.partition import PartitionLog
-from fencepost.types import Offset
+from fencepost.types import NO_EPOCH, NO_PID, Offset
 
 _FIRST_LOOK: Final = 64
 """Offsets from the end: a record and a marker per micro-batch, some of them aborted."""
+_FAR_LOOK: Final = 4096
+_MOST_TAILS: Final = 1000
 _BYTES: Final = 256 * 1024
 """Bytes per read."""
 
@@ -28,19 +33,21 @@ def last_progress(log: PartitionLog, stable: Offset) -> Progress | None:
     back = _FIRST_LOOK
     while True:
         start = max(first, Offset(stable - back))
-        found = _last_between(log, start, stable)
+        found = None
+        for found in _between(log, start, stable):  # noqa: B007
+            pass
         if found is not None or start <= first:
-            return Progress.decode(found) if found is not None else None
+            return Progress.decode(found[0]) if found is not None else None
         back *= 16
 
 
-def _last_between(log: PartitionLog, start: Offset, stop: Offset) -> bytes | None:
+def _between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[bytes, Identity]]:
+    """Yield the committed progress records, undecoded, with their writers."""
     aborted = log.producers.aborted
-    found = None
     while start < stop:
         chunks = log.read(start, _BYTES, upto=stop, block=True)
         if not chunks:
-            break
+            return
         for data in chunks:
             at = 0
             while at < len(data):
@@ -48,10 +55,55 @@ def _last_between(log: PartitionLog, start: Offset, stop: Offset) -> bytes | Non
                 if not header.is_control and not is_aborted(header, aborted):
                     for record in decode_batch(data, at):
                         if record.key == PROGRESS_KEY and record.value is not None:
-                            found = bytes(record.value)
+                            yield bytes(record.value), Identity(header.pid, header.epoch)
                 at += header.size
                 start = header.next_offset
+
+
+def _decoded(rows: list[tuple[bytes, Identity]]) -> list[WrittenProgress]:
+    """Return the records without strange ones; but the last one must be readable, because it tells the progress."""
+    found = []
+    for number, (value, writer) in enumerate(rows, 1):
+        try:
+            found.append(WrittenProgress(Progress.decode(value), writer))
+        except FencepostError:
+            if number == len(rows):
+                raise
     return found
+
+
+class SinkTail(NamedTuple):
+    """The last records of a progress topic."""
+
+    records: list[WrittenProgress]
+    """The oldest first."""
+    is_whole: bool
+    """There are no older ones."""
+
+
+class SinkTails:
+    """Tails of progress topics, kept until a topic has newer records. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[PartitionLog, Offset, int, SinkTail]] = {}
+
+    def read(self, topic: str, log: PartitionLog, stable: Offset, *, far: bool = False) -> SinkTail:
+        """Return the tail before `stable`: some tens of batches, or with `far` some thousands. Blocks. Raise
+        FencepostError if the log cannot be read."""
+        back = _FAR_LOOK if far else _FIRST_LOOK
+        known = self._known.get(topic)
+        if known is not None and known[0] is log and known[1] == stable and known[2] >= back:
+            return known[3]
+        start = max(log.start_offset, Offset(stable - back))
+        found = _decoded(list(_between(log, start, stable)))
+        if not found:
+            last = last_progress(log, stable)  # many batches were aborted since
+            found = [] if last is None else [WrittenProgress(last, Identity(NO_PID, NO_EPOCH))]
+        tail = SinkTail(found, start <= log.start_offset)
+        if len(self._known) >= _MOST_TAILS:
+            self._known.clear()
+        self._known[topic] = log, stable, back, tail
+        return tail
 
 
 class SinkProgress:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from fencepost._version import __version__
 from fencepost.errors import FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.console import group_reset, groups, overview
+from fencepost.server.http.console import group_reset, groups, overview, security, sinks
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Visit
@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PAGES: Final[tuple[ConsolePage, ...]] = (*overview.PAGES, *group_reset.PAGES, *groups.PAGES)
+PAGES: Final[tuple[ConsolePage, ...]] = (
+    *overview.PAGES,
+    *group_reset.PAGES,
+    *groups.PAGES,
+    *sinks.PAGES,
+    *security.PAGES,
+)
 ACTIONS: Final[tuple[ConsoleAction, ...]] = (*group_reset.ACTIONS,)
 
 _LIVE: Final = "/live"
@@ -77,7 +83,7 @@ class Console:
         return found
 
     async def login_page(self, request: Request, *, said: str, status: int, to: str) -> Response:
-        return await self._html(request, "login.html", status, title="Log in", said=said, next=to)
+        return await self._html(request, "login.html", status, title="Log in", said=said, was_made=not said, next=to)
 
     async def nothing_there(self, request: Request) -> Response:
         return await self._problem(request, Refusal("There is no such page.", 404))

@@ -173,10 +173,17 @@ class SinkJson:
     name: str
     query: str | None
     batch: Annotated[int | None, "the last committed micro-batch; null before the first"]
+    rows: Annotated[int | None, "of that batch; null if an older version of fencepost has written it"]
+    fence_ms: Annotated[int | None, "time that the step took, all attempts together"]
+    look_ms: int | None
+    freeze_ms: int | None
+    publish_ms: int | None
+    previous_commit_ms: Annotated[int | None, "of the batch before: a record is written before its own commit"]
     incarnation: int | None
     host: str | None
     process: int | None
     time_ms: Annotated[int | None, "when the last progress record was written"]
+    warnings: Annotated[list[str], "writers that were replaced and still try; only what is certain"]
     readable: Annotated[bool, "false if the caller may not READ the sink's topic, or its last record is damaged"]
 
 

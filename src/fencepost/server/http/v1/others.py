@@ -1,27 +1,20 @@
-"""The cluster, transactions and sinks."""
+"""The cluster and transactions."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from fencepost._version import __version__
-from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX, Progress
-from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ
 from fencepost.core.transactions import RESTING, TransactionState
-from fencepost.errors import ErrorCode, FencepostError
+from fencepost.errors import ErrorCode
 from fencepost.server.http.v1.answers import (
     AssignedJson,
     BrokerJson,
     ClusterJson,
-    SinkJson,
     TransactionJson,
 )
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.net.router import Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.storage.sink_progress import last_progress
-from fencepost.server.storage.topics import Topic
 from fencepost.wire.apis import Key
 
 
@@ -57,40 +50,4 @@ def _transaction(row: Fields) -> TransactionJson:
         row["transaction_start_time"] if is_open else None,
         row["transaction_timeout"],
         [AssignedJson(topic["topic"], index) for topic in row["topics"] for index in topic["partitions"]],
-    )
-
-
-async def list_sinks(caller: HttpCaller, place: PagePlace) -> Page[SinkJson]:
-    request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
-    seen = [
-        topic
-        async for topic in paced(list(caller.broker.topics))
-        if topic.name.startswith(PROGRESS_TOPIC_PREFIX) and request.sees(TOPIC_DESCRIBE, topic.name)
-    ]
-    topics, cursor = await cut(seen, lambda topic: (topic.name,), place)
-    return Page([await _sink(caller, topic) for topic in topics], cursor)
-
-
-async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
-    name = topic.name.removeprefix(PROGRESS_TOPIC_PREFIX)
-    progress: Progress | None = None
-    readable = caller.request(Key.FETCH).sees(TOPIC_READ, topic.name)
-    if readable:
-        try:
-            log = await caller.broker.partition(topic.name, 0).open()
-            progress = await caller.in_thread(partial(last_progress, log, log.last_stable_offset))
-        except FencepostError:
-            readable = False
-    if progress is None:
-        return SinkJson(name, None, None, None, None, None, None, readable)
-    wrote = progress.wrote_something
-    return SinkJson(
-        name,
-        progress.query if wrote else None,
-        progress.batch if wrote else None,
-        progress.incarnation,
-        progress.host,
-        progress.process,
-        progress.time_ms,
-        readable,
     )

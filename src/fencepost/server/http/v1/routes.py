@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.v1 import groups, others, owners, security, topics
+from fencepost.server.http.v1 import groups, others, owners, security, sinks, topics
 from fencepost.server.http.v1.answers import (
     AclJson,
     ClusterJson,
@@ -119,7 +119,7 @@ ROUTES: Final = (
         "The last take-overs since the start of the server, the newest first.", "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/sinks", Page[SinkJson], others.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
+        "/sinks", Page[SinkJson], sinks.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
         "DescribeTopicPartitions, Fetch",
     ),
     ApiRoute(

@@ -12,9 +12,15 @@ from fencepost.server.net.turns import paced
 from fencepost.wire.apis import Key
 
 
-async def list_users(caller: HttpCaller, place: PagePlace) -> Page[UserJson]:
+async def list_users(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[UserJson]:
+    """Return the users whose names contain `find`, in capitals or not."""
     answer = await caller.ask(Key.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[])
-    there = [row for row in answer["results"] if row["error_code"] == ErrorCode.NONE]
+    wanted = find.lower()
+    there = [
+        row
+        async for row in paced(answer["results"])
+        if row["error_code"] == ErrorCode.NONE and wanted in row["user"].lower()
+    ]
     rows, cursor = await cut(there, lambda row: (row["user"],), place)
     users = [
         UserJson(
@@ -29,7 +35,8 @@ async def list_users(caller: HttpCaller, place: PagePlace) -> Page[UserJson]:
     return Page(users, cursor)
 
 
-async def list_acls(caller: HttpCaller, place: PagePlace) -> Page[AclJson]:
+async def list_acls(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[AclJson]:
+    """Return the ACLs whose principal or resource contains `find`, in capitals or not."""
     answer = await caller.ask(
         Key.DESCRIBE_ACLS,
         resource_type_filter=ResourceType.ANY,
@@ -41,9 +48,12 @@ async def list_acls(caller: HttpCaller, place: PagePlace) -> Page[AclJson]:
         permission_type=Permission.ANY,
     )
     found = []
+    wanted = find.lower()
     async for resource in paced(answer["resources"]):
         for acl in resource["acls"]:
-            found.append(  # noqa: PERF401
+            if wanted not in acl["principal"].lower() and wanted not in resource["resource_name"].lower():
+                continue
+            found.append(
                 AclJson(
                     ResourceType(resource["resource_type"]).name,
                     resource["resource_name"],

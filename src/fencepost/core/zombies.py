@@ -1,0 +1,84 @@
+"""Zombies of a sink: drivers or tasks that were replaced and still try to write.
+
+The exactly-once protocol refuses them, so they do no harm; but a person wants to know that they run. Only what is
+certain counts: it follows from records in the sink's progress topic and from a write that the server has refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fencepost.core.micro_batch import Progress
+from fencepost.core.producers.pid import Identity
+from fencepost.types import Milliseconds
+
+_OF_A_PROCESS: Final = re.compile("[0-9a-f]{32}")
+"""Tokens of sink objects in one process. Other tokens name a run of a query, for which many processes commit."""
+
+
+class WrittenProgress(NamedTuple):
+    """A progress record, and the producer that wrote it."""
+
+    progress: Progress
+    writer: Identity
+
+
+class FencedWrite(NamedTuple):
+    """The last refused write of a transactional id, whose epoch was too old."""
+
+    writer: Identity
+    current: Identity
+    """The identity that the transactional id had at that moment."""
+    time_ms: Milliseconds
+    address: str
+    client_id: str
+
+
+class Zombies(NamedTuple):
+    """Facts about writers that were replaced; a None or an empty field means that there is none for certain."""
+
+    late: FencedWrite | None = None
+    """A write from before the current incarnation that came after it had taken over."""
+    rivals: tuple[Progress, Progress] | None = None
+    """Two processes that take the sink from each other: the current one, and the one that it replaced."""
+
+
+def first_of_current(records: Sequence[WrittenProgress]) -> WrittenProgress | None:
+    """Return the record with which the current incarnation announced itself. Return None if it is not among the
+    records: only a record of somebody else right before it tells that it was the first."""
+    for before, record in zip(reversed(records[:-1]), reversed(records[1:]), strict=True):
+        if before.progress.token != records[-1].progress.token:
+            return record
+    return None
+
+
+def find_zombies(records: Sequence[WrittenProgress], fenced: FencedWrite | None) -> Zombies:
+    """Return what the last progress records, the oldest first, and the last refused write tell."""
+    first = first_of_current(records)
+    if first is None:
+        return Zombies()
+    late = fenced is not None and (
+        fenced.writer.pid == fenced.current.pid == first.writer.pid
+        and fenced.writer.epoch < first.writer.epoch <= fenced.current.epoch
+    )
+    return Zombies(fenced if late else None, _rivals(records))
+
+
+def _rivals(records: Sequence[WrittenProgress]) -> tuple[Progress, Progress] | None:
+    """Return the current process and its predecessor if the current one was there before its predecessor, too."""
+    turns: list[Progress] = []
+    for record in records:
+        if not turns or turns[-1].token != record.progress.token:
+            turns.append(record.progress)
+    if len(turns) < 3 or not all(_OF_A_PROCESS.fullmatch(turn.token) for turn in turns[-2:]):
+        return None
+    now, before = turns[-1], turns[-2]
+    if (now.host, now.process) == (before.host, before.process):
+        return None
+    was_there = any(
+        (turn.host, turn.process) == (now.host, now.process) and _OF_A_PROCESS.fullmatch(turn.token)
+        for turn in turns[:-2]
+    )
+    return (now, before) if was_there else None

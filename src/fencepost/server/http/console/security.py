@@ -1,0 +1,158 @@
+"""Users, ACLs, quotas and the audit trail. Read-only: `fencepost user`, `acl` and `quota` change them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_READ
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.http.console.page import ConsolePage, Values, Visit
+from fencepost.server.http.v1.paging import PagePlace, read_place
+from fencepost.server.http.v1.security import list_acls, list_quotas, list_users
+from fencepost.server.security.audit_reading import AuditLines, last_of_file, last_of_topic
+from fencepost.wire.apis import Key
+
+MOST_LINES: Final = 100
+_COMMON: Final = ("time", "event", "outcome", "principal", "address", "resource_type", "resource")
+_HOW: Final = "The settings file or topic in the section [audit] of the server's configuration switch it on."
+
+
+class AuditRow(NamedTuple):
+    time: str
+    event: str
+    outcome: str
+    principal: str
+    address: str
+    resource: str
+    more: str
+    """The other fields, as JSON; or the whole line, if it is no event."""
+
+
+def audit_row(line: bytes) -> AuditRow:
+    """Return a line of the audit log as a row of the page. Anything may be in a file that others can write."""
+    text = line.decode(errors="replace")
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        return AuditRow("", "", "", "", "", "", text)
+    time, event, outcome, principal, address, kind, name = (_word(fields.pop(each, None)) for each in _COMMON)
+    more = {key: value for key, value in fields.items() if value is not None}
+    resource = f"{kind} {name}".strip()
+    return AuditRow(time, event, outcome, principal, address, resource, json.dumps(more) if more else "")
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+async def read_users(visit: Visit) -> Values:
+    find = visit.query.get("find", "")
+    values = _frame(visit, "users")
+    try:
+        page = await list_users(visit.caller, _place(visit), find)
+    except ServerError as error:
+        return {**values, "refused": _refusal(visit, error), "users": []}
+    return {**values, "users": page.items, "next_cursor": page.next_cursor}
+
+
+async def read_acls(visit: Visit) -> Values:
+    find = visit.query.get("find", "")
+    values = _frame(visit, "acls")
+    try:
+        page = await list_acls(visit.caller, _place(visit), find)
+    except ServerError as error:
+        return {**values, "refused": _refusal(visit, error), "acls": []}
+    return {**values, "acls": page.items, "next_cursor": page.next_cursor}
+
+
+async def read_quotas(visit: Visit) -> Values:
+    values = _frame(visit, "quotas")
+    try:
+        page = await list_quotas(visit.caller, _place(visit))
+    except ServerError as error:
+        return {**values, "refused": _refusal(visit, error), "quotas": []}
+    return {**values, "quotas": page.items, "next_cursor": page.next_cursor}
+
+
+async def read_audit(visit: Visit) -> Values:
+    broker = visit.broker
+    topic, path = broker.config.audit_topic, broker.config.audit_file
+    values: dict[str, Any] = {
+        **_frame(visit, "audit"), "rows": [], "searched": 0, "found": 0, "is_whole": True, "place": "", "how": "",
+    }  # fmt: skip
+    if topic is None and path is None:
+        return {**values, "how": _HOW}
+    if not _may_audit(visit, topic):
+        return {
+            **values,
+            "refused": f"{visit.caller.session.principal} may not read the audit trail: only super users may.",
+        }
+    try:
+        if topic is not None:
+            log = await broker.partition(topic, 0).open()
+            lines = await visit.caller.in_thread(partial(last_of_topic, log))
+        else:
+            assert path is not None
+            lines = await visit.caller.in_thread(partial(last_of_file, path))
+    except (FencepostError, OSError) as error:
+        return {**values, "refused": f"The audit log cannot be read: {error}"}
+    found = _matching(lines, values["find"])
+    return {
+        **values,
+        "rows": [audit_row(line) for line in found[:MOST_LINES]],
+        "found": len(found),
+        "searched": len(lines.lines),
+        "is_whole": lines.is_whole,
+        "place": f"topic {topic}" if topic is not None else f"file {path}",
+    }
+
+
+def _matching(lines: AuditLines, find: str) -> list[bytes]:
+    wanted = find.lower().encode()
+    return [line for line in lines.lines if wanted in line.lower()]
+
+
+def _may_audit(visit: Visit, topic: str | None) -> bool:
+    """Tell if the user may read the topic; the file is for super users. Without authorization everyone is one."""
+    authorizer = visit.broker.authorizer
+    if not authorizer.enabled:
+        return True
+    if topic is not None:
+        return visit.caller.request(Key.FETCH).sees(TOPIC_READ, topic)
+    return str(visit.caller.session.principal) in authorizer.table.super_users
+
+
+def _place(visit: Visit) -> PagePlace:
+    return read_place(None, visit.query.get("cursor"))
+
+
+def _frame(visit: Visit, here: str) -> dict[str, Any]:
+    """Return what all pages of security have."""
+    return {
+        "here": here,
+        "is_on": visit.broker.authorizer.enabled,
+        "find": visit.query.get("find", ""),
+        "query": visit.query,
+        "refused": "",
+        "next_cursor": None,
+    }
+
+
+def _refusal(visit: Visit, error: ServerError) -> str:
+    """Return the sentence for a user who may not see the list; raise any other error."""
+    if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise error
+    who, need = visit.caller.session.principal, CLUSTER_DESCRIBE.operation.name
+    return f"{who} may not {need} the cluster, so this list is not shown. A super user can grant it."
+
+
+PAGES: Final = (
+    ConsolePage("/security", "Security", "security_users.html", read_users, in_navigation=True),
+    ConsolePage("/security/acls", "ACLs", "security_acls.html", read_acls),
+    ConsolePage("/security/quotas", "Quotas", "security_quotas.html", read_quotas),
+    ConsolePage("/security/audit", "Audit trail", "security_audit.html", read_audit, "security_audit_live.html"),
+)
