@@ -5,5 +5,6 @@ kip848.py, kip848_messages.py     ConsumerGroupHeartbeat; its requests and answe
 assignors.py                      server-side assignment of partitions to members
 assignment.py                     the assignment of a classic member, decoded
 offsets.py                        the committed offsets of one group
+resets.py                         where a reset moves the committed offsets
 patterns.py                       regular expressions over topic names, matched in linear time
 """

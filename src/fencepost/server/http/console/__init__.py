@@ -10,9 +10,13 @@ words.py       numbers, sizes and times as a person reads them
 assets.py      style sheet, scripts and libraries
 streams.py     the changing part of a page, as server-sent events
 history.py     the last hour in steps, for the charts
+lags.py        the lags of groups in that hour
 
 Each page is a module with a template of its own:
 
 overview.py    rates, lag, disk and memory
 attention.py   sentences about what needs a person
+groups.py, group_reset.py    groups, their lag over time, and resets of their offsets
+sinks.py       Spark's sinks, their steps and zombies
+security.py    users, ACLs, quotas and the audit trail
 """
