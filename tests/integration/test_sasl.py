@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -24,6 +25,7 @@ from fencepost.errors import ErrorCode
 from fencepost.server.security.sasl import PasswordCheck, SaslReply
 from fencepost.wire import messages
 from tests.conftest import without_tool
+from fencepost.wire.apis import Key
 from tests.support.batches import batch
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.logins import add_users, log_in, login_listener
@@ -236,6 +238,50 @@ def test_a_fetch_waits_no_longer_than_the_login_lasts(tmp_path: Path) -> None:
         assert reader.receive_fetched().data == b""
         with pytest.raises(ConnectionEnded):
             is_served(reader)
+
+
+def test_a_claim_waits_no_longer_than_the_login_lasts(tmp_path: Path) -> None:
+    """The client chooses how long it waits, and would own a resource after its login has ended."""
+    add_users(tmp_path / "data", SECRETS)
+    with (
+        fencepost.Server(
+            tmp_path / "data", listeners=login_listener("PLAIN"), connections_max_reauth_ms=REAUTH_MS
+        ) as server,
+        RawClient(server.address, timeout=60) as owner,
+        RawClient(server.address, timeout=60) as waiting,
+    ):
+        plain(waiting, "alice", "alice-secret")
+        plain(owner, "bob", "bob-secret")
+        claim = {"group": "g", "resources": [{"name": "a", "generation": 0}]}
+        assert owner.call(Key.OWN, 0, wait_ms=0, **claim).error_code == ErrorCode.NONE
+        answer = waiting.call(Key.OWN, 0, wait_ms=2**31 - 1, **claim)
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "login" in answer.error_message
+        with pytest.raises(ConnectionEnded):
+            is_served(waiting)
+
+
+def test_our_client_logs_in_again_and_goes_on_to_wait_for_its_claim(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", SECRETS)
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), connections_max_reauth_ms=REAUTH_MS
+    ) as server:
+        login = {
+            "bootstrap.servers": server.address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        }  # fmt: skip
+        alice = {**login, "sasl.username": "alice", "sasl.password": "alice-secret"}
+        bob = {**login, "sasl.username": "bob", "sasl.password": "bob-secret"}
+        with (
+            fencepost.Producer.from_config(bob) as owner,
+            fencepost.Producer.from_config(alice) as waiting,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            owned = owner.own("g", ["a"], generation=0)
+            claimed = threads.submit(waiting.own, "g", ["a"], wait=120)
+            with pytest.raises(TimeoutError):  # by then the first login has ended
+                claimed.result(1.5 * REAUTH_MS / 1000)
+            owned.release()
+            assert claimed.result(60).token > owned.token
 
 
 def test_who_does_not_log_in_is_disconnected(tmp_path: Path) -> None:

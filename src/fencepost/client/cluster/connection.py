@@ -239,6 +239,11 @@ class BrokerConnection:
         self.request(key, version, [messages.encode_request(key, version, fields)], decoded, lost, timeout=timeout)
 
     @property
+    def session_ends(self) -> float:
+        """When the client will log in again on this connection, by its clock."""
+        return self._session_ends
+
+    @property
     def next_deadline(self) -> float:
         if self.state is ConnectionState.CLOSED:
             return float("inf")

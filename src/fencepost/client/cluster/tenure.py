@@ -6,7 +6,8 @@ and the producer or reader is `Fenced`. After a rejected claim, or once everythi
 ordinary one again.
 
 The server handles a connection's requests in order, so while a claim waits there, nothing else is sent. For the same
-reason an owner with a session cannot wait for more: its heartbeats would queue behind the claim.
+reason an owner with a session cannot wait for more: its heartbeats would queue behind the claim. And a claim waits no
+longer than the connection's login; then the connection logs in again, and the claim goes to the end of the line.
 
 Before a claim goes a Metadata request for the topics that it names, so that the partitions are known when the owner
 sends its first record: a claim that waits is often granted when every millisecond counts.
@@ -28,7 +29,7 @@ from fencepost.client.cluster.metadata import Metadata, question
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest, granted_by, own_fields
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
+from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import partition_named
 from fencepost.wire.apis import Key
 
@@ -56,6 +57,8 @@ class PendingClaim:
     outcome: Future[list[OwnedResource]] = field(default_factory=Future)
     given_up: bool = False
     """The caller no longer waits: what is granted all the same is released at once."""
+    until: float = 0.0
+    """When the wait is over; 0: the claim was not sent yet."""
 
     def fail(self, error: FencepostError) -> None:
         if not self.outcome.done():
@@ -205,6 +208,11 @@ class Tenure:
             del self._under_way[pending]
             try:
                 rows = granted_by(pending.group, answer)
+            except TimedOut as error:
+                if wait < left and not pending.given_up:
+                    self._to_send.appendleft(pending)  # once the connection has logged in again
+                else:
+                    pending.fail(error)
             except FencepostError as error:
                 pending.fail(error)
             else:
@@ -215,12 +223,18 @@ class Tenure:
             del self._under_way[pending]
             pending.fail(error)
 
+        now = self._clock.monotonic()
+        pending.until = pending.until or now + pending.wait
+        left = pending.until - now if pending.wait else 0.0
+        # A login cannot be renewed behind a claim that waits, so the claim does not wait for longer than it lasts.
+        wait = min(left, connection.session_ends - now) if pending.wait else 0.0
+        fields = pending.fields if wait >= left else {**pending.fields, "wait_ms": max(1, int(wait * 1000))}
         self.connection = connection
         self._brokers.keep_to(connection)
         self._look_ahead(connection, pending)
         self._brokers.held_back = pending.wait > 0
         self._under_way[pending] = None
-        connection.ask(Key.OWN, pending.fields, answered, lost, timeout=self._request_timeout + pending.wait)
+        connection.ask(Key.OWN, fields, answered, lost, timeout=self._request_timeout + max(wait, 0.0))
 
     def _look_ahead(self, connection: BrokerConnection, pending: PendingClaim) -> None:
         """Request metadata of the claimed partitions. Creates no topic: a resource may only look like a partition."""

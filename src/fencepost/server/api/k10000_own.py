@@ -39,9 +39,12 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         request = request._replace(message=None)  # a claim may wait for days; it must not keep its request
         if wait_ms > 0:
             connection.release_request()
-            judged = await broker.owners.wait(connection, group, claimed, wait_ms)
+            # No longer than the login: the client chooses how long it waits, and would own with an expired token.
+            within_ms = int(request.session.within_login(wait_ms / 1000, broker.clock.monotonic()) * 1000)
+            judged = await broker.owners.wait(connection, group, claimed, within_ms)
             if judged is None:
-                raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free within {wait_ms} ms")
+                until = "before the client's login ended" if within_ms < wait_ms - 1 else f"within {wait_ms} ms"
+                raise ServerError(ErrorCode.REQUEST_TIMED_OUT, f"not all were free {until}")
             await _check_again(broker, request, group, claimed)
         else:
             judged = await broker.owners.claim(connection, group, claimed)
@@ -86,8 +89,11 @@ def _require_topic(broker: Broker, request: ApiRequest, name: str) -> None:
 
 
 async def _check_again(broker: Broker, request: ApiRequest, group: str, claimed: Sequence[ClaimedResource]) -> None:
-    """Raise, and release the resources, if the client has lost its permission while the claim waited."""
+    """Raise, and release the resources, if the client's login has ended or it has lost its permission while the claim
+    waited."""
     try:
+        if request.session.is_over(broker.clock.monotonic()):  # it was granted in the same moment
+            raise ServerError(ErrorCode.REQUEST_TIMED_OUT, "the client's login ended while its claim waited")
         request.require(GROUP_READ, group)
         async for resource in paced(claimed):
             _require_topic(broker, request, resource.name)

@@ -63,8 +63,12 @@ class Session:
         """Raise Malformed if the client must log in before it may send this request."""
         if not self.authenticated:
             raise Malformed(f"{request_name} came before the client had logged in (SASL)")
-        if self.ends_at is not None and now > self.ends_at:
+        if self.is_over(now):
             raise Malformed(f"the session of {self.principal} has ended, and the client did not log in again")
+
+    def is_over(self, now: float) -> bool:
+        """Tell if the client had to log in again before `now`."""
+        return self.ends_at is not None and now > self.ends_at
 
     def within_login(self, seconds: float, now: float) -> float:
         """Return the wait of a request, shortened so that it does not last longer than the client's login."""
