@@ -112,8 +112,9 @@ def test_several_topics_and_partitions_are_read_at_once(server: TestedServer, cl
     assert found[f"{name}-b", 0] == list(range(300))
     for partition in range(3):
         assert found[f"{name}-a", partition] == list(range(partition, 300, 3))
-    with Reader(server.address, TopicPartition(f"{name}-a", 1), stop="latest") as reader:
-        assert {record.partition for record in reader} == {1}
+    for one in (TopicPartition(f"{name}-a", 1), (f"{name}-a", 1), [(f"{name}-a", 1)]):
+        with Reader(server.address, one, stop="latest") as reader:
+            assert {(record.topic, record.partition) for record in reader} == {(f"{name}-a", 1)}
 
 
 def test_arrow_batches_hold_the_columns_of_sparks_source(server: TestedServer, topic: str) -> None:
@@ -159,6 +160,9 @@ def test_what_cannot_be_read_is_said(server: TestedServer, topic: str) -> None:
     assert beyond.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     with pytest.raises(ConfigError, match="needs a group"):
         Reader(server.address, topic, start="committed")
+    for wrong in (7, [topic, 7], [(topic, "0")], (topic, True), [""], [("a", "b", "c")]):
+        with pytest.raises(ConfigError, match=r"topics.*: expected .*TopicPartition"):
+            Reader(server.address, wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no offset given for"):
         Reader(server.address, topic, start={7: 1})
     reader = Reader(server.address, topic)

@@ -23,7 +23,7 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
-from fencepost.client.reader import Place, Reader, ReaderKeywords, ReadRecord
+from fencepost.client.reader import Place, Readable, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.own.claim_request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
@@ -229,7 +229,7 @@ class AsyncReader:
     def __init__(
         self,
         servers: Servers | ClientSettings,
-        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        topics: Readable | Iterable[Readable],
         *,
         start: Place = "earliest",
         stop: Place | None = None,

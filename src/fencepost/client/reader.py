@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from fencepost.client.own.kafka import KafkaReaderBackend
 
+Readable: TypeAlias = "str | TopicPartition | tuple[str, int]"
+"""A topic, or one of its partitions."""
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
 """A place to start or stop: an end of the log, the group's committed offsets, an offset (the same in each partition), a
 time, or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
@@ -74,7 +76,7 @@ class Reader(Closing):
     Settings:
 
     servers: host:port, several separated by commas, or a list
-    topics: one topic or TopicPartition, or several
+    topics: one topic, TopicPartition or tuple (topic, partition), or several
     start: Place = 'earliest'
         Where to start: 'earliest', 'latest', 'committed' (where the group left off), an offset, a datetime, or a dict
         from TopicPartition or partition number to offset.
@@ -99,7 +101,7 @@ class Reader(Closing):
     def __init__(
         self,
         servers: Servers | ClientSettings,
-        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        topics: Readable | Iterable[Readable],
         *,
         start: Place = "earliest",
         stop: Place | None = None,
@@ -134,11 +136,7 @@ class Reader(Closing):
         """The chunk that a loop has begun to hand out, and the rest of its records."""
         if start == "committed" and group is None:
             raise ConfigError("start='committed' needs a group")
-        wanted: list[str | TopicPartition]
-        wanted = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
-        if not wanted:
-            raise ConfigError(f"topics={topics!r}: at least one is needed")
-        self._wanted = wanted
+        self._wanted = _wanted(topics)
         self._start, self._stop = start, stop
         places = self._find_places()
         self._positions = {partition: at for partition, (at, _) in places.items()}
@@ -156,7 +154,7 @@ class Reader(Closing):
     def from_config(
         cls,
         config: Mapping[str, object],
-        topics: str | TopicPartition | Iterable[str | TopicPartition],
+        topics: Readable | Iterable[Readable],
         *,
         start: Place | None = None,
         stop: Place | None = None,
@@ -450,6 +448,31 @@ class Reader(Closing):
                 self._owns_by.close()
                 self._owns_by.forget()
             self._fetcher.close()
+
+
+def _wanted(topics: Any) -> list[str | TopicPartition]:
+    """Return what to read as a list. A plain tuple of a name and a number is a partition too."""
+    several = not (isinstance(topics, str) or _is_partition(topics))
+    try:
+        listed = list(topics) if several else [topics]
+    except TypeError:
+        raise ConfigError(f"topics={topics!r}: expected a topic, a TopicPartition, or a list of these") from None
+    if not listed:
+        raise ConfigError(f"topics={topics!r}: at least one is needed")
+    for each in listed:
+        if not (_is_partition(each) or (isinstance(each, str) and each)):
+            raise ConfigError(f"topics: expected the name of a topic or a TopicPartition, not {each!r}")
+    return [each if isinstance(each, str) else TopicPartition(*each) for each in listed]
+
+
+def _is_partition(wanted: Any) -> bool:
+    return (
+        isinstance(wanted, tuple)
+        and len(wanted) == 2
+        and isinstance(wanted[0], str)
+        and isinstance(wanted[1], int)
+        and not isinstance(wanted[1], bool)
+    )
 
 
 def _partitions(admin: Admin, wanted: str | TopicPartition) -> list[TopicPartition]:
