@@ -147,6 +147,17 @@ def test_every_decision_becomes_a_line(server: fencepost.Server, tmp_path: Path)
     assert topic["resource"] == "orders"
 
 
+def test_aborts_one_after_the_other_do_not_fill_the_log(server: fencepost.Server, tmp_path: Path) -> None:
+    with log_in(server.address, "admin", USERS["admin"]) as admin:
+        admin.create_topic("orders")
+        for _ in range(30):
+            _leave_open(admin, "payments")  # aborts the one before
+    server.stop()
+    rows = of(lines(tmp_path / "audit.log"), "transaction.aborted")
+    assert sum(row.get("count", 1) for row in rows) >= 29
+    assert len(rows) < 29
+
+
 def _leave_open(client: RawClient, name: str) -> None:
     """Opens a transaction."""
     pid = client.call(22, 4, transactional_id=name, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1)

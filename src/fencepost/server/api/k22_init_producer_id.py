@@ -14,13 +14,11 @@ from typing import Final
 
 from fencepost.core.producers.pid import Identity
 from fencepost.core.security.access import CLUSTER_IDEMPOTENT_WRITE, TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
-from fencepost.core.security.acls import CLUSTER_NAME, ResourceType
-from fencepost.core.security.audit_events import AuditTarget, Event
+from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.core.transactions import NOBODY, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, Malformed, StorageError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.security.audit import actor_of
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid
 from fencepost.wire.messages import ms
 
@@ -71,14 +69,7 @@ async def _init(broker: Broker, request: ApiRequest, name: str, timeout: Millise
     finally:
         # CONCURRENT_TRANSACTIONS: the abort is under way, and the client comes again.
         if was_open is not None and code in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
-            broker.audit.record(
-                Event.TRANSACTION_ABORTED,
-                actor_of(request.connection),
-                AuditTarget("WRITE", ResourceType.TRANSACTIONAL_ID.name, name),
-                api="InitProducerId",
-                producer_id=was_open.pid,
-                producer_epoch=was_open.epoch,
-            )
+            broker.audit.transaction_aborted(request.connection, "InitProducerId", name, was_open.pid, was_open.epoch)
 
 
 def _authorize(request: ApiRequest, name: str | None) -> ErrorCode:

@@ -3,8 +3,8 @@
 The loop puts events into a bounded queue; a thread makes the lines and writes them. If a place cannot be written, its
 lines wait, the thread tries again every second, and the server's health says so. The other place gets its lines
 meanwhile. Events that do not fit into the queue, and lines beyond those that may wait, are counted, and the count
-becomes a line. Repeated refusals, logins and takeovers are counted too, but the first refusal of each culprit is always
-queued.
+becomes a line. Repeated refusals, logins, takeovers and aborts are counted too, but the first refusal of each culprit
+is always queued.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 """Limit of the lines that wait for a place."""
 _AT_ONCE: Final = 500
 _PERIOD_SECONDS: Final = 10.0
-"""Repeated refusals, logins and takeovers become one line per period."""
+"""Repeated refusals, logins, takeovers and aborts become one line per period."""
 _MOST_TAKEOVERS: Final = 200
 """Takeovers of one claimant that are told apart in a period. A standby takes over many resources at once, and each
 line has generations and tokens that somebody may need; but two connections can take a resource from each other for
 ever."""
+_MOST_ABORTS: Final = 200
+"""Transactional ids of one client whose aborts are told apart in a period: a job that restarts has many."""
 _MOST_NAMES: Final = 1000
 """Resources that the first takeover of a period names."""
 _MOST_NAMES_LATER: Final = 20
@@ -124,13 +126,14 @@ class Audit:
         self._failing = False
         """A place has failed and not yet succeeded. Only the thread uses it."""
         self._lock = threading.Lock()
-        """Guards `_floods`, `_logins` and `_takeovers`. The loop takes it, so it is never held for long."""
+        """Guards `_floods`, `_logins`, `_takeovers` and `_aborts`. The loop takes it, so it is never held for long."""
         self._writing = threading.Lock()
         """Guards `_waiting`. Held while the thread writes, which may take long; the loop never waits for it."""
         self._floods: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
         self._logins: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
         """Successful logins; their own, so that they take no room from refusals."""
         self._takeovers: Floods[_Who, _What] = Floods(_PERIOD_SECONDS, _MOST_TAKEOVERS)
+        self._aborts: Floods[_Who, _What] = Floods(_PERIOD_SECONDS, _MOST_ABORTS)
         self._thread: LineThread[_Entry] | None = None
 
     @property
@@ -238,6 +241,20 @@ class Audit:
             resource_count=len(rows),
         )
 
+    def transaction_aborted(self, connection: Client, api: str, name: str, pid: int, epoch: int) -> None:
+        """Add a line about a client that has ended the open transaction of a transactional id, unless it repeats
+        itself: it may open and abort one after the other."""
+        if not self.places:
+            return
+        session, actor = connection.session, actor_of(connection)
+        who = _Who(Event.TRANSACTION_ABORTED, actor.principal, one_client(session.client_host), session.listener.name)
+        target = AuditTarget(Operation.WRITE.name, ResourceType.TRANSACTIONAL_ID.name, name)
+        with self._lock:
+            what = _What(target, (("api", api),), actor.principal)
+            is_new, _ = self._aborts.add(who, what, self._clock.monotonic())
+        if is_new:
+            self.record(Event.TRANSACTION_ABORTED, actor, target, api=api, producer_id=pid, producer_epoch=epoch)
+
     def _refuse(
         self, connection: Client, event: Event, principal: str | None, target: AuditTarget, details: dict[str, Any]
     ) -> None:
@@ -272,6 +289,7 @@ class Audit:
                 *self._floods.end_periods(time, all_of_them=ended),
                 *self._logins.end_periods(time, all_of_them=ended),
                 *self._takeovers.end_periods(time, all_of_them=ended),
+                *self._aborts.end_periods(time, all_of_them=ended),
             ]
         now = self._clock.now_ms()
         lines = []
@@ -282,7 +300,7 @@ class Audit:
             found = what or _What(NOTHING, (), who.principal)
             actor = Actor(found.principal, who.client, None, who.listener)
             details = {**dict(found.details), "count": count}
-            failed = who.event not in (Event.LOGIN_SUCCEEDED, Event.OWNER_SEVERED)
+            failed = who.event not in (Event.LOGIN_SUCCEEDED, Event.OWNER_SEVERED, Event.TRANSACTION_ABORTED)
             lines.append(line(now, who.event, actor, found.target, details, failed=failed))
         if dropped:
             lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": dropped}, failed=True))

@@ -18,7 +18,7 @@ from fencepost.core.security.principal import Principal
 from fencepost.errors import StorageError
 from fencepost.server import line_thread
 from fencepost.server.security import audit as audit_module
-from fencepost.server.security.audit import _MOST_EVENTS, _MOST_TAKEOVERS, Audit
+from fencepost.server.security.audit import _MOST_ABORTS, _MOST_EVENTS, _MOST_TAKEOVERS, Audit
 from fencepost.testing.clock import HandWoundClock
 from fencepost.types import Generation
 
@@ -281,6 +281,29 @@ def test_an_owner_that_the_server_severs_again_and_again_is_one_line(audit: Audi
         (None, "User:bob", None),
         (None, "User:alice", 49),
     ]
+
+
+def test_a_client_that_aborts_one_transaction_after_the_other_is_one_line(audit: Audit, place: Memory) -> None:
+    for epoch in range(50):
+        audit.transaction_aborted(connection("alice", port=epoch), "InitProducerId", "payments", 7, epoch)
+    audit.transaction_aborted(connection("bob"), "InitProducerId", "payments", 7, 50)
+    audit.close()
+    rows = place.found(Event.TRANSACTION_ABORTED)
+    assert [(row["principal"], row["resource"], row.get("producer_epoch"), row.get("count")) for row in rows] == [
+        ("User:alice", "payments", 0, None),
+        ("User:bob", "payments", 50, None),
+        ("User:alice", "payments", None, 49),
+    ]
+    assert {row["outcome"] for row in rows} == {"success"}
+
+
+def test_not_every_transactional_id_of_a_flood_has_its_own_line(audit: Audit, place: Memory) -> None:
+    for number in range(_MOST_ABORTS + 100):
+        audit.transaction_aborted(connection("alice"), "InitProducerId", f"id-{number}", number, 0)
+    audit.close()
+    rows = place.found(Event.TRANSACTION_ABORTED)
+    assert len(rows) == _MOST_ABORTS + 1
+    assert rows[-1]["count"] == 100
 
 
 def test_a_place_that_a_reload_replaces_is_closed(audit: Audit, place: Memory) -> None:
