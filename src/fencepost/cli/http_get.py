@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from fencepost.errors import ConfigError, FencepostError
+from fencepost.server.addresses import is_loopback
 
 if TYPE_CHECKING:
     from fencepost.client.cluster.security import Security
@@ -29,9 +30,11 @@ class HttpPage(NamedTuple):
 
 class HttpServer:
     """A server's HTTP port: HOST:PORT, or http://HOST:PORT, or https://HOST:PORT. Its user and password, or token, and
-    the trusted certificates are those of the Kafka listeners."""
+    the trusted certificates are those of the Kafka listeners. Without TLS they go to this machine only: everyone on
+    the way to another one could read them."""
 
-    def __init__(self, address: str, security: Security) -> None:
+    def __init__(self, address: str, security: Security, *, logs_in: bool = True) -> None:
+        """`logs_in`: send user and password, or the token, if there are any. Raise ConfigError if that is not safe."""
         url = urlsplit(address if "://" in address else f"http://{address}")
         try:
             port = url.port
@@ -43,6 +46,12 @@ class HttpServer:
         self._host, self._port = url.hostname, port
         self._is_safe = url.scheme == "https"
         self._security = security
+        self._logs_in = logs_in and security.sasl is not None
+        if self._logs_in and not self._is_safe and not is_loopback(self._host):
+            raise ConfigError(
+                f"{self.url} has no TLS, and the login would go there in clear: take https://{url.netloc}, "
+                "or a tunnel to 127.0.0.1"
+            )
 
     def get(self, path: str, *, seconds: float) -> HttpPage:
         """Return the page, whatever its status, or raise FencepostError if none comes. `seconds` limits each wait for
@@ -72,7 +81,7 @@ class HttpServer:
 
     def _login(self) -> dict[str, str]:
         sasl = self._security.sasl
-        if sasl is None:
+        if sasl is None or not self._logs_in:
             return {}
         if sasl.token is not None:
             return {"Authorization": f"Bearer {sasl.token()}"}

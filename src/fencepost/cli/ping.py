@@ -53,7 +53,7 @@ def ping(target: ClusterTarget, http_address: str | None, ready: bool) -> None:
 def _ping_http(target: ClusterTarget, settings: ClientSettings, address: str, ready: bool) -> None:
     from fencepost.cli.http_get import HttpServer
 
-    server = HttpServer(address, settings.security)
+    server = HttpServer(address, settings.security, logs_in=False)  # these pages are for everybody
     path = "/readyz" if ready else "/healthz"
     began = time.perf_counter()
     page = server.get(path, seconds=settings.request_timeout)
