@@ -16,6 +16,7 @@ import pytest
 
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from fencepost.errors import FencepostError
 from fencepost.server.http import sessions
 from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
@@ -217,15 +218,73 @@ def test_without_authorization_there_is_no_form() -> None:
         assert not browser.cookies
 
 
+def test_a_login_works_through_a_proxy_that_ends_tls(tmp_path: Path) -> None:
+    """The browser speaks HTTPS with the proxy, and names that origin; the proxy passes the Host header on."""
+    add_users(tmp_path / "data", {"alice": PASSWORD})
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), authorization_enabled=True, http_address=ANY,
+        http_public_url="https://log.example.com",
+    ) as started:  # fmt: skip
+        browser = Browser(started.http)
+        form = urlencode({"user": "alice", "password": PASSWORD})
+
+        def post(path: str, host: str, origin: str) -> int:
+            headers = {"Content-Type": "application/x-www-form-urlencoded", "Host": host, "Origin": origin}
+            return browser._ask("POST", path, form, headers)[0]
+
+        assert post("/login", "log.example.com", "https://evil.example") == 403
+        assert post("/login", "log.example.com", "http://log.example.com") == 403
+        assert post("/login", "evil.example", "https://log.example.com") == 403
+        assert post("/login", "log.example.com", "https://log.example.com") == 303
+        assert re.match(r"__Host-fencepost=.*; Secure$", browser.set_cookie)
+        assert browser._ask("GET", "/api/v1/topics", None, {"Host": "log.example.com"})[0] == 200
+        assert Browser(started.http).log_in() == 303  # and without the proxy, as ever
+
+
+def test_the_public_name_is_no_stranger_to_a_server_without_authorization() -> None:
+    with fencepost.Server(http_address=ANY, http_public_url="https://log.example.com") as started:
+        assert get(f"{started.http}/metrics", {"Host": "log.example.com"}).status == 200
+        assert get(f"{started.http}/metrics", {"Host": "other.example.com"}).status == 403
+
+
+@pytest.mark.parametrize("wrong", ["log.example.com", "https://log.example.com/path", "ftp://a", "https://A.example"])
+def test_a_wrong_public_address_is_said(wrong: str) -> None:
+    with pytest.raises(FencepostError, match=r"http\.public_url must be https://HOST"):
+        fencepost.Server(http_address=ANY, http_public_url=wrong)
+
+
 def test_sessions_end_by_time_and_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = HandWoundClock()
     kept: HttpSessions[str] = HttpSessions(clock)
-    key = kept.begin("alice", None)
+    key = kept.begin("alice", "alice", None)
     clock.advance(sessions.SESSION_SECONDS - 1)
     assert kept.find(key) == ("alice", None)
     clock.advance(1)
     assert kept.find(key) is None
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
-    keys = [kept.begin(f"user {number}", None) for number in range(5)]
+    keys = [kept.begin(f"user {number}", f"user {number}", None) for number in range(5)]
     assert [kept.find(key) is not None for key in keys] == [False, False, True, True, True]
     assert len(kept) == 3
+
+
+def test_a_user_pushes_only_their_own_sessions_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_A_USER", 3)
+    kept: HttpSessions[str] = HttpSessions(HandWoundClock())
+    other = kept.begin("elsewhere", "bob", None)
+    keys = [kept.begin(f"browser {number}", "alice", None) for number in range(10)]
+    assert kept.find(other) == ("elsewhere", None)
+    assert [number for number, key in enumerate(keys) if kept.find(key) is not None] == [7, 8, 9]
+    kept.end(keys[8])
+    keys += [kept.begin("browser 10", "alice", None)]
+    assert [number for number, key in enumerate(keys) if kept.find(key) is not None] == [7, 9, 10]
+    assert len(kept) == 4
+
+
+def test_a_user_who_logs_in_again_and_again_logs_nobody_else_out(server: fencepost.Server) -> None:
+    bystander, first = Browser(server.http), Browser(server.http)
+    assert bystander.log_in("admin", "admin-secret") == 303
+    assert first.log_in() == 303
+    for _ in range(sessions.MOST_OF_A_USER):
+        assert Browser(server.http).log_in() == 303
+    assert bystander.get("/api/v1/topics")[0] == 200
+    assert first.get("/api/v1/topics")[0] == 401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
@@ -225,6 +226,11 @@ class ServerConfig:
     http_listener: str | None = setting(
         None, "Name of the listener whose certificate the HTTP port uses (HTTPS). None: HTTP without TLS."
     )
+    http_public_url: str | None = setting(
+        None,
+        "The address at which browsers see the HTTP port, such as https://log.example.com, if a proxy in front of it "
+        "ends TLS.",
+    )
     http_max_series: int = setting(
         100_000,
         "Maximum number of series by partition in /metrics; beyond it there are only sums by topic and group.",
@@ -397,6 +403,7 @@ class ServerKeywords(TypedDict, total=False):
     compaction_keys: int
     http_address: str | None
     http_listener: str | None
+    http_public_url: str | None
     http_max_series: int
     http_max_names: int
     authorization_enabled: bool
@@ -440,6 +447,9 @@ def check_setting(field: Field[Any], value: object) -> None:
         raise WrongSetting(name, f"log_format must be 'text' or 'json', not {value!r}")
     if name in ("listen", "advertise", "http_address") and value is not None:
         parse_address(str(value))
+    if name == "http_public_url" and value is not None and not re.fullmatch(r"https?://[^\s/?#@A-Z]+", str(value)):
+        wanted = "https://HOST or https://HOST:PORT in small letters, without a path"
+        raise WrongSetting(name, f"{file_name(name)} must be {wanted}, not {value!r}")
     if name == "authorization_super_users" and isinstance(value, tuple):
         for principal in value:
             _check_principal(name, principal)

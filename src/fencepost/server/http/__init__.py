@@ -7,6 +7,7 @@ first_page.py  logging in and out, and the page of a server without a console
 forms.py       forms that a browser sends
 readiness.py   is the server ready for clients?
 debug.py       everything that helps to find a fault
+proxied.py     requests that come through a proxy which ends TLS
 access.py      who may see the server's state
 sessions.py    people who logged in with the form
 v1/            the server's state as JSON

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.server.addresses import is_loopback, one_client, parse_address
+from fencepost.server.http.proxied import public_host
 from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.session import Session
@@ -75,6 +76,7 @@ class Access:
         self._listener = ListenerConfig(name="http", address=address, protocol="sasl_plaintext", mechanisms=(PLAIN,))
         self.sessions: HttpSessions[HttpClient] = HttpSessions(broker.clock)
         self._is_local = is_loopback(parse_address(address)[0])
+        self._public_host = public_host(broker.config.http_public_url)
 
     async def require_state(self, request: Request) -> None:
         """Raise AccessRefused if the client may not see the server's state as a whole."""
@@ -97,7 +99,8 @@ class Access:
         """Return who asks; raise AccessRefused if they must log in first."""
         client = self._new_client(request)
         if not self._broker.authorizer.enabled:
-            if self._is_local and not _names_this_machine(request.headers.get("host", "")):
+            host = request.headers.get("host", "")
+            if self._is_local and host != self._public_host and not _names_this_machine(host):
                 raise AccessRefused(403, "this port is for this machine only: ask for localhost or an IP address")
             return client
         known = self.logged_in(request)
@@ -154,7 +157,7 @@ class Access:
             raise AccessRefused(401, "the login failed: wrong user or password")
         credentials = self._broker.users.of(user)  # before the login: a change meanwhile must end the session
         await self._log_in(client, PLAIN, b"\0" + name + b"\0" + secret)
-        return self.sessions.begin(client, credentials)
+        return self.sessions.begin(client, user, credentials)
 
     def _new_client(self, request: Request) -> HttpClient:
         host = request.client.host if request.client is not None else ""

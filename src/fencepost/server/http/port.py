@@ -18,9 +18,12 @@ from fencepost.errors import FencepostError
 from fencepost.server.addresses import parse_address
 from fencepost.server.http.app import make_app
 from fencepost.server.http.console.streams import Streams
+from fencepost.server.http.proxied import Proxied
 from fencepost.server.net.tls import make_context
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
 
@@ -115,7 +118,11 @@ class HttpPort:
         opened = _bind(wanted)
         host, port = opened.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        app, history, self._streams = make_app(self._broker, self._listener, wanted)
+        made = make_app(self._broker, self._listener, wanted)
+        self._streams = made.streams
+        app: ASGIApp = made.app
+        if (public := self._broker.config.http_public_url) is not None:
+            app = Proxied(app, public)
         config = uvicorn.Config(
             app,
             http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
@@ -131,7 +138,7 @@ class HttpPort:
         if self._serving.done():
             listening.cancel()
             self._serving.result()
-        self._broker.spawn(history.run(), "sample for the console's charts")
+        self._broker.spawn(made.history.run(), "sample for the console's charts")
 
     @property
     def url(self) -> str:

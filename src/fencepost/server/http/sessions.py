@@ -10,6 +10,8 @@ from fencepost.clock import Clock
 
 SESSION_SECONDS: Final = 8 * 3600.0
 MOST_SESSIONS: Final = 1000
+MOST_OF_A_USER: Final = 20
+"""So that nobody pushes the sessions of all others out by logging in again and again."""
 _KEY_BYTES: Final = 32
 
 C = TypeVar("C")
@@ -17,6 +19,7 @@ C = TypeVar("C")
 
 class _KeptSession(NamedTuple, Generic[C]):
     client: C
+    user: str
     credentials: object
     """Those of the user at the login."""
     ends_at: float
@@ -29,20 +32,27 @@ class HttpSessions(Generic[C]):
         self._monotonic = clock.monotonic
         self._sessions: dict[bytes, _KeptSession[C]] = {}
         """In the order of their ends."""
+        self._of_users: dict[str, dict[bytes, None]] = {}
+        """The digests by user, in the same order."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, client: C, credentials: object) -> str:
-        """Return the key of a new session. The oldest session makes way if there are too many."""
+    def begin(self, client: C, user: str, credentials: object) -> str:
+        """Return the key of a new session. The oldest session makes way if there are too many, of this user or at
+        all."""
         now = self._monotonic()
+        own = self._of_users.get(user, {})
+        if len(own) >= MOST_OF_A_USER:
+            self._end(next(iter(own)))
         while self._sessions:
             oldest = next(iter(self._sessions))
             if len(self._sessions) < MOST_SESSIONS and self._sessions[oldest].ends_at > now:
                 break
-            del self._sessions[oldest]
+            self._end(oldest)
         key = secrets.token_urlsafe(_KEY_BYTES)
-        self._sessions[_digest(key)] = _KeptSession(client, credentials, now + SESSION_SECONDS)
+        self._sessions[_digest(key)] = _KeptSession(client, user, credentials, now + SESSION_SECONDS)
+        self._of_users.setdefault(user, {})[_digest(key)] = None
         return key
 
     def find(self, key: str) -> tuple[C, object] | None:
@@ -54,7 +64,15 @@ class HttpSessions(Generic[C]):
 
     def end(self, key: str | None) -> None:
         if key is not None:
-            self._sessions.pop(_digest(key), None)
+            self._end(_digest(key))
+
+    def _end(self, digest: bytes) -> None:
+        ended = self._sessions.pop(digest, None)
+        if ended is not None:
+            own = self._of_users[ended.user]
+            del own[digest]
+            if not own:
+                del self._of_users[ended.user]
 
 
 def _digest(key: str) -> bytes:
