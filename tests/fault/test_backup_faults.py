@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,8 @@ import pytest
 
 import fencepost
 from fencepost.errors import FencepostError, StorageError
-from fencepost.log.files import Buffer, OsFiles
-from fencepost.server.backup import archive, folder, point, restoring
+from fencepost.log.files import Buffer, OsFiles, Room
+from fencepost.server.backup import archive, control, folder, point, restoring
 from fencepost.server.backup.manifest import DamagedBackup
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 
@@ -191,6 +192,91 @@ def test_without_hard_links_only_a_stopped_server_is_backed_up(
     restore(tmp_path / "backups", tmp_path / "new")
     with fencepost.Server(tmp_path / "new") as restored:
         assert read(restored.address, "orders") == VALUES
+
+
+@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
+def test_a_hung_backup_keeps_no_files_for_ever(
+    data: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dest = tmp_path / "there" / name
+    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
+    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+
+    def hang_and_go_on() -> None:
+        with point.taken(data) as files:
+            await_no_pin(data)
+            take(files, dest, advance=ignore)
+
+    with fencepost.Server(data) as server:
+        create(server.address, "orders")
+        write(server.address, "orders", VALUES)
+        with monkeypatch.context() as patched:
+            patched.setattr(control, "SILENCE_SECONDS", 2.0)
+            with pytest.raises(StorageError, match=r"heard nothing of this backup for 2 s; .* back up once more"):
+                hang_and_go_on()
+        assert "a backup gave no sign of life for 2.0 s: its files are released" in caplog.messages
+        assert back_up(data, dest).files
+    assert list((tmp_path / "there").rglob(".*.part")) == []
+
+
+@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
+def test_a_backup_gives_signs_of_life_while_it_copies(
+    server: fencepost.Server, data: Path, tmp_path: Path, name: str
+) -> None:
+    dest = tmp_path / name
+    if not archive.is_archive(dest):
+        dest.mkdir()
+    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+    signs: list[int] = []
+    with point.taken(data) as files:
+        made = take(files._replace(sign=lambda: signs.append(1)), dest, advance=ignore)
+    assert len(signs) >= made.files
+    assert server.address
+
+
+class SmallDisk(OsFiles):
+    """A disk with less free space than a backup needs."""
+
+    def room(self, path: str) -> Room:
+        return Room(free=1000, total=super().room(path).total)
+
+    def write(self, fd: int, data: Buffer, position: int) -> int:
+        raise AssertionError("it must not begin")
+
+
+def test_a_backup_that_has_no_room_does_not_begin(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    """Otherwise it would fill the disk first, and the server on it would take no record meanwhile."""
+    dest = tmp_path / "backups"
+    dest.mkdir()
+    with point.taken(data) as files, pytest.raises(StorageError, match=r"is full: 0 MiB are to be copied, and 0 MiB"):
+        folder.back_up(files, dest, advance=ignore, disk=SmallDisk())
+    assert [path.name for path in dest.iterdir()] == [".lock"]
+    assert server.address
+
+
+def test_a_restore_that_has_no_room_does_not_begin(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "backups")
+    with pytest.raises(StorageError, match=r"the backup has 0 MiB, and the disk has 0 MiB free"):
+        restoring.restore(tmp_path / "backups", tmp_path / "new", advance=ignore, disk=SmallDisk())
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "backups"}
+    assert server.address
+
+
+def test_a_terminated_backup_removes_what_it_has_copied(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "backups"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.workers.half_backup", str(data), str(dest), "command"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as half:
+        assert half.stdout is not None
+        assert half.stdout.readline() == "half\n"
+        assert list(dest.glob(".*.part"))
+        half.terminate()
+        assert half.wait(PATIENCE) == 128 + signal.SIGTERM
+    await_no_pin(data)
+    assert [path.name for path in dest.iterdir()] == [".lock"]
+    assert server.address
 
 
 @pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])

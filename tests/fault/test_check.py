@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 import time
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from fencepost.log.checking import FlawKind
+from fencepost.log.checking import FlawKind, check_log
+from fencepost.log.files import OsFiles
 from fencepost.server.backup.checking import CheckReport, check
 from tests.support.backups import command, create, files_below, ignore, read, write
+from tests.support.logs import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.fault
 
@@ -156,6 +159,87 @@ def test_only_a_torn_end_is_repaired(data: Path) -> None:
     assert path.read_bytes() == whole
     with fencepost.Server(data) as server:
         assert len(read(server.address, "orders")) == 12
+
+
+def interrupted_compaction(folder: Path, *, renamed: bool = False) -> tuple[LogBed, list[Path]]:
+    """Leave a log whose compaction was decided, but not completed; return it and the new segments' files."""
+    config = dataclasses.replace(SMALL, cleanup_policy="compact", retention_ms=-1, min_dirty_ratio=0.0)
+    bed = LogBed(folder, config)
+    for number in range(20):
+        append(bed.log, make_batch(b"%d" % number + b"." * 100, key=b"key %d" % (number % 9)))
+    bed.log.sync()
+    bed.log.synced(bed.log.end_offset)
+    job = bed.log.compaction(NOW)
+    assert job is not None
+    job.write()
+    cleaned = files_below(folder, "*.cleaned")
+    assert cleaned
+    assert files_below(folder, "swap")
+    if renamed:  # the first exchange was completed before the crash
+        path = cleaned[0].with_name(cleaned[0].name.split(".")[0] + ".log")
+        cleaned[0].rename(path)
+        cleaned[0] = path
+    return bed, cleaned
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_an_interrupted_compaction_is_checked_as_it_will_be(tmp_path: Path, renamed: bool) -> None:
+    bed, _ = interrupted_compaction(tmp_path, renamed=renamed)
+    before = check_log(OsFiles(), bed.log.directory)
+    assert [(found.kind, Path(found.file).name) for found in before.findings] == [(FlawKind.NOTE, "swap")]
+    bed.reopen()
+    after = check_log(OsFiles(), bed.log.directory)
+    assert [found for found in after.findings if ".log" in Path(found.file).name] == []
+    assert (before.batches, before.bytes) == (after.batches, after.bytes)
+    assert before.batches < 20
+
+
+def test_damage_in_what_a_compaction_wrote_is_found(tmp_path: Path) -> None:
+    bed, cleaned = interrupted_compaction(tmp_path)
+    flip(cleaned[0], 70)
+    found = [(found.kind, found.file) for found in check_log(OsFiles(), bed.log.directory).findings]
+    assert (FlawKind.DAMAGE, str(cleaned[0])) in found
+
+
+def test_a_compaction_whose_new_segment_is_gone_is_damage(tmp_path: Path) -> None:
+    bed, cleaned = interrupted_compaction(tmp_path)
+    cleaned[-1].unlink()
+    (found,) = check_log(OsFiles(), bed.log.directory).findings
+    assert (found.kind, Path(found.file).name) == (FlawKind.DAMAGE, "swap")
+    assert "names a segment at offset" in found.text
+
+
+def test_a_torn_segment_with_others_behind_it_is_damage(data: Path) -> None:
+    """A power failure may leave it. The next start cuts the log off there and removes what follows: whole batches, so
+    it must not look like a torn end, and `--repair` leaves it alone."""
+    for snapshot in files_below(data, "*.snapshot"):
+        snapshot.unlink()
+    logs = files_below(data, "*.log")
+    torn = logs[1]
+    torn.write_bytes(torn.read_bytes()[:-10])
+    before = {file: file.read_bytes() for file in files_below(data / "logs", "*")}
+    report = look(data, repair=True)
+    (found,) = [found for found in report.findings if found.kind is not FlawKind.NOTE]
+    assert (found.kind, found.file) == (FlawKind.DAMAGE, str(torn))
+    assert found.text.endswith(
+        f"; the next start cuts the log off there and removes the segments behind it ({len(logs) - 2})"
+    )
+    assert report.repaired == []
+    assert {file: file.read_bytes() for file in files_below(data / "logs", "*")} == before
+    with fencepost.Server(data) as server:
+        kept = read(server.address, "orders")
+    assert 0 < len(kept) < 12
+    assert files_below(data, "*.log") == logs[:2]
+    assert not look(data).is_damaged
+
+
+def test_the_progress_ends_at_its_total(data: Path) -> None:
+    path = files_below(data, "*.log")[-1]
+    path.write_bytes(path.read_bytes() + b"torn")
+    totals: list[int] = []
+    done: list[int] = []
+    check(data, repair=True, advance=done.append, total=totals.append)
+    assert totals == [sum(done)]
 
 
 def test_a_directory_in_use_is_not_checked(data: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import DataDirectoryError, ErrorCode, FencepostError, StorageError
-from fencepost.server.backup import folder, point
+from fencepost.server.backup import folder, point, restoring
 from fencepost.server.backup.folder import backups_in
 from fencepost.server.backup.manifest import DamagedBackup
 from fencepost.server.storage.datadir import DataDirectory
@@ -405,6 +405,19 @@ def test_a_damaged_archive_is_refused_wherever_it_is_damaged(
     assert not (tmp_path / "new").exists()
     archive.write_bytes(whole)
     restore(archive, tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
+def test_the_progress_of_a_restore_ends_at_its_total(
+    server: fencepost.Server, data: Path, tmp_path: Path, name: str
+) -> None:
+    write(server.address, "orders", [b"." * 1000] * 100)
+    back_up(data, tmp_path / name)
+    totals: list[int] = []
+    done: list[int] = []
+    restoring.restore(tmp_path / name, tmp_path / "new", advance=done.append, total=totals.append)
+    assert totals == [sum(done)]
+    assert totals[0] > 0
 
 
 def test_nothing_is_restored_into_a_directory_with_data(server: fencepost.Server, data: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,11 @@ def _seconds(text: str) -> float:
     if not found or not int(found[1]):
         raise ConfigError(f"--every must be a number with s, m, h or d, like 15m, not {text!r}")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _end(number: int, _frame: object) -> None:
+    """Exit on SIGTERM, so that what is half done is removed: it takes space."""
+    raise SystemExit(128 + number)
 
 
 @contextmanager
@@ -87,6 +93,7 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
     if dest.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{dest} lies in the data directory {folder}, and would be lost with it: back up elsewhere")
     let_others_go_first()
+    signal.signal(signal.SIGTERM, _end)
     while True:
         began = time.monotonic()
         try:
@@ -147,8 +154,9 @@ def restore(dest: Path, data: Path, as_json: bool) -> None:
     """
     from fencepost.server.backup.restoring import restore as make
 
-    with _bar("restoring", quiet=as_json) as (_, advance):
-        report = make(dest, data, advance=advance)
+    signal.signal(signal.SIGTERM, _end)
+    with _bar("restoring", quiet=as_json) as (total, advance):
+        report = make(dest, data, advance=advance, total=total)
     if as_json:
         show_json(report)
         return
@@ -195,8 +203,8 @@ def check(data: Path | None, repair: bool, as_json: bool) -> None:
     """
     from fencepost.server.backup.checking import check as look
 
-    with _bar("checking", quiet=as_json) as (_, advance):
-        report = look(_folder(data), repair=repair, advance=advance)
+    with _bar("checking", quiet=as_json) as (total, advance):
+        report = look(_folder(data), repair=repair, advance=advance, total=total)
     if as_json:
         findings = [{**each._asdict(), "kind": each.kind.value} for each in report.findings]
         show_json({**report._asdict(), "findings": findings})

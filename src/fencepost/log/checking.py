@@ -52,14 +52,17 @@ class _Check:
         self._batches = 0
         self._bytes = 0
         self._gaps_before = Offset(0)
+        self._exchanged: dict[Offset, str] = {}
+        """Names of the files that the next start puts in the place of segments."""
 
     def run(self) -> CheckedLog:
         names = self._files.listdir(self._directory)
-        if swap.NAME in names and not self._check_swap():
+        found = {base for name in names if (base := offset_of_name(name, LOG_SUFFIX)) is not None}
+        if swap.NAME in names and not self._check_swap(found):
             return self._checked()
         self._check_cleaned(names)
         newest = self._check_snapshots(names)
-        bases = sorted(base for name in names if (base := offset_of_name(name, LOG_SUFFIX)) is not None)
+        bases = sorted(found)
         self._check_segments(bases, newest)
         if newest is not None:
             self._check_against(newest, bases)
@@ -71,15 +74,25 @@ class _Check:
     def _note(self, kind: FlawKind, name: str, text: str) -> None:
         self._findings.append(Flaw(kind, f"{self._directory}/{name}", text))
 
-    def _check_swap(self) -> bool:
-        """Return False, with a finding: the valid segments are known only after the exchange is completed."""
+    def _check_swap(self, bases: set[Offset]) -> bool:
+        """Change the bases to those of the exchanged segments, which the next start puts in place; return False if the
+        valid segments are unknown."""
         try:
-            swap.read(self._files, self._directory)
-        except StorageError:
-            self._note(FlawKind.DAMAGE, swap.NAME, "the valid segments are unknown")
-        else:
-            self._note(FlawKind.NOTE, swap.NAME, "a compaction was interrupted; the next start completes it")
-        return False
+            token, exchanges = swap.read(self._files, self._directory)
+            for exchange in exchanges:
+                new = swap.name_of_new(self._files, self._directory, token, exchange)
+                bases.difference_update(exchange.originals)
+                if exchange.new is not None and new is not None:
+                    bases.add(exchange.new)
+                    self._exchanged[exchange.new] = new
+        except StorageError as error:
+            self._note(FlawKind.DAMAGE, swap.NAME, f"the valid segments are unknown: {error}")
+            return False
+        self._note(FlawKind.NOTE, swap.NAME, "a compaction was interrupted; the next start completes it")
+        return True
+
+    def _log_name(self, base: Offset) -> str:
+        return self._exchanged.get(base) or file_name(base, LOG_SUFFIX)
 
     def _check_cleaned(self, names: list[str]) -> None:
         if cleaned.NAME not in names:
@@ -107,7 +120,7 @@ class _Check:
     def _check_segments(self, bases: list[Offset], newest: Snapshot | None) -> None:
         expected: Offset | None = None
         for number, base in enumerate(bases):
-            name = file_name(base, LOG_SUFFIX)
+            name = self._log_name(base)
             if expected is not None and not self._follows(expected, base):
                 self._note(FlawKind.DAMAGE, name, f"it does not follow the segment before it, which ends at {expected}")
             end, position, size = self._check_segment(base)
@@ -120,13 +133,18 @@ class _Check:
                 text = f"{size - position} bytes behind offset {end} are not a whole batch"
                 self._note(FlawKind.TORN, name, f"{text}; the next start cuts them off")
             else:
-                self._note(FlawKind.DAMAGE, name, f"damaged at position {position}, behind offset {end}")
+                text = f"damaged at position {position}, behind offset {end}"
+                if unsynced:
+                    behind = len(bases) - number - 1
+                    also = f" and removes the segments behind it ({behind})" if behind else ""
+                    text += f"; the next start cuts the log off there{also}"
+                self._note(FlawKind.DAMAGE, name, text)
             if not last:
                 expected = None  # what follows cannot be compared
 
     def _check_segment(self, base: Offset) -> tuple[Offset, int, int]:
         """Return the end offset, the position behind the last good batch, and the size of the file."""
-        path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
+        path = f"{self._directory}/{self._log_name(base)}"
         size = self._files.size(path)
         end, position = base, 0
         fd = self._files.open(path, create=False)
@@ -149,7 +167,7 @@ class _Check:
 
     def _goes_on_behind(self, base: Offset, position: int, size: int) -> bool:
         """Tell if a good batch follows the bad one: then the bad one was whole once."""
-        fd = self._files.open(f"{self._directory}/{file_name(base, LOG_SUFFIX)}", create=False)
+        fd = self._files.open(f"{self._directory}/{self._log_name(base)}", create=False)
         try:
             rest = memoryview(self._files.read(fd, size - position, position))
             at = read_header(rest, 0).size if len(rest) >= HEADER_SIZE else len(rest)
@@ -173,8 +191,8 @@ class _Check:
             self._note(FlawKind.DAMAGE, first, f"the segments before it are missing, from {snapshot.start_offset} on")
         for mark in snapshot.segments:
             log_name = file_name(mark.base_offset, LOG_SUFFIX)
-            if mark.base_offset not in bases:
-                continue  # retention has removed it since
+            if mark.base_offset not in bases or mark.base_offset in self._exchanged:
+                continue  # retention has removed it since, or the next start makes its index
             size = self._files.size(f"{self._directory}/{log_name}")
             if mark.base_offset == snapshot.active_base:
                 if size < mark.size:

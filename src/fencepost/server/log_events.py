@@ -75,6 +75,7 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "the embedded server has stopped because of an error": LogEvent("server.failed"),
     "cannot send %s to systemd: %s": LogEvent("systemd.unreachable", ("notice", "reason")),
     "cannot open %s (%s): stop the server to back it up": LogEvent("backup.unavailable", ("file", "reason")),
+    "a backup gave no sign of life for %s s: its files are released": LogEvent("backup.hung", ("seconds",)),
     "%s: retention removed %d segments; it now starts at offset %d": LogEvent(
         "retention.removed", ("partition", "segments", "start_offset")
     ),

@@ -72,7 +72,7 @@ def complete(
 
     `put_in_place(old path, new path)` renames a new segment."""
     for exchange in exchanges:
-        _check_new_segment(files, directory, token, exchange)
+        name_of_new(files, directory, token, exchange)  # before originals are removed
     for exchange in exchanges:
         # Ascending: if a start without the `swap` file ever found some of them, they would be the last ones, so a
         # record would never be left without the later one that replaced it.
@@ -91,14 +91,15 @@ def complete(
     files.sync_directory(directory)
 
 
-def _check_new_segment(files: Files, directory: str, token: bytes, exchange: Exchange) -> None:
-    """Raise StorageError unless the new segment exists, under its old or new name, before originals are removed."""
+def name_of_new(files: Files, directory: str, token: bytes, exchange: Exchange) -> str | None:
+    """Return the name of the new segment's file, which is its old or its new one, or None if no record was left. Raise
+    StorageError if it does not exist."""
     if exchange.new is None:
-        return
+        return None
     for suffix in (cleaned_suffix(token), LOG_SUFFIX):
-        path = f"{directory}/{file_name(exchange.new, suffix)}"
-        if files.exists(path) and files.size(path) == exchange.new_size:
-            return
+        name = file_name(exchange.new, suffix)
+        if files.exists(f"{directory}/{name}") and files.size(f"{directory}/{name}") == exchange.new_size:
+            return name
     raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that does not exist")
 
 

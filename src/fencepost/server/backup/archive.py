@@ -26,7 +26,7 @@ from crc32c import crc32c
 from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles, write_all
 from fencepost.server.backup.copying import CHUNK, Advance, Copier, DirectFiles, forget_cache
-from fencepost.server.backup.folder import BackupReport, explained
+from fencepost.server.backup.folder import BackupReport, explained, signing
 from fencepost.server.backup.manifest import (
     MANIFEST,
     BackedUpFile,
@@ -55,7 +55,7 @@ def back_up(files: PointFiles, archive: Path, *, advance: Advance, disk: OsFiles
     disk = disk or DirectFiles()
     try:
         with _new_part(archive) as part:
-            done = _write(files, part, disk, advance)
+            done = _write(files, part, disk, signing(files, advance))
             _read_back(part, archive)
             disk.rename(str(part), str(archive))
             disk.sync_directory(str(archive.parent))
@@ -115,7 +115,7 @@ def _read_back(part: Path, archive: Path) -> None:
     """Raise DamagedBackup unless every frame reads back as it was written: the archive may replace an older one."""
     with part.open("rb") as reading:
         forget_cache(reading.fileno())
-        frames = _Unframed(reading, part)
+        frames = _Unframed(reading, part, lambda _size: None)
         try:
             while frames.next_frame() is not None:
                 pass
@@ -176,9 +176,10 @@ class _Frames(io.RawIOBase):
 class _Unframed(io.RawIOBase):
     """The tar inside an archive."""
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
+    def __init__(self, file: IO[bytes], path: Path, advance: Advance) -> None:
         self._file = file
         self._path = path
+        self._advance = advance
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
@@ -212,6 +213,7 @@ class _Unframed(io.RawIOBase):
             magic, length, size, plain_size, checksum = _HEAD.unpack(head)
             frame = self._file.read(size)
             if (magic, length) == (_MAGIC, 12) and len(frame) == size and int(crc32c(frame)) == checksum:
+                self._advance(len(head) + size)
                 return frame, plain_size
         raise self._damaged(at)
 
@@ -219,13 +221,15 @@ class _Unframed(io.RawIOBase):
         return DamagedBackup(f"{self._path} is damaged at byte {at}; restore another backup")
 
 
-def unpack(archive: Path, folder: Path, copier: Copier) -> BackupManifest:
-    """Unpack the archive into a folder and verify every file; return its manifest."""
+def unpack(archive: Path, folder: Path, disk: OsFiles, advance: Advance) -> BackupManifest:
+    """Unpack the archive into a folder and verify every file; return its manifest. `advance` counts the archive's
+    bytes, because how many come out is known only at its end."""
+    copier = Copier(disk, lambda _size: None)
     found: dict[str, tuple[int, int]] = {}
     manifest: BackupManifest | None = None
     with archive.open("rb") as file:
         try:
-            with tarfile.open(fileobj=_Unframed(file, archive), mode="r|", bufsize=CHUNK) as tar:
+            with tarfile.open(fileobj=_Unframed(file, archive, advance), mode="r|", bufsize=CHUNK) as tar:
                 for member in tar:
                     content = tar.extractfile(member)
                     if content is None or manifest is not None:

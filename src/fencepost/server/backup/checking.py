@@ -17,6 +17,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.recovery import recover
+from fencepost.log.segment import LOG_SUFFIX
 from fencepost.server.backup.manifest import STORE
 from fencepost.server.backup.pins import partitions_in
 from fencepost.server.backup.point import check_data
@@ -39,25 +40,36 @@ class CheckReport(NamedTuple):
         return any(finding.kind is FlawKind.DAMAGE for finding in self.findings)
 
 
-def check(data: Path, *, repair: bool, advance: Callable[[int], None]) -> CheckReport:
-    """Check the data directory, which no server may use. `repair`: cut off torn ends, as recovery would."""
+def check(
+    data: Path, *, repair: bool, advance: Callable[[int], None], total: Callable[[int], None] | None = None
+) -> CheckReport:
+    """Check the data directory, which no server may use. `repair`: cut off torn ends, as recovery would. `total` is
+    called with the number of bytes that `advance` will count."""
     check_data(data)
     with DataDirectory(data) as directory:
         findings, folders = _check_store(directory.store)
         report = CheckReport(directory.path, 0, 0, 0, findings, [])
+        if total is not None:
+            partitions = (partition for topic in directory.logs.iterdir() for partition in partitions_in(topic))
+            total(sum(map(_log_bytes, partitions)))
         for topic in sorted(directory.logs.iterdir()):
             if folders is not None and topic.name not in folders:
                 findings.append(Flaw(FlawKind.NOTE, str(topic), "it belongs to no topic"))
             for partition in partitions_in(topic):
+                size = _log_bytes(partition)  # before a torn end is cut off
                 report = _check_partition(report, partition, repair=repair)
-                advance(sum(path.stat().st_size for path in partition.glob("*.log")))
+                advance(size)
         return report
+
+
+def _log_bytes(partition: Path) -> int:
+    return sum(path.stat().st_size for path in partition.glob("*.log"))
 
 
 def _check_partition(report: CheckReport, partition: Path, *, repair: bool) -> CheckReport:
     files = OsFiles()
     checked = check_log(files, str(partition))
-    in_log = {finding.kind for finding in checked.findings if finding.file.endswith(".log")}
+    in_log = {finding.kind for finding in checked.findings if LOG_SUFFIX in Path(finding.file).name}
     if repair and in_log == {FlawKind.TORN}:
         with closing(Handles(files)) as handles:
             recover(str(partition), LogConfig(), handles, int(time.time() * 1000), issued=IssuedPids())

@@ -8,7 +8,9 @@ server may ask it to keep them still, so no login is needed. A client sends a li
 NAME is a folder in `pinned`. It is not a path, because the server may know its data directory by another one: in a
 container, for example.
 
-The pin is removed when the connection ends, also if the client is killed.
+The pin is removed when the connection ends, also if the client is killed. While the client copies, it sends empty lines
+as signs of life. If none comes for ten minutes it is hung, perhaps in a disk that does not answer: the server then
+sends {"error": TEXT}, ends the connection and removes the pin, which would otherwise keep space for ever.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +38,10 @@ NAME: Final = "control.sock"
 _LONGEST_PATH: Final = 100
 """The address of a socket has room for 104 to 108 bytes."""
 _ANSWER_SECONDS: Final = 120.0
+SILENCE_SECONDS: Final = 600.0
+"""A client that gives no sign of life for so long is hung."""
+_SIGN_SECONDS: Final = 1.0
+"""Shortest time between two signs of life."""
 
 
 class Control:
@@ -93,13 +100,27 @@ class Control:
             except (FencepostError, ValueError) as error:
                 answer = {"error": str(error)}
             writer.write(json.dumps(answer).encode() + b"\n")
-            await reader.read()  # to the end: the client keeps the pin by keeping the connection
+            if folder is not None and not await ended(reader, SILENCE_SECONDS):
+                logger.warning("a backup gave no sign of life for %s s: its files are released", SILENCE_SECONDS)
+                gone = f"the server released the files: it heard nothing of this backup for {SILENCE_SECONDS:g} s"
+                writer.write(json.dumps({"error": gone}).encode() + b"\n")
         except ConnectionError:
             pass
         finally:
             writer.close()
             if folder is not None:
                 await asyncio.shield(self._pins.drop(folder))
+
+
+async def ended(reader: asyncio.StreamReader, silence: float) -> bool:
+    """Wait until the client ends the connection; return False if it is silent for too long before."""
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                if not await reader.read(1 << 10):
+                    return True
+        except TimeoutError:
+            return False
 
 
 class PinnedServer:
@@ -125,6 +146,23 @@ class PinnedServer:
             self._socket.close()
             raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
         self.folder = data / FOLDER / answer["folder"]
+        self._socket.setblocking(False)
+        self._signed = time.monotonic()
+
+    def sign(self) -> None:
+        """Show the server that this process copies; call it often."""
+        now = time.monotonic()
+        if now - self._signed >= _SIGN_SECONDS:
+            self._signed = now
+            with suppress(OSError):  # a server that has ended left the files where they are
+                self._socket.send(b"\n")
+
+    def refusal(self) -> str | None:
+        """Return the reason for which the server has released the files; None if it has not."""
+        with suppress(OSError, ValueError):
+            said = json.loads(self._socket.recv(1 << 10))
+            return str(said["error"])
+        return None
 
     def close(self) -> None:
         self._socket.close()

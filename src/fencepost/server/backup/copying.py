@@ -195,6 +195,7 @@ class Copier:
                 break
             checksum = int(crc32c(self._buffer[:count], checksum))
             position += count
+            self._advance(0)  # a sign of life
             if self._pauses is not None:
                 self._pauses.done(count)
         return checksum

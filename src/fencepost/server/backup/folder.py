@@ -42,6 +42,8 @@ _IS_PART: Final = re.compile(rf"\.{_IS_NAME.pattern}{re.escape(_PART)}")
 _SMALL: Final = 1 << 20
 """Files up to this size are read and compared: a snapshot is written anew for each backup, often with the same
 content."""
+_LEFT_FREE: Final = 64 << 20
+"""A server on the same disk takes no records when less is free (its setting `min_free_bytes`)."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -130,6 +132,27 @@ def explained(error: OSError | EOFError, folder: Path) -> StorageError:
     return StorageError(f"cannot write the backup: {error}")
 
 
+def check_room(disk: OsFiles, folder: Path, size: int) -> None:
+    """Raise StorageError if the disk has no room for so many bytes. Half a copy would take the space from a server on
+    the same disk."""
+    room = disk.room(str(folder))
+    if size > room.free - min(_LEFT_FREE, room.total // 20):
+        raise StorageError(
+            f"the disk of {folder} is full: {size >> 20} MiB are to be copied, and {room.free >> 20} MiB are free; "
+            "free some space, or keep fewer backups (--keep)"
+        )
+
+
+def signing(files: PointFiles, advance: Advance) -> Advance:
+    """Return a function that shows progress to the server too."""
+
+    def advance_and_sign(size: int) -> None:
+        files.sign()
+        advance(size)
+
+    return advance_and_sign
+
+
 def _remove_old(folder: Path, keep: int | None) -> tuple[str, ...]:
     old = backups_in(folder)[:-keep] if keep else []
     for path in old:
@@ -167,14 +190,15 @@ class _Copy:
         self._files = files
         self._part = part
         self._disk = disk
-        self._advance = advance
-        self._copier = Copier(disk, advance, Pauses(Pace()))
+        self._advance = signing(files, advance)
+        self._copier = Copier(disk, self._advance, Pauses(Pace()))
         self._before = before[0] if before else None
         self._known = {file.path: file for file in before[1].files} if before else {}
         self._copied: list[BackedUpFile] = []
 
     def run(self, target: Path) -> BackupReport:
         point = self._files.point
+        check_room(self._disk, target.parent, sum(file.size for file in point.files if not self._is_known(file)))
         done = tuple(self._back_up(file) for file in point.files)
         manifest = BackupManifest(point.fencepost, point.taken_ms, point.cluster_id, done)
         write_file(self._disk, str(self._part / MANIFEST), manifest.encode())
@@ -184,6 +208,14 @@ class _Copy:
         self._disk.sync_directory(str(target.parent))
         copied = sum(file.size for file in self._copied)
         return BackupReport(target, point.taken_ms, len(done), manifest.size, len(self._copied), copied)
+
+    def _is_known(self, file: PointFile) -> bool:
+        """Tell if the file is probably in the backup before, so that it takes no space."""
+        known = self._known.get(file.path)
+        if known is None or known.size != file.size:
+            return False
+        status = self._files.place(file).stat()
+        return file.size <= _SMALL or known.source == SourceFile(status.st_ino, status.st_mtime_ns)
 
     def _back_up(self, file: PointFile) -> BackedUpFile:
         source, target = self._files.place(file), self._part / file.path

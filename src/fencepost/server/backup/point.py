@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,8 @@ class PointFiles(NamedTuple):
     point: Point
     root: Path
     store: Path
+    sign: Callable[[], None] = lambda: None
+    """Shows the server that the copy goes on; to be called often."""
 
     def place(self, file: PointFile) -> Path:
         return self.store if file.path == STORE else self.root / file.path
@@ -56,7 +58,11 @@ def taken(data: Path) -> Iterator[PointFiles]:
         return
     pinned = PinnedServer(data)
     try:
-        yield PointFiles(Point.read(pinned.folder / POINT), pinned.folder, pinned.folder / STORE)
+        yield PointFiles(Point.read(pinned.folder / POINT), pinned.folder, pinned.folder / STORE, pinned.sign)
+    except (StorageError, FileNotFoundError) as error:
+        if (refusal := pinned.refusal()) is not None:
+            raise StorageError(f"{refusal}; is the disk of the backup slow or gone? back up once more") from error
+        raise
     finally:
         pinned.close()
 

@@ -38,8 +38,11 @@ class RestoreReport(NamedTuple):
     sinks: list[SinkState]
 
 
-def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None = None) -> RestoreReport:
-    """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder."""
+def restore(
+    backup: Path, data: Path, *, advance: Advance, total: Advance | None = None, disk: OsFiles | None = None
+) -> RestoreReport:
+    """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder. `total`
+    is called with the number of bytes that `advance` will count."""
     disk = disk or DirectFiles()
     data = data.resolve()
     if os.path.ismount(data):
@@ -56,10 +59,16 @@ def restore(backup: Path, data: Path, *, advance: Advance, disk: OsFiles | None 
     data.parent.mkdir(parents=True, exist_ok=True)
     with _part_of(data) as part:
         if is_archive(backup):
-            manifest = unpack(backup, part, Copier(disk, advance))
+            if total is not None:
+                total(backup.stat().st_size)
+            manifest = unpack(backup, part, disk, advance)
         else:
             backup = newest_in(backup)
-            manifest = _copy_all(backup, part, Copier(disk, advance))
+            manifest = BackupManifest.read(backup)
+            if total is not None:
+                total(manifest.size)
+            _check_room(disk, data, manifest.size)
+            _copy_all(backup, manifest, part, Copier(disk, advance))
         now = int(time.time() * 1000)
         (part / "logs").mkdir(0o700, exist_ok=True)
         with StoreFile(part / STORE) as store:
@@ -101,8 +110,15 @@ def _part_of(data: Path) -> Iterator[Path]:
             raise
 
 
-def _copy_all(backup: Path, part: Path, copier: Copier) -> BackupManifest:
-    manifest = BackupManifest.read(backup)
+def _check_room(disk: OsFiles, data: Path, size: int) -> None:
+    free = disk.room(str(data.parent)).free
+    if size > free:
+        raise StorageError(
+            f"cannot restore into {data}: the backup has {size >> 20} MiB, and the disk has {free >> 20} MiB free"
+        )
+
+
+def _copy_all(backup: Path, manifest: BackupManifest, part: Path, copier: Copier) -> None:
     for file in manifest.files:
         source, target = backup / file.path, part / file.path
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -113,7 +129,6 @@ def _copy_all(backup: Path, part: Path, copier: Copier) -> BackupManifest:
             raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
         if checksum != file.crc32c:
             raise damaged(source)
-    return manifest
 
 
 def damaged(place: Path | str) -> DamagedBackup:

@@ -9,7 +9,6 @@ import pytest
 from fencepost.errors import StorageError
 from fencepost.log.files import OsFiles
 from fencepost.server.backup import archive
-from fencepost.server.backup.copying import Copier
 from fencepost.server.backup.folder import BackupReport, back_up, backups_in, name_of, newest_in
 from fencepost.server.backup.manifest import MANIFEST, STORE, Point, PointFile
 from fencepost.server.backup.point import PointFiles
@@ -98,4 +97,4 @@ def test_two_backups_to_one_archive_do_not_mix(dest: Path) -> None:
     assert (dest / "all.tar.zst").stat().st_mode & 0o777 == 0o600
     (dest / ".all.tar.zst.part").write_bytes(b"what a killed one left" * 1000)
     again = archive.back_up(files, dest / "all.tar.zst", advance=ignore)
-    assert archive.unpack(again.backup, dest / "unpacked", Copier(OsFiles(), ignore)).size == 4
+    assert archive.unpack(again.backup, dest / "unpacked", OsFiles(), ignore).size == 4
