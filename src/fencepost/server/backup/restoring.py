@@ -124,7 +124,7 @@ def _copy_all(backup: Path, manifest: BackupManifest, part: Path, copier: Copier
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
         try:
             size = source.stat().st_size
-            checksum = copier.copy(source, target, file.size) if size == file.size else None
+            checksum = copier.clone_or_copy(source, target, file.size) if size == file.size else None
         except FileNotFoundError:
             raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
         if checksum != file.crc32c:
