@@ -1,7 +1,7 @@
 """Take-overs since the start of the server: who was severed, who came, and how many late writes were refused.
 
 They are for people who look at the console. They are in memory only, and bounded: the last `KEPT` of them, the first
-names of each, and an index of `_INDEXED` resources, by which a refused write finds its take-over with one look-up.
+names of each, and an index of `_INDEXED` entries, by which a refused write finds its take-over with one look-up.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.types import Milliseconds
@@ -17,6 +17,10 @@ from fencepost.types import Milliseconds
 if TYPE_CHECKING:
     from fencepost.server.coordinators.guards import Resource
     from fencepost.server.net.session import Client
+
+K = TypeVar("K")
+_Loser: TypeAlias = tuple[str, str, str, str]
+"""Group and resource, host and client id."""
 
 TAKEN_OVER: Final = "another owner takes over"
 SILENT: Final = "silent for longer than its session"
@@ -45,7 +49,6 @@ class SeveredOwner:
     reason: str
     address: str
     client_id: str
-    host: str
     by_address: str = ""
     """Of the new owner; of a silent owner's successor, once somebody owns one of the resources."""
     by_client_id: str = ""
@@ -53,20 +56,17 @@ class SeveredOwner:
     refused: int = 0
     """Writes of the severed owner to these resources that were refused since, because it does not own them."""
 
-    def is_client(self, client: Client) -> bool:
-        """Tell if this is the severed owner again: the same client id at the same address, over any connection."""
-        return client.session.client_host == self.host and client.client_id[:_LONGEST] == self.client_id
-
 
 class Takeovers:
     """The last take-overs. Only the loop uses it."""
 
     def __init__(self) -> None:
         self._kept: deque[SeveredOwner] = deque(maxlen=KEPT)
-        self._newest: dict[Resource, SeveredOwner] = {}
-        """The newest take-over of a resource, in order of time."""
-        self._without_successor = 0
-        """Number of silent owners in the index that nobody has followed. Without any, a grant costs nothing here."""
+        self._by_loser: dict[_Loser, SeveredOwner] = {}
+        """The newest take-over in which a client lost a resource, the oldest first."""
+        self._silent: dict[Resource, SeveredOwner] = {}
+        """The resources of silent owners that nobody has owned since, the oldest first. Without any, a grant costs
+        nothing here."""
         self.total = 0
         """All since the start of the server, also those that are not kept."""
 
@@ -89,39 +89,44 @@ class Takeovers:
         self.total += 1
         event = SeveredOwner(
             self.total, now, group, tuple(lost[:NAMED]), len(lost), SILENT if by is None else TAKEN_OVER,
-            owner.peer, owner.client_id[:_LONGEST], owner.session.client_host,
+            owner.peer, owner.client_id[:_LONGEST],
         )  # fmt: skip
+        self._kept.append(event)
         if by is not None:
             _follow(event, by, now)
-        else:
-            self._without_successor += 1
-        self._kept.append(event)
         for row in lost[:_INDEXED_OF_ONE]:
-            self._index((group, row.name), event)
-        for resource in others[:_INDEXED_OF_ONE]:
-            self._index(resource, event)
-
-    def _index(self, resource: Resource, event: SeveredOwner) -> None:
-        self._newest.pop(resource, None)  # so that the order is that of the events
-        self._newest[resource] = event
-        if len(self._newest) > _INDEXED:
-            del self._newest[next(iter(self._newest))]
+            _put(self._by_loser, _loser(group, row.name, owner), event)
+            if by is None:
+                _put(self._silent, (group, row.name), event)
+        for other_group, name in others[:_INDEXED_OF_ONE]:
+            _put(self._by_loser, _loser(other_group, name, owner), event)
 
     def granted(self, group: str, rows: Sequence[OwnedResource], claimant: Client, now: Milliseconds) -> None:
         """Remember who followed a silent owner."""
-        if not self._without_successor:
+        if not self._silent:
             return
         for row in rows:
-            event = self._newest.get((group, row.name))
+            event = self._silent.pop((group, row.name), None)
             if event is not None and event.by_time_ms < 0:
                 _follow(event, claimant, now)
-                self._without_successor -= 1
 
     def refused(self, group: str, name: str, client: Client) -> None:
-        """Count a refused write, if its sender is the one who lost the resource last."""
-        event = self._newest.get((group, name))
-        if event is not None and event.is_client(client):
+        """Count a refused write, if its sender has lost the resource: the same client id at the same address, over any
+        connection."""
+        event = self._by_loser.get(_loser(group, name, client))
+        if event is not None:
             event.refused += 1
+
+
+def _loser(group: str, name: str, client: Client) -> _Loser:
+    return group, name, client.session.client_host, client.client_id[:_LONGEST]
+
+
+def _put(index: dict[K, SeveredOwner], key: K, event: SeveredOwner) -> None:
+    index.pop(key, None)  # so that the order is that of the events
+    index[key] = event
+    if len(index) > _INDEXED:
+        del index[next(iter(index))]
 
 
 def _follow(event: SeveredOwner, by: Client, now: Milliseconds) -> None:

@@ -23,6 +23,7 @@ from fencepost.kernel import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.owners import Owners
+from fencepost.server.coordinators.takeovers import SILENT
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.router import Fields
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
@@ -561,3 +562,22 @@ def test_a_claim_of_many_unsynced_partitions_makes_others_wait_for_few_of_them()
             assert all(partition.log.high_watermark == 1 for partition in partitions)
 
     asyncio.run(work())
+
+
+def test_a_silent_owner_and_its_successor_are_remembered(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        owners = bed.broker.owners
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        owners.set_session(old, 1000)
+        bed.clock.advance(2)
+        owners._sever_if_silent(old)
+        [event] = owners.takeovers
+        assert (event.reason, event.group, event.by_time_ms) == (SILENT, WRITERS, -1)
+        assert [row.name for row in event.resources] == ["t-0"]
+        bed.clock.advance(3)
+        await bed.claim(new)
+        assert event.by_time_ms == event.time_ms + 3000
+        assert len(list(owners.takeovers)) == 1
+
+    run(test)

@@ -77,17 +77,28 @@ def test_a_write_counts_for_the_newest_takeover_of_its_resource() -> None:
     assert [(event.number, event.refused) for event in kept] == [(3, 1), (2, 0), (1, 1)]
 
 
+def test_a_write_counts_for_its_sender_also_after_a_later_takeover() -> None:
+    kept = Takeovers()
+    kept.severed(OLD, "g", rows("t-0"), 100, by=NEW)
+    kept.severed(NEW, "g", rows("t-0"), 200, by=client("third"))
+    kept.refused("g", "t-0", OLD)
+    kept.refused("g", "t-0", NEW)
+    kept.refused("g", "t-0", NEW)
+    assert [event.refused for event in kept] == [2, 1]
+
+
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeovers, "_INDEXED", 50)
     kept = Takeovers()
     long_name = client("x" * 30_000)
     for at in range(KEPT + 10):
-        kept.severed(long_name, "g", rows(*(f"{at}-{each}" for each in range(NAMED + 5))), at, by=long_name)
+        kept.severed(long_name, "g", rows(*(f"{at}-{each}" for each in range(NAMED + 5))), at)
     assert kept.total == KEPT + 10
     events = list(kept)
     assert (len(events), events[0].number, events[-1].number) == (KEPT, KEPT + 10, 11)
     assert (len(events[0].resources), events[0].resource_count) == (NAMED, NAMED + 5)
+    kept.granted("g", rows(f"{KEPT + 9}-0"), long_name, 0)
     assert max(len(events[0].client_id), len(events[0].by_client_id)) < 1000
     kept.refused("g", f"{KEPT + 9}-0", long_name)  # a long client id is still known
     assert events[0].refused == 1
-    assert len(kept._newest) == 50
+    assert (len(kept._by_loser), len(kept._silent)) == (50, 49)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from fencepost.core.transactions import RESTING
+from fencepost.core.transactions import RESTING, TransactionMetadata
 from fencepost.server.http.console.history import Reading
+from fencepost.server.http.console.undecided import MOST_LOOKED_AT, hanging, open_log
 from fencepost.server.http.console.words import moment, number, span
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 _OLD_TRANSACTION_MS: Final = 60_000
 _MOST: Final = 50
 """Sentences of each kind; a number stands for the others."""
+
+
+_TOPICS_NAMED: Final = 3
 
 
 class Attention(NamedTuple):
@@ -33,7 +38,8 @@ def attention(broker: Broker, now: Reading) -> list[Attention]:
         )
         for trouble in broker.health.troubles[:_MOST]
     ]
-    found += _shorten(_transactions(broker, now.sample.taken_ms), "more open transactions", "/producers")
+    found += _shorten(_hanging(broker, now), "more hanging transactions", "/producers")
+    found += _shorten(_transactions(broker, now.sample.taken_ms), "more open transactions", "/transactions?state=open")
     found += _shorten(_idle_groups(broker, now), "more groups without members", "/groups")
     return found
 
@@ -45,10 +51,35 @@ def _transactions(broker: Broker, now_ms: int) -> Iterable[Attention]:
         age = now_ms - each.started_ms
         if age < _OLD_TRANSACTION_MS:
             return
-        first = sorted({where.topic for where in each.partitions})
-        held = f" and holds readers of {', '.join(first[:3])}{' …' if len(first) > 3 else ''} back" if first else ""
+        held = _held_topics(broker, each)
+        what = f"held readers of {held} back" if held else "been open"
         yield Attention(
-            f"Transaction {each.name} of producer {each.pid} has been open for {span(age / 1000)}{held}.", "/producers"
+            f"Transaction {each.name} of producer {each.pid} has {what} for {span(age / 1000)}.",
+            f"/transactions/{quote(each.name, safe='')}",
+        )
+
+
+def _held_topics(broker: Broker, transaction: TransactionMetadata) -> str:
+    """Return the names of some topics whose readers of committed records wait for the transaction."""
+    found: set[str] = set()
+    for where in islice(transaction.partitions, MOST_LOOKED_AT):
+        log = open_log(broker, where) if where.topic not in found else None
+        entry = log.producers.get(transaction.pid) if log is not None else None
+        if entry is not None and entry.transaction_start is not None:
+            found.add(where.topic)
+            if len(found) > _TOPICS_NAMED:
+                break
+    names = sorted(found)
+    return ", ".join(names[:_TOPICS_NAMED]) + (" …" if len(names) > _TOPICS_NAMED else "")
+
+
+def _hanging(broker: Broker, now: Reading) -> Iterable[Attention]:
+    for each in hanging(broker, now.undecided):
+        query = urlencode({"topic": each.where.topic, "partition": each.where.partition, "pid": each.pid})
+        yield Attention(
+            f"A transaction of producer {each.pid} hangs in {each.where}: no coordinator knows it, so it holds readers "
+            f"back at offset {number(each.first_offset)} until it is aborted by hand.",
+            f"/producers/hanging?{query}",
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.http.console.lags import GroupLag, LagHistory, lag_of
+from fencepost.server.http.console.undecided import OpenInPartition
 from fencepost.server.net.turns import paced
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _KEPT: Final = 720
 MOST_GROUPS: Final = 200
 """Groups whose lag is remembered: those that somebody looked at, then those with the largest lag."""
 _MOST_WANTED: Final = 100
+MOST_UNDECIDED: Final = 1000
 
 
 class Sample(NamedTuple):
@@ -45,6 +47,8 @@ class Reading(NamedTuple):
 
     sample: Sample
     lags: dict[str, GroupLag]
+    undecided: list[OpenInPartition]
+    """Open transactions, at most `MOST_UNDECIDED`."""
 
 
 class Rates(NamedTuple):
@@ -103,10 +107,15 @@ class History:
         """Return the counters and the lags of this moment."""
         broker = self._broker
         records = written = 0
+        undecided: list[OpenInPartition] = []
         async for topic in paced(list(broker.topics)):
             for partition in topic.touched():
                 records += partition.appended_records
                 written += partition.appended_bytes
+                log = partition.log
+                if log is not None and len(undecided) < MOST_UNDECIDED:
+                    opened = log.producers.open_transactions()
+                    undecided += [OpenInPartition(partition.name, *each) for each in opened]
         lags = {entry.group_id: await lag_of(broker, entry) async for entry in paced(list(broker.groups))}
         requests, none = broker.counters.requests, Distribution((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
         sample = Sample(
@@ -119,7 +128,7 @@ class History:
             sum(lag.known for lag in lags.values()),
             not any(lag.closed for lag in lags.values()),
         )
-        return Reading(sample, lags)
+        return Reading(sample, lags, undecided[:MOST_UNDECIDED])
 
 
 def rates(before: Sample, now: Sample) -> Rates | None:

@@ -16,7 +16,16 @@ from starlette.routing import Route
 from fencepost._version import __version__
 from fencepost.errors import FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.console import group_reset, groups, overview, security, sinks
+from fencepost.server.http.console import (
+    group_reset,
+    groups,
+    overview,
+    owners,
+    producers,
+    security,
+    sinks,
+    transactions,
+)
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Visit
@@ -36,12 +45,15 @@ T = TypeVar("T")
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
     *overview.PAGES,
+    *producers.PAGES,
+    *transactions.PAGES,
+    *owners.PAGES,
     *group_reset.PAGES,
     *groups.PAGES,
     *sinks.PAGES,
     *security.PAGES,
 )
-ACTIONS: Final[tuple[ConsoleAction, ...]] = (*group_reset.ACTIONS,)
+ACTIONS: Final[tuple[ConsoleAction, ...]] = (*transactions.ACTIONS, *group_reset.ACTIONS)
 
 _LIVE: Final = "/live"
 _MOST_MESSAGES: Final = 100

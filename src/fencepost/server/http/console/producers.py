@@ -1,0 +1,125 @@
+"""Producers of a topic, or of one pid in all topics, with H(P); and the transactions that are open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from fencepost.core.security.access import TOPIC_READ
+from fencepost.server.http.console.page import ConsolePage, Values, Visit
+from fencepost.server.http.console.transactions import open_rows
+from fencepost.server.http.console.undecided import OpenInPartition, hanging
+from fencepost.server.http.v1.answers import ProducerJson
+from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place
+from fencepost.server.http.v1.topics import list_producers, producer_row
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topics import Topic
+from fencepost.types import Pid
+from fencepost.wire.apis import Key
+
+_MOST: Final = 20
+"""Open transactions of the page, and hanging ones."""
+
+
+class TopicWithProducers(NamedTuple):
+    topic: str
+    partitions: int
+    producers: int
+    """In the partitions that were used since the server started."""
+    open: int
+    """Transactions of these producers that are open in a partition."""
+
+
+class FoundProducer(NamedTuple):
+    topic: str
+    row: ProducerJson
+
+
+async def read(visit: Visit) -> Values:
+    query = visit.query
+    topic, pid = query.get("topic", "").strip(), read_pid(query.get("pid", ""))
+    find = ""
+    if topic and pid is None and not _is_seen(visit, topic):
+        topic, find = "", topic  # perhaps a part of a name
+    place = read_place(None, query.get("cursor"))
+    topics: Page[TopicWithProducers] | None = None
+    producers: Page[FoundProducer] | None = None
+    if pid is not None:
+        producers = await _producers_of(visit, place, pid, topic)
+    elif topic:
+        found = await list_producers(visit.caller, place, topic)
+        producers = Page([FoundProducer(topic, row) for row in found.items], found.next_cursor)
+    else:
+        topics = await _topics(visit, place, find)
+    opened = await open_rows(visit)
+    return {
+        "query": dict(query),
+        "topic": topic,
+        "pid": pid,
+        "find": find,
+        "topics": topics,
+        "producers": producers,
+        "opened": opened[:_MOST],
+        "more_opened": len(opened) - _MOST,
+        "hanging": await _hanging(visit),
+        "duplicates": visit.broker.counters.duplicates,
+    }
+
+
+def _is_seen(visit: Visit, topic: str) -> bool:
+    there = visit.broker.topics.get(topic) is not None
+    return there and visit.caller.request(Key.DESCRIBE_PRODUCERS).sees(TOPIC_READ, topic)
+
+
+def read_pid(text: str) -> Pid | None:
+    """Return the pid of a query, None if it has none; raise BadQuery for other text."""
+    text = text.strip()
+    if not text:
+        return None
+    if not re.fullmatch("[0-9]{1,19}", text):
+        raise BadQuery(f"the producer id must be a number such as 4711, not {text[:20]!r}")
+    return Pid(int(text))
+
+
+async def _topics(visit: Visit, place: PagePlace, find: str) -> Page[TopicWithProducers]:
+    request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
+    named = [topic for topic in visit.broker.topics if find in topic.name]
+    seen = [topic async for topic in paced(named) if request.sees(TOPIC_READ, topic.name)]
+    found, cursor = await cut(seen, lambda topic: (topic.name,), place)
+    return Page([_topic_row(topic) async for topic in paced(found)], cursor)
+
+
+def _topic_row(topic: Topic) -> TopicWithProducers:
+    tables = [partition.log.producers for partition in topic.touched() if partition.log is not None]
+    opened = sum(len(table.open_transactions()) for table in tables)
+    return TopicWithProducers(topic.name, topic.partition_count, sum(map(len, tables)), opened)
+
+
+async def _producers_of(visit: Visit, place: PagePlace, pid: Pid, topic: str) -> Page[FoundProducer]:
+    """Return the partitions that remember the pid, in one topic or all."""
+    caller = visit.caller
+    request = caller.request(Key.DESCRIBE_PRODUCERS)
+    if topic:
+        request.require(TOPIC_READ, topic)
+        topics: Iterable[Topic] = [caller.broker.topics.require(topic)]
+    else:
+        topics = [each for each in caller.broker.topics if request.sees(TOPIC_READ, each.name)]
+    found = []
+    for each in topics:
+        for partition in each.touched():
+            entry = partition.log.producers.get(pid) if partition.log is not None else None
+            if entry is not None:
+                found.append(FoundProducer(each.name, producer_row(caller, partition.index, pid, entry)))
+        await caller.turns()
+    return Page(*await cut(found, lambda each: (each.topic, each.row.partition), place))
+
+
+async def _hanging(visit: Visit) -> list[OpenInPartition]:
+    request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
+    undecided = (await visit.history.now()).undecided
+    found = hanging(visit.broker, undecided)
+    return [each for each in found if request.sees(TOPIC_READ, each.where.topic)][:_MOST]
+
+
+PAGES: Final = (ConsolePage("/producers", "Producers", "producers.html", read, "producers_live.html", True),)

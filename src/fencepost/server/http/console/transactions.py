@@ -1,0 +1,282 @@
+"""Transactions, and the cure of one that holds readers back: a preview of its abort, and the form that confirms it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote, urlencode
+
+from fencepost.core.security.access import (
+    CLUSTER_ACTION,
+    CLUSTER_ALTER,
+    GROUP_DESCRIBE,
+    TOPIC_DESCRIBE,
+    TOPIC_READ,
+    TRANSACTIONAL_ID_DESCRIBE,
+    TRANSACTIONAL_ID_WRITE,
+)
+from fencepost.core.transactions import RESTING, TransactionMetadata, TransactionState
+from fencepost.errors import ErrorCode, ServerError
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Values, Visit
+from fencepost.server.http.console.undecided import AbortEffect, HeldBack, effect_of_abort, held_back, is_hanging
+from fencepost.server.http.v1.asking import HttpCaller, check
+from fencepost.server.http.v1.others import describe_transaction
+from fencepost.server.http.v1.paging import cut, read_place
+from fencepost.server.http.v1.routes import STATUS
+from fencepost.server.net.turns import paced
+from fencepost.types import Pid, TopicPartition
+from fencepost.wire.apis import Key
+
+_PATIENCE_SECONDS: Final = 10.0
+"""How long a form waits for markers that the server writes."""
+_PAUSE_SECONDS: Final = 0.05
+_PIECE: Final = 2000
+
+Form: TypeAlias = Mapping[str, str]
+
+
+class TransactionRow(NamedTuple):
+    name: str
+    state: str
+    pid: int
+    epoch: int
+    started_ms: int | None
+    """None if no transaction is open."""
+    age: float | None
+    """Seconds."""
+    left: float | None
+    """Seconds until it times out."""
+    timeout: float
+    """Seconds."""
+    partitions: int
+    held: HeldBack | None
+
+
+def _row(caller: HttpCaller, found: TransactionMetadata) -> TransactionRow:
+    now, request = caller.broker.clock.now_ms(), caller.request(Key.DESCRIBE_TRANSACTIONS)
+    is_open = found.state not in RESTING
+    age = max(0, now - found.started_ms) / 1000 if is_open else None
+    return TransactionRow(
+        found.name,
+        found.state.value,
+        found.pid,
+        found.epoch,
+        found.started_ms if is_open else None,
+        age,
+        max(0.0, found.timeout_ms / 1000 - age) if age is not None else None,
+        found.timeout_ms / 1000,
+        len(found.partitions) if is_open else 0,
+        held_back(caller.broker, found, lambda topic: request.sees(TOPIC_DESCRIBE, topic)) if is_open else None,
+    )
+
+
+async def _seen(caller: HttpCaller, find: str, *, only_open: bool) -> list[TransactionMetadata]:
+    """Return what the caller may describe, as ListTransactions does."""
+    request = caller.request(Key.LIST_TRANSACTIONS)
+    every = list(caller.broker.transactions)
+    found: list[TransactionMetadata] = []
+    for at in range(0, len(every), _PIECE):
+        found += [
+            each for each in every[at : at + _PIECE] if not (only_open and each.state in RESTING) and find in each.name
+        ]
+        await caller.turns()
+    return [each async for each in paced(found) if request.sees(TRANSACTIONAL_ID_DESCRIBE, each.name)]
+
+
+async def open_rows(visit: Visit) -> list[TransactionRow]:
+    """Return the open transactions, the oldest first."""
+    found = await _seen(visit.caller, "", only_open=True)
+    found.sort(key=lambda each: each.started_ms)
+    return [_row(visit.caller, each) async for each in paced(found)]
+
+
+async def read_list(visit: Visit) -> Values:
+    find, only_open = visit.query.get("find", "").strip(), visit.query.get("state") == "open"
+    seen = await _seen(visit.caller, find, only_open=only_open)
+    place = read_place(None, visit.query.get("cursor"))
+    found, cursor = await cut(seen, lambda each: (each.name,), place)
+    rows = [_row(visit.caller, each) async for each in paced(found)]
+    return {
+        "query": dict(visit.query), "find": find, "only_open": only_open, "rows": rows, "cursor": cursor,
+        "count": len(seen),
+    }  # fmt: skip
+
+
+# -- one transactional id ---------------------------------------------------------------------------------------
+
+
+async def read_one(visit: Visit) -> Values:
+    caller, name = visit.caller, visit.path["name"]
+    await describe_transaction(caller, name)  # raises if there is none, or the caller may not see it
+    found = _known(caller, name)
+    request = caller.request(Key.DESCRIBE_TRANSACTIONS)
+    there = [where for where in sorted(found.partitions) if caller.broker.topics.get(where.topic) is not None]
+    seen = [where async for where in paced(there) if request.sees(TOPIC_DESCRIBE, where.topic)]
+    page, cursor = await cut(seen, tuple, read_place(None, visit.query.get("cursor")))
+    groups = sorted(found.groups)
+    about_groups = caller.request(Key.DESCRIBE_GROUPS)
+    named = [group for group in groups if about_groups.sees(GROUP_DESCRIBE, group)]
+    return {
+        "query": dict(visit.query),
+        "row": _row(caller, found),
+        "is_ongoing": found.state is TransactionState.ONGOING,
+        "is_open": found.state not in RESTING,
+        "marker_epoch": found.epoch + 1,
+        "effects": [await _effect(caller, where, found.pid) for where in page],
+        "cursor": cursor,
+        "hidden": len(there) - len(seen),
+        "groups": named,
+        "hidden_groups": len(groups) - len(named),
+        "may_abort": caller.request(Key.INIT_PRODUCER_ID).sees(TRANSACTIONAL_ID_WRITE, name),
+        "who": str(caller.session.principal),
+        "taken_ms": caller.broker.clock.now_ms(),
+        "shown": _digest(found),
+    }
+
+
+def _known(caller: HttpCaller, name: str) -> TransactionMetadata:
+    found = caller.broker.transactions.get(name)
+    if found is None:
+        raise ServerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {name!r}")
+    return found
+
+
+async def _effect(caller: HttpCaller, where: TopicPartition, pid: Pid) -> AbortEffect:
+    log = await caller.broker.partition(*where).open()
+    found = effect_of_abort(where, log, pid)
+    may_read = caller.request(Key.DESCRIBE_PRODUCERS).sees(TOPIC_READ, where.topic)
+    return found if may_read else found._replace(first_offset=None)
+
+
+def _digest(found: TransactionMetadata) -> str:
+    """Return a text that changes with everything that an abort depends on."""
+    state = [found.pid, found.epoch, found.started_ms, found.state.value, sorted(found.partitions)]
+    return hashlib.sha256(json.dumps([*state, sorted(found.groups)]).encode()).hexdigest()
+
+
+async def abort(visit: Visit, form: Form) -> Done:
+    """Abort an open transaction and fence its producer, as `fencepost transactions abort NAME` does."""
+    caller, name = visit.caller, visit.path["name"]
+    path = f"/transactions/{quote(name, safe='')}"
+    await describe_transaction(caller, name)
+    was = _known(caller, name)
+    if was.state in RESTING:
+        return Done(path, f"Nothing was changed: {name} has no open transaction, its state is {was.state.value}.")
+    if form.get("shown") != _digest(was):
+        return Done(path, "Nothing was changed: the transaction is not the one that was shown any more. Look again.")
+    count = len(was.partitions)
+    is_done = await _fence(caller, was)
+    markers = f"{count} partition{'s have' if count != 1 else ' has'} its marker" if is_done else (
+        "the server still writes its markers"
+    )  # fmt: skip
+    return Done(path, f"Aborted the transaction of {name}: pid {was.pid}, epoch {was.epoch} is fenced; {markers}.")
+
+
+async def _fence(caller: HttpCaller, was: TransactionMetadata) -> bool:
+    """Ask for the next epoch of the id. Return False if the abort is decided, but a marker could not be written yet."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE_SECONDS
+    while True:
+        try:
+            await caller.ask(
+                Key.INIT_PRODUCER_ID,
+                transactional_id=was.name,
+                transaction_timeout=was.timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+        except ServerError as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise _understandable(error) from error
+            if loop.time() >= deadline:
+                return False
+        else:
+            return True
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _understandable(error: ServerError) -> Exception:
+    """Return the error, as a conflict if no HTTP status belongs to it: the request was right, but came too late."""
+    return error if error.code in STATUS else Refusal(error.reason or str(error), 409)
+
+
+# -- hanging ones -----------------------------------------------------------------------------------------------
+
+
+def _place(form: Form) -> tuple[TopicPartition, Pid]:
+    topic, partition, pid = form.get("topic", ""), form.get("partition", ""), form.get("pid", "")
+    if not topic or not (partition.isascii() and partition.isdigit()) or not (pid.isascii() and pid.isdigit()):
+        raise Refusal("the address must name a topic, a partition and a pid")
+    if len(partition) > 10 or len(pid) > 19:
+        raise Refusal("the partition or the pid is too large a number")
+    return TopicPartition(topic, int(partition)), Pid(int(pid))
+
+
+async def read_hanging(visit: Visit) -> Values:
+    caller = visit.caller
+    where, pid = _place(visit.query)
+    caller.request(Key.DESCRIBE_PRODUCERS).require(TOPIC_READ, where.topic)
+    log = await caller.broker.partition(*where).open()
+    entry = log.producers.get(pid)
+    request = caller.request(Key.WRITE_TXN_MARKERS)
+    is_open = entry is not None and entry.transaction_start is not None
+    name = caller.broker.transactions.name_of(pid)
+    if name is not None and not caller.request(Key.DESCRIBE_TRANSACTIONS).sees(TRANSACTIONAL_ID_DESCRIBE, name):
+        name = None
+    return {
+        "where": where,
+        "pid": pid,
+        "epoch": entry.epoch if entry is not None else None,
+        "last_ms": entry.batches[-1].timestamp if entry is not None and entry.batches else None,
+        "is_open": is_open,
+        "is_hanging": is_open and is_hanging(caller.broker, where, pid),
+        "name": name,
+        "effect": effect_of_abort(where, log, pid),
+        "may_abort": request.sees(CLUSTER_ACTION) or request.sees(CLUSTER_ALTER),
+        "who": str(caller.session.principal),
+        "taken_ms": caller.broker.clock.now_ms(),
+    }
+
+
+async def abort_hanging(visit: Visit, form: Form) -> Done:
+    """Write the abort marker of a hanging transaction, as `fencepost transactions abort --hanging` does."""
+    caller = visit.caller
+    where, pid = _place(form)
+    query = urlencode({"topic": where.topic, "partition": where.partition, "pid": pid})
+    path = f"/producers/hanging?{query}"
+    caller.request(Key.DESCRIBE_PRODUCERS).require(TOPIC_READ, where.topic)
+    entry = (await caller.broker.partition(*where).open()).producers.get(pid)
+    if entry is None or entry.transaction_start is None:
+        return Done(path, f"Nothing was changed: pid {pid} has no open transaction in {where}.")
+    if (form.get("epoch"), form.get("first_offset")) != (str(entry.epoch), str(entry.transaction_start)):
+        return Done(path, "Nothing was changed: the transaction is not the one that was shown any more. Look again.")
+    marker = {
+        "producer_id": pid,
+        "producer_epoch": entry.epoch,
+        "transaction_result": False,
+        "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
+        "coordinator_epoch": 0,
+    }
+    answer = await caller.ask(Key.WRITE_TXN_MARKERS, markers=[marker])
+    [row] = answer["markers"][0]["topics"][0]["partitions"]
+    if row["error_code"] == ErrorCode.INVALID_TXN_STATE:
+        raise Refusal(f"the transaction of pid {pid} in {where} is not hanging: abort it by its name", 409)
+    try:
+        check(row, f"ending the transaction of pid {pid} in {where}")
+    except ServerError as error:
+        raise _understandable(error) from error
+    return Done(path, f"Aborted the hanging transaction of pid {pid} in {where}.")
+
+
+PAGES: Final = (
+    ConsolePage("/transactions", "Transactional ids", "transactions.html", read_list, "transactions_live.html"),
+    ConsolePage("/transactions/{name:path}", "Transaction", "transaction.html", read_one),
+    ConsolePage("/producers/hanging", "Hanging transaction", "hanging.html", read_hanging),
+)
+ACTIONS: Final = (
+    ConsoleAction("/transactions/{name:path}", abort),
+    ConsoleAction("/producers/hanging", abort_hanging),
+)
