@@ -23,6 +23,7 @@ _KEPT: Final = 720
 """Samples: an hour of them."""
 MOST_GROUPS: Final = 200
 """Groups whose lag is remembered: those that somebody looked at, then those with the largest lag."""
+_MANY_GROUPS: Final = 200
 _MOST_WANTED: Final = 100
 MOST_UNDECIDED: Final = 1000
 
@@ -86,7 +87,9 @@ class History:
         """Return a reading that is at most a second old; pages that are watched at the same time share it."""
         taking = self._taking
         if taking is None or (taking.done() and self._is_old(taking.result().sample)):
-            taking = self._taking = asyncio.ensure_future(self.take())
+            # The lags of many groups are those of the last sample: to count them every second costs too much.
+            known = self._last if len(self._last) > _MANY_GROUPS else None
+            taking = self._taking = asyncio.ensure_future(self.take(known))
         return await asyncio.shield(taking)
 
     def _is_old(self, sample: Sample) -> bool:
@@ -103,8 +106,8 @@ class History:
         if len(self._wanted) > _MOST_WANTED:
             del self._wanted[next(iter(self._wanted))]
 
-    async def take(self) -> Reading:
-        """Return the counters and the lags of this moment."""
+    async def take(self, lags: dict[str, GroupLag] | None = None) -> Reading:
+        """Return the counters and the lags of this moment, unless the lags are given."""
         broker = self._broker
         records = written = 0
         undecided: list[OpenInPartition] = []
@@ -116,7 +119,8 @@ class History:
                 if log is not None and len(undecided) < MOST_UNDECIDED:
                     opened = log.producers.open_transactions()
                     undecided += [OpenInPartition(partition.name, *each) for each in opened]
-        lags = {entry.group_id: await lag_of(broker, entry) async for entry in paced(list(broker.groups))}
+        if lags is None:
+            lags = {entry.group_id: await lag_of(broker, entry) async for entry in paced(list(broker.groups))}
         requests, none = broker.counters.requests, Distribution((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
         sample = Sample(
             broker.clock.now_ms(),

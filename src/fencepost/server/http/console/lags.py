@@ -8,16 +8,20 @@ only known to be at least that of the other partitions.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fencepost.server.net.turns import paced
+from fencepost.core.groups.offsets import OffsetTable
+from fencepost.server.net.turns import Turns
+from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.coordinators.group_memory import GroupEntry
 
 _UNKNOWN: Final = -1
+_AT_ONCE: Final = 200
+"""Offsets that are looked at in one piece."""
 
 
 class GroupLag(NamedTuple):
@@ -35,22 +39,35 @@ class GroupLag(NamedTuple):
 
 async def lag_of(broker: Broker, entry: GroupEntry, sees: Callable[[str], bool] | None = None) -> GroupLag:
     """Return the lag of a group without opening any log. `sees` tells if a topic counts; None: all do."""
-    known = closed = partitions = 0
-    async for where in paced(list(entry.offsets)):
+    if len(entry.offsets) <= _AT_ONCE:
+        return _sum(broker, entry.offsets, entry.offsets, sees)
+    found, turns, every = GroupLag(0), Turns(), list(entry.offsets)
+    for at in range(0, len(every), _AT_ONCE):
+        more = _sum(broker, entry.offsets, every[at : at + _AT_ONCE], sees)
+        found = GroupLag(*(one + other for one, other in zip(found, more, strict=True)))
+        await turns()
+    return found
+
+
+def _sum(
+    broker: Broker, offsets: OffsetTable, partitions: Iterable[TopicPartition], sees: Callable[[str], bool] | None
+) -> GroupLag:
+    known = closed = count = 0
+    topics = broker.topics
+    for where in partitions:
         if sees is not None and not sees(where.topic):
             continue
-        committed = entry.offsets.get(where)
-        topic = broker.topics.get(where.topic)
+        committed, topic = offsets.get(where), topics.get(where.topic)
         partition = topic.partition(where.partition) if topic is not None else None
         if committed is None or partition is None:
             continue  # deleted in the meantime
-        partitions += 1
+        count += 1
         log = partition.log
         if log is None:
             closed += 1
         else:
             known += max(log.high_watermark - committed.offset, 0)
-    return GroupLag(known, closed, partitions)
+    return GroupLag(known, closed, count)
 
 
 class LagHistory:

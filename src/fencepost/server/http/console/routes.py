@@ -28,7 +28,7 @@ from fencepost.server.http.console import (
 )
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Visit
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Values, Visit
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams
 from fencepost.server.http.forms import BadForm, is_own, read_form
@@ -129,13 +129,18 @@ class Console:
         except AccessRefused as error:
             return await self._problem(request, error)
 
+        before: tuple[Values, str] | None = None
+
         async def make() -> str:
+            nonlocal before
             try:
                 await self._access.client(request)  # the login may have ended meanwhile
                 values = await page.read(visit.again())
             except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
                 raise StreamEnds from error
-            return await self._broker.codecs.run(partial(render, page.live, page=page, **values))
+            if before is None or before[0] != values:  # comparing costs less than rendering
+                before = values, await self._broker.codecs.run(partial(render, page.live, page=page, **values))
+            return before[1]
 
         async def events() -> AsyncIterator[str]:
             with self._streams.place(visit.caller.peer) as there_is_room:

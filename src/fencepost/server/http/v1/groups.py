@@ -18,7 +18,9 @@ async def list_groups(caller: HttpCaller, place: PagePlace, find: str = "") -> P
     """Return the groups whose names contain `find`, in capitals or not."""
     answer = await caller.ask(Key.LIST_GROUPS)
     wanted = find.lower()
-    seen = [row async for row in paced(answer["groups"]) if wanted in row["group_id"].lower()]
+    seen = answer["groups"]
+    if wanted:
+        seen = [row async for row in paced(seen) if wanted in row["group_id"].lower()]
     rows, cursor = await cut(seen, lambda row: (row["group_id"],), place)
     return Page(
         [GroupJson(row["group_id"], row["group_state"], row["group_type"], row["protocol_type"]) for row in rows],
