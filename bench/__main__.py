@@ -25,6 +25,7 @@ from bench.server import (
     plan,
     restart,
     scrape,
+    search,
     throughput,
     watching,
 )
@@ -36,7 +37,8 @@ _BUSY = 0.5
 """Load average above which others would be measured too."""
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
 SECTIONS = (
-    "footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart", "backup"
+    "footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart", "backup",
+    "search",
 )  # fmt: skip
 SPARK_SECTIONS = {
     "read": spark_names.READ,
@@ -172,6 +174,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
         restart.measure(chosen, results, say)
     if "backup" in wanted:
         backup.measure(chosen, results, say)
+    if "search" in wanted:
+        search.measure(chosen, results, say)
 
 
 @main.command()

@@ -15,7 +15,18 @@ from typing import Final
 from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import backup, footprint, idempotence, latency, partitions, restart, scrape, throughput, watching
+from bench.server import (
+    backup,
+    footprint,
+    idempotence,
+    latency,
+    partitions,
+    restart,
+    scrape,
+    search,
+    throughput,
+    watching,
+)
 from bench.side_by_side import memory
 from bench.side_by_side.latency import ALONE, BESIDE_A_FLOOD
 from bench.side_by_side.plan import CONFLUENT, name
@@ -77,6 +88,9 @@ GOALS: Final = (
     Goal(backup.RATE, backup.DURING, backup.WITHOUT, 0.9, at_least=True),
     Goal(backup.HEALTHY, backup.DURING, None, 20.0, at_least=False, first_label=backup.STEADY, last_label="p99"),
     *(Goal(backup.SECONDS, target, None, 5.0, at_least=False, last_label=backup.WRITTEN) for target in (ALWAYS, OS)),
+    Goal(search.SPEED, search.ALONE, None, 300_000, at_least=True),
+    Goal(search.SPEED, search.WITH_PRODUCER, None, 300_000, at_least=True),
+    Goal(search.BESIDE, search.WITH, search.WITHOUT, 0.9, at_least=True),
     Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
     Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
     Goal(SENDING, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),

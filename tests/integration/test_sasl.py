@@ -24,8 +24,8 @@ from fencepost.core.security.credentials import SCRAM
 from fencepost.errors import ErrorCode
 from fencepost.server.security.sasl import PasswordCheck, SaslReply
 from fencepost.wire import messages
-from tests.conftest import without_tool
 from fencepost.wire.apis import Key
+from tests.conftest import without_tool
 from tests.support.batches import batch
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.logins import add_users, log_in, login_listener

@@ -59,6 +59,7 @@ build_batches = _batches.build_batches
 decode_batch = _batches.decode_batch
 decode_rows = _batches.decode_rows
 room = _batches.room
+unpack = _batches.unpack
 murmur2 = _batches.murmur2
 partition_for_key = _batches.partition_for_key
 ColumnDecoder = _columns.ColumnDecoder
@@ -127,4 +128,5 @@ __all__ = [
     "stamp_append_time",
     "stamp_offset",
     "stamp_producer",
+    "unpack",
 ]

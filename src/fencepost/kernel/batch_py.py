@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel.codecs import compress
+from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.header import (
     CONTROL,
     HEADER_SIZE,
@@ -324,6 +324,9 @@ def build_batches(
 
 
 # --- decoding ---
+
+
+unpack = decompress
 
 
 def room(size: int) -> bytearray:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _HERE: Final = Path(__file__).parent
-_OWN: Final = ("console.css", "console.js", "icon.svg")
+_OWN: Final = ("console.css", "console.js", "records.js", "icon.svg")
 _FETCHED: Final = ("htmx.min.js", "sse.min.js", "idiomorph.min.js", "uplot.min.js", "uplot.min.css")
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 

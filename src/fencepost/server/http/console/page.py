@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fencepost.server.http.v1.asking import HttpCaller
@@ -11,6 +11,7 @@ from fencepost.server.net.turns import Turns
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.http.console.history import History
+    from fencepost.server.search.searching import Searches
 
 Values: TypeAlias = Mapping[str, Any]
 """The names that a template uses."""
@@ -25,6 +26,7 @@ class Visit(NamedTuple):
     """The parameters in the path."""
     query: Mapping[str, str]
     history: History
+    searches: Searches
 
     @property
     def broker(self) -> Broker:
@@ -72,3 +74,17 @@ class ConsoleAction(NamedTuple):
     path: str
     act: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
     """Called with the fields of the form; raises Refusal or FencepostError."""
+
+
+class StreamedAnswer(NamedTuple):
+    chunks: AsyncIterator[str] | AsyncIterator[bytes]
+    media_type: str
+    headers: Mapping[str, str] = {}
+
+
+class ConsoleStream(NamedTuple):
+    """A long answer that is made while it is sent: the events of a search, or a file."""
+
+    path: str
+    open: Callable[[Visit, Callable[[], Awaitable[None]]], Awaitable[StreamedAnswer]]
+    """Called with a function that raises AccessRefused when the login has ended; raises what a page's `read` does."""

@@ -22,13 +22,15 @@ from fencepost.server.http.console import (
     overview,
     owners,
     producers,
+    records,
     security,
     sinks,
+    topics,
     transactions,
 )
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Values, Visit
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, ConsoleStream, Done, Refusal, Values, Visit
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams
 from fencepost.server.http.forms import BadForm, is_own, read_form
@@ -36,6 +38,7 @@ from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import BadQuery
 from fencepost.server.http.v1.routes import STATUS
 from fencepost.server.net.turns import Turns
+from fencepost.server.search.searching import Searches
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -45,6 +48,8 @@ T = TypeVar("T")
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
     *overview.PAGES,
+    *topics.PAGES,
+    *records.PAGES,
     *producers.PAGES,
     *transactions.PAGES,
     *owners.PAGES,
@@ -54,6 +59,7 @@ PAGES: Final[tuple[ConsolePage, ...]] = (
     *security.PAGES,
 )
 ACTIONS: Final[tuple[ConsoleAction, ...]] = (*transactions.ACTIONS, *group_reset.ACTIONS)
+STREAMS: Final[tuple[ConsoleStream, ...]] = (*records.STREAMS,)
 
 _LIVE: Final = "/live"
 _MOST_MESSAGES: Final = 100
@@ -82,6 +88,8 @@ class Console:
         self._headers = {**headers, "Content-Security-Policy": _POLICY}
         self._streams = streams
         self._history = history
+        self._searches = Searches(broker.config.http_schema_registry)
+        streams.at_stop(self._searches.close)
         self._messages: dict[str, Done] = {}
         """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
 
@@ -90,6 +98,7 @@ class Console:
         found += [
             Route(_LIVE + page.path, partial(self._live, page=page), methods=["GET"]) for page in PAGES if page.live
         ]
+        found += [Route(each.path, partial(self._stream, stream=each), methods=["GET"]) for each in STREAMS]
         found += [Route(page.path, partial(self._page, page=page), methods=["GET"]) for page in PAGES]
         found += [Route(each.path, partial(self._act, action=each), methods=["POST"]) for each in ACTIONS]
         return found
@@ -151,6 +160,26 @@ class Console:
 
         return StreamingResponse(events(), headers=self._headers, media_type="text/event-stream")
 
+    async def _stream(self, request: Request, stream: ConsoleStream) -> Response:
+        async def still_allowed() -> None:
+            await self._access.client(request)
+
+        try:
+            visit = await self._visit(request)
+            answer = await stream.open(visit, still_allowed)
+        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+            return await self._problem(request, error)
+
+        async def chunks() -> AsyncIterator[str | bytes]:
+            with self._streams.place(visit.caller.peer) as there_is_room:
+                if not there_is_room:
+                    return
+                async for each in answer.chunks:
+                    yield each
+
+        headers = {**self._headers, **answer.headers}
+        return StreamingResponse(chunks(), headers=headers, media_type=answer.media_type)
+
     async def _act(self, request: Request, action: ConsoleAction) -> Response:
         try:
             if not is_own(request):
@@ -172,7 +201,7 @@ class Console:
     async def _visit(self, request: Request) -> Visit:
         client = await self._access.client(request)
         caller = HttpCaller(self._broker, self._listener, client, Turns())
-        return Visit(caller, dict(request.path_params), dict(request.query_params), self._history)
+        return Visit(caller, dict(request.path_params), dict(request.query_params), self._history, self._searches)
 
     async def _problem(self, request: Request, error: Exception) -> Response:
         if isinstance(error, AccessRefused) and error.status == 401:

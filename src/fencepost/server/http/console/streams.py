@@ -6,6 +6,7 @@ A browser has one stream per page. Nothing is computed for pages that nobody wat
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ class Streams:
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._open: Counter[str] = Counter()
+        self._at_stop: list[Callable[[], None]] = []
 
     @contextmanager
     def place(self, peer: str) -> Iterator[bool]:
@@ -43,8 +45,14 @@ class Streams:
             self._open[peer] -= 1
             self._open += Counter()  # drops those without any
 
+    def at_stop(self, work: Callable[[], None]) -> None:
+        """Let `work` be done when the server stops."""
+        self._at_stop.append(work)
+
     def stop(self) -> None:
         self._stopping.set()
+        for work in self._at_stop:
+            work()
 
     async def pause(self, seconds: float) -> bool:
         """Wait; return False if the server stops."""
@@ -76,5 +84,6 @@ class Streams:
 
 def event(name: str, text: str) -> str:
     """Return an event as the browser reads it."""
-    lines = "".join(f"data: {line}\n" for line in text.split("\n"))
+    # Names and values come from strangers: any of these ends a line, and the next could be another event.
+    lines = "".join(f"data: {line}\n" for line in re.split("\r\n|\r|\n", text))
     return f"event: {name}\n{lines}\n"

@@ -1,0 +1,346 @@
+"""Pieces of a search, in a thread: whole batches from the log's files, tested as columns.
+
+Nothing here runs once per record unless the record matches. A piece is short, and between its slices the thread rests
+as long as the pace asks for, so that producers do not notice. Everything that was passed over is counted or noted: a
+search never claims to have looked at something that it has not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter, process_time, thread_time
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from fencepost.core.search.matching import Cells, HeaderCells, RecordTests, SearchColumns
+from fencepost.core.search.pace import Pace
+from fencepost.core.sequence import last_of
+from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
+from fencepost.kernel import ColumnDecoder, decode_batch, read_marker, unpack
+from fencepost.kernel.codecs import CODECS, NONE
+from fencepost.kernel.columns import BytesColumn, RecordColumns
+from fencepost.kernel.header import HEADER_SIZE, BatchHeader, check_batch, read_header
+from fencepost.kernel.payload import unpacked
+from fencepost.log.counting import is_aborted
+from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.types import Milliseconds, Offset, Pid
+
+PIECE_SECONDS: Final = 0.25
+"""Duration of a piece, rests included: how soon the page hears of progress."""
+_SLICE_BYTES: Final = 256 * 1024
+"""Bytes that are read at a time."""
+_FOUND_BYTES: Final = 4 << 20
+"""A piece ends when its matches have so many bytes."""
+_MOST_NOTES: Final = 20
+_CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
+
+TransactionState: TypeAlias = Literal["", "committed", "aborted", "open"]
+"""Of a record; "" if it belongs to no transaction."""
+MarkerName: TypeAlias = Literal["", "commit", "abort", "other"]
+
+
+class FoundRecord(NamedTuple):
+    partition: int
+    offset: Offset
+    timestamp: Milliseconds
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    codec: str
+    pid: int
+    """-1 if the producer has none; then there is no epoch and no sequence."""
+    epoch: int
+    sequence: int
+    state: TransactionState
+    marker: MarkerName = ""
+    """Set for the end of a transaction, which is no record."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        return (
+            len(self.key or b"")
+            + len(self.value or b"")
+            + sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        )
+
+
+class ScanOrder(NamedTuple):
+    """What a piece has to search."""
+
+    log: PartitionLog
+    partition: int
+    start: Offset
+    stop: Offset
+    """The offset before which the range ends; it may be in the middle of a batch."""
+    visible: Offset
+    """The end of the readable records; `open_transactions` is of the same moment."""
+    open_transactions: Mapping[Pid, Offset]
+    room: int
+    """Matches that may be returned."""
+    counts_on: bool = False
+    """Go on when there is no more room, and only count the matches."""
+
+
+@dataclass(slots=True)
+class ScannedPiece:
+    reached: Offset
+    """Everything before it is searched."""
+    records: int = 0
+    bytes: int = 0
+    hidden: int = 0
+    """Records of aborted transactions, which were not asked for."""
+    found: list[FoundRecord] = field(default_factory=list)
+    left_out: int = 0
+    """Matches that had no room."""
+    notes: list[str] = field(default_factory=list)
+    """Batches and offsets that could not be searched."""
+    failed: bool = False
+    """The rest of the partition cannot be read."""
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
+
+
+class Scanner:
+    """Searches pieces for one search, in one thread at a time."""
+
+    def __init__(
+        self,
+        tests: RecordTests,
+        *,
+        committed: bool,
+        markers: bool = False,
+        earliest: Milliseconds | None = None,
+        latest: Milliseconds | None = None,
+        max_bytes: int = 128 << 20,
+    ) -> None:
+        self._tests = tests
+        self._committed = committed
+        self._markers = markers and tests.is_empty  # they have neither key nor value to be tested
+        self._earliest = earliest
+        self._latest = latest
+        self._max_bytes = max_bytes
+        self._stopped = threading.Event()
+        self._pace = Pace(perf_counter(), process_time(), thread_time())
+
+    def stop(self) -> None:
+        """End the piece that a thread works on, at once."""
+        self._stopped.set()
+
+    def scan(self, order: ScanOrder) -> ScannedPiece:
+        """Search from `order.start` on, for a short time. Blocks."""
+        piece = ScannedPiece(order.start)
+        ends_at = perf_counter() + PIECE_SECONDS
+        self._pace.resume(perf_counter(), process_time(), thread_time())
+        found_bytes = 0
+        while piece.reached < order.stop and not self._stopped.is_set():
+            worked = thread_time()
+            seen = len(piece.found)
+            if not self._slice(order, piece):
+                break
+            found_bytes += sum(record.size for record in piece.found[seen:])
+            if perf_counter() >= ends_at or found_bytes >= _FOUND_BYTES:
+                break
+            if len(piece.found) >= order.room and not order.counts_on:
+                break
+            now = thread_time()
+            self._pace.measure(perf_counter(), process_time(), now)
+            self._stopped.wait(self._pace.rest_after(now - worked))
+        return piece
+
+    def _slice(self, order: ScanOrder, piece: ScannedPiece) -> bool:
+        """Read and search a few batches; return False if there are no more."""
+        try:
+            chunks = order.log.read(piece.reached, _SLICE_BYTES, upto=order.visible, block=True)
+        except OffsetOutOfRange:
+            first = order.log.start_offset
+            if first <= piece.reached:
+                piece.note(f"partition {order.partition}: the log has no offset {piece.reached} any more")
+                piece.failed = True
+                return False
+            piece.note(
+                f"partition {order.partition}: offsets {piece.reached} to {min(first, order.stop) - 1} were deleted "
+                "before they could be searched"
+            )
+            piece.reached = min(first, order.stop)
+            return True
+        except FencepostError as error:
+            piece.note(f"partition {order.partition}: cannot be read from offset {piece.reached} on: {error}")
+            piece.failed = True
+            return False
+        if not chunks:  # compaction has left nothing up to the end
+            piece.reached = order.stop
+            return False
+        for data in chunks:
+            if not self._search(data, order, piece):
+                return True
+        return True
+
+    def _search(self, data: memoryview, order: ScanOrder, piece: ScannedPiece) -> bool:
+        """Search whole batches; return False if there was no room for the matches of all."""
+        # One look at all of it: usually nothing is there, and uncompressed batches need no look of their own.
+        passes = self._tests.may_pass(data)
+        at = 0
+        while at < len(data):
+            try:
+                header = check_batch(data, at)
+                is_through = self._batch(data, at, header, order, piece, passes)
+            except (CorruptBatch, UnsupportedFormat) as error:
+                header = read_header(data, at)
+                piece.note(
+                    f"partition {order.partition}: the batch with offsets {header.base_offset} to {header.last_offset} "
+                    f"could not be searched: {error}"
+                )
+                is_through = True
+            if not is_through:
+                return False
+            at += header.size
+            piece.bytes += header.size
+            piece.reached = min(header.next_offset, order.stop)
+            if piece.reached >= order.stop or self._stopped.is_set():
+                return True
+        return True
+
+    def _batch(
+        self, data: memoryview, at: int, header: BatchHeader, order: ScanOrder, piece: ScannedPiece, passes: bool
+    ) -> bool:
+        """Search one batch; return False if there was no room for all of its matches. It is then searched again from
+        `piece.reached` on."""
+        if header.is_control:
+            return self._marker(data, at, header, order, piece)
+        state = _state(header, order)
+        start, stop = max(header.base_offset, piece.reached), min(header.next_offset, order.stop)
+        if self._committed and state == "aborted":
+            piece.hidden += _count(data, at, header, start, stop)
+            return True
+        if header.codec == NONE:
+            may_pass = passes
+        else:
+            payload = unpacked(header, data[at + HEADER_SIZE : at + header.size], self._max_bytes, unpack)
+            may_pass = self._tests.may_pass(payload)
+        if self._earliest is not None and header.max_timestamp < self._earliest:
+            may_pass = False
+        if not may_pass:
+            piece.records += _count(data, at, header, start, stop)
+            return True
+        return self._records(data, at, header, order, piece, state)
+
+    def _records(
+        self,
+        data: memoryview,
+        at: int,
+        header: BatchHeader,
+        order: ScanOrder,
+        piece: ScannedPiece,
+        state: TransactionState,
+    ) -> bool:
+        decoder = ColumnDecoder(headers=True)
+        start, stop = max(header.base_offset, piece.reached), min(header.next_offset, order.stop)
+        decoder.add(data, at, start=start, stop=stop, check=False, max_bytes=self._max_bytes)
+        batch = _Batch(decoder.take())
+        for row in self._tests.rows(batch.columns):
+            if not self._is_in_time(batch.times[row]):
+                continue
+            if len(piece.found) >= order.room:
+                if not order.counts_on:
+                    if piece.found:
+                        piece.reached = max(piece.reached, Offset(piece.found[-1].offset + 1))
+                    piece.records += sum(1 for offset in batch.offsets if offset < piece.reached)
+                    return False
+                piece.left_out += 1
+                continue
+            offset = batch.offsets[row]
+            sequence = (
+                last_of(header.base_sequence, offset - header.base_offset + 1) if header.base_sequence >= 0 else -1
+            )
+            piece.found.append(
+                FoundRecord(
+                    order.partition, Offset(offset), batch.times[row], batch.key(row), batch.value(row),
+                    batch.headers(row), _codec(header), header.pid, header.epoch, sequence, state,
+                )
+            )  # fmt: skip
+        piece.records += batch.columns.rows
+        return True
+
+    def _marker(self, data: memoryview, at: int, header: BatchHeader, order: ScanOrder, piece: ScannedPiece) -> bool:
+        if not self._markers or not self._is_in_time(header.max_timestamp):
+            return True
+        if len(piece.found) >= order.room:
+            piece.left_out += order.counts_on
+            return order.counts_on
+        for record in decode_batch(data, at, check=False):
+            marker = read_marker(record)
+            name: MarkerName = "other" if marker is None else "commit" if marker.is_commit else "abort"
+            piece.found.append(
+                FoundRecord(
+                    order.partition, Offset(record.offset), record.timestamp, record.key, record.value, (),
+                    _codec(header), header.pid, header.epoch, -1, "", name,
+                )
+            )  # fmt: skip
+        return True
+
+    def _is_in_time(self, timestamp: Milliseconds) -> bool:
+        if self._earliest is not None and timestamp < self._earliest:
+            return False
+        return self._latest is None or timestamp <= self._latest
+
+
+class _Batch:
+    """The columns of a decoded batch."""
+
+    def __init__(self, decoded: RecordColumns) -> None:
+        assert decoded.key is not None
+        assert decoded.value is not None
+        assert decoded.headers is not None
+        assert decoded.offset is not None
+        assert decoded.timestamp is not None
+        header_offsets = memoryview(decoded.headers.offsets).cast("B").cast("i")
+        self._headers = HeaderCells(header_offsets, _cells(decoded.headers.names), _cells(decoded.headers.values))
+        self.columns = SearchColumns(decoded.rows, _cells(decoded.key), _cells(decoded.value), self._headers)
+        self.offsets = memoryview(decoded.offset.data).cast("B").cast("q")
+        self.times = memoryview(decoded.timestamp.data).cast("B").cast("q")
+
+    def key(self, row: int) -> bytes | None:
+        return None if self.columns.key.is_null(row) else self.columns.key.cell(row)
+
+    def value(self, row: int) -> bytes | None:
+        return None if self.columns.value.is_null(row) else self.columns.value.cell(row)
+
+    def headers(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
+        names, values = self._headers.names, self._headers.values
+        return tuple(
+            (names.cell(at).decode(errors="replace"), None if values.is_null(at) else values.cell(at))
+            for at in range(self._headers.offsets[row], self._headers.offsets[row + 1])
+        )
+
+
+def _cells(column: BytesColumn) -> Cells:
+    """Return a decoded column, which begins with its buffers' first row."""
+    validity = bytes(memoryview(column.validity)) if column.validity is not None else None
+    offsets = memoryview(column.offsets).cast("B").cast("i")
+    return Cells(bytes(memoryview(column.data)), offsets, validity)
+
+
+def _state(header: BatchHeader, order: ScanOrder) -> TransactionState:
+    if not header.is_transactional:
+        return ""
+    if is_aborted(header, order.log.producers.aborted):
+        return "aborted"
+    first = order.open_transactions.get(header.pid)
+    return "open" if first is not None and first <= header.base_offset else "committed"
+
+
+def _count(data: memoryview, at: int, header: BatchHeader, start: int, stop: int) -> int:
+    """Return the number of records of the batch with offsets from `start` to before `stop`."""
+    if start <= header.base_offset and header.next_offset <= stop:
+        return header.count
+    if header.count == header.last_offset_delta + 1:
+        return max(min(header.next_offset, stop) - max(header.base_offset, start), 0)
+    return sum(start <= record.offset < stop for record in decode_batch(data, at, check=False))
+
+
+def _codec(header: BatchHeader) -> str:
+    return _CODEC_NAMES.get(header.codec, str(header.codec))
