@@ -1,6 +1,7 @@
 """Connections: accept them, cut bytes into frames, bound memory, route requests to their handlers.
 
 listener.py, connection.py, receiving.py   accept; answers in order; bytes into frames
+receive_buffer.py                          the buffer that the connections of one loop receive into
 request_memory.py, answer_memory.py        limits on the bytes of requests and of answers
 allocator.py                               keep freed memory for the next request
 port.py                                    the socket of one named listener

@@ -9,13 +9,13 @@ piece would delay all other connections.
 from __future__ import annotations
 
 import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final, TypeAlias
 
 from fencepost.errors import Malformed
+from fencepost.server.net.receive_buffer import ReceiveBuffers
 from fencepost.server.net.request_memory import SMALL, Pool, RequestMemory, Waiter
 from fencepost.server.net.router import Api
 
@@ -23,9 +23,7 @@ _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ih")
 """A frame's length and its API key."""
 _LEAST_FRAME: Final = 8
-_RECEIVE_BYTES: Final = 256 * 1024
-_SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
-"""Shared by all connections: on Linux and macOS the loop gets, fills and hands over the buffer in one step."""
+_BUFFERS: Final = ReceiveBuffers(256 * 1024)
 _DIRECT: Final = 64 * 1024
 """Free bytes that a frame's own buffer must have for the socket to read into it."""
 _NEVER_WAITS: Final = 16 * 1024
@@ -63,7 +61,7 @@ class FrameReceiver:
         """Complete frames; the memory of each is reserved."""
         self._waiter = waiter
         self._monotonic = monotonic
-        self._small = memoryview(bytearray(_RECEIVE_BYTES)) if sys.platform == "win32" else _SHARED_RECEIVE_BUFFER
+        self._small = _BUFFERS.for_connection()
         self._head = b""
         """The first bytes of a frame whose length and key have not arrived completely."""
         self._frame: Frame | None = None

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import ssl
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -23,6 +22,7 @@ from fencepost.core.security.principal import USER, Principal
 from fencepost.core.security.principal_rules import PrincipalRules
 from fencepost.errors import ConfigError, FencepostError
 from fencepost.server.listener_settings import ListenerConfig, WrongSetting
+from fencepost.server.net.receive_buffer import ReceiveBuffers
 
 if TYPE_CHECKING:
     from fencepost.server.net.connection import Connection
@@ -35,8 +35,7 @@ _BY_CERTIFICATE: Final = "TLS"
 
 _RECEIVE_BYTES: Final = 64 * 1024
 """Encrypted bytes read at once: four records of TLS. A connection that must wait keeps at most so many unread."""
-_SHARED_RECEIVE_BUFFER: Final = memoryview(bytearray(_RECEIVE_BYTES))
-"""Shared by all connections: on Linux and macOS the loop gets, fills and hands over the buffer in one step."""
+_BUFFERS: Final = ReceiveBuffers(_RECEIVE_BYTES)
 _JOINED_BYTES: Final = 16 * 1024
 """Pieces of an answer up to this size are joined: each call of `write` makes a TLS record, however short."""
 _ENCRYPTED_AT_ONCE: Final = 64 * 1024
@@ -125,7 +124,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Implement `Pending`."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._buffer = memoryview(bytearray(_RECEIVE_BYTES)) if sys.platform == "win32" else _SHARED_RECEIVE_BUFFER
+        self._buffer = _BUFFERS.for_connection()
         self._shaken = False
         """The handshake is done; the connection has this transport."""
         self._in_thread = False
