@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -26,14 +26,12 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.read.ranges import DataLost, Range, fetch
-from fencepost.client.read.scan import FetchedBatch
+from fencepost.client.read.resending import encoded_again, whole_batch
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.client.transactions.targets import describe
 from fencepost.core.micro_batch import SinkNameInUse
-from fencepost.errors import ConfigError, ErrorCode, FencepostError, RecordTooLarge, ServerError
-from fencepost.kernel import BatchBuilder, check_batch, decode_batch, stamp_offset
-from fencepost.kernel.header import DELETE_HORIZON
+from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
 from fencepost.types import EARLIEST, LATEST, TopicPartition
@@ -319,9 +317,9 @@ def _task(
                 for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):
                     for batch in fetched:
                         batches += 1
-                        taken = _whole(batch, wanted, max_bytes)
+                        taken = whole_batch(batch, wanted, max_bytes)
                         whole += taken is not None
-                        for copied in (taken,) if taken is not None else _encoded_again(batch, wanted, max_bytes):
+                        for copied in (taken,) if taken is not None else encoded_again(batch, wanted, max_bytes):
                             size += len(copied)
                             records += writer.write(copied)
                 return wanted.partition, writer.finish(), records, size, whole, batches
@@ -329,55 +327,3 @@ def _task(
                 links.close()
 
     return task
-
-
-def _whole(batch: FetchedBatch, wanted: Range, max_bytes: int) -> memoryview | None:
-    """Return the batch as a producer would send it, changed in place; None if it must be decoded."""
-    header = batch.header
-    if (
-        header.base_offset < wanted.start
-        or header.next_offset > wanted.stop
-        or header.count != header.last_offset_delta + 1
-        or header.is_log_append_time
-        or header.attributes & DELETE_HORIZON
-        or header.size > max_bytes
-    ):
-        return None
-    check_batch(batch.data)  # first: a new checksum would hide damage
-    stamp_offset(batch.data, 0, -1)
-    return batch.data
-
-
-def _encoded_again(batch: FetchedBatch, wanted: Range, max_bytes: int) -> Iterable[bytearray]:
-    """Encode the records of the range again, with the same codec. The result is deterministic, so that a second attempt
-    repeats the first."""
-    codec = batch.header.codec
-    builder = BatchBuilder()
-    for record in decode_batch(batch.data):
-        if not wanted.start <= record.offset < wanted.stop:
-            continue
-        before = builder.size
-        if builder.count and before + _size(record) > max_bytes:
-            yield _built(builder, codec, max_bytes, wanted)
-            builder = BatchBuilder()
-        builder.append(record.key, record.value, record.timestamp, record.headers)
-    if builder.count:
-        yield _built(builder, codec, max_bytes, wanted)
-
-
-def _size(record: Any) -> int:
-    """Return an upper bound of the record's encoded size."""
-    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + 40
-
-
-def _built(builder: BatchBuilder, codec: int, max_bytes: int, wanted: Range) -> bytearray:
-    built = builder.build(codec)
-    if len(built) > max_bytes:
-        built = builder.build(0)  # incompressible data grows when compressed, and may fit without
-    if len(built) > max_bytes:
-        raise RecordTooLarge(
-            f"{wanted}: a batch of one record has {len(built)} bytes, and the target accepts {max_bytes}: raise its "
-            "max.message.bytes"
-        )
-    return built

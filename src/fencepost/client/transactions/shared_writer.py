@@ -55,8 +55,8 @@ _CURED_BY_REPEATING: Final = LEADER_MOVED | frozenset(
 class SharedTransaction(NamedTuple):
     """The name and identity that a task needs to write into a transaction."""
 
-    name: str
-    """The transactional id."""
+    name: str | None
+    """The transactional id; None: the batches are written outside of transactions."""
     identity: Identity
 
 
@@ -176,7 +176,8 @@ class PartitionWriter:
             self.repeated += 1
             return header.count
         identity = self._transaction.identity
-        stamp_producer(batch, header, identity.pid, identity.epoch, first, transactional=True)
+        transactional = self._transaction.name is not None
+        stamp_producer(batch, header, identity.pid, identity.epoch, first, transactional=transactional)
         self._unanswered.append(SentBatch(first, last, batch))
         try:
             self._send(self._unanswered[-1])
@@ -205,10 +206,17 @@ class PartitionWriter:
 
     def _receive(self) -> None:
         assert self._channel is not None
-        code = ErrorCode.of(self._channel.receive_produced().error_code)
+        answer = self._channel.receive_produced()
+        code = ErrorCode.of(answer.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            raise ServerError(code, f"writing to {self._where} in a transaction of {self._transaction.name!r}")
-        self._confirmed = self._unanswered.popleft().last
+            name = self._transaction.name
+            raise ServerError(code, f"writing to {self._where}" + (f" in a transaction of {name!r}" if name else ""))
+        sent = self._unanswered.popleft()
+        self._confirmed = sent.last
+        self._stored(sent, answer.base_offset)
+
+    def _stored(self, sent: SentBatch, offset: int) -> None:
+        """Note the offset of a batch, −1 if the server does not know it any more. For subclasses."""
 
     def _recover(self, error: FencepostError) -> None:
         """Ask for the last sequence and send the missing batches in order. Raise what that does not cure."""
