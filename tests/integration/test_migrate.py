@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,62 +11,11 @@ import confluent_kafka
 import pytest
 
 import fencepost
-from fencepost.types import TopicPartition
 from tests.conftest import Kafka
+from tests.support.migration import abort, command, log, migrate, write_with_gaps
 from tests.support.process import Child
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(300)]
-
-
-def migrate(source: str, target: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fencepost", "migrate", target, "--servers", source, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-
-
-def log(address: str, topic: str) -> dict[int, object]:
-    """All that a reader of committed records can know of a topic: by partition its start, end and records."""
-    with fencepost.Admin(address) as admin:
-        first, end = admin.earliest(topic), admin.latest(topic)
-    found: dict[int, object] = {}
-    for index in end:
-        with fencepost.Reader(address, TopicPartition(topic, index), start="earliest", stop="latest") as reader:
-            records = [(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in reader]
-        found[index] = (first[index], end[index], records)
-    return found
-
-
-class Abort(Exception):
-    pass
-
-
-def abort(writer: fencepost.Producer, topic: str, records: int) -> None:
-    """Write an aborted transaction."""
-    try:
-        with writer.transaction():
-            for _ in range(records):
-                writer.send(topic, b"aborted", partition=0)
-            writer.flush()
-            raise Abort
-    except Abort:
-        pass
-
-
-def write_with_gaps(address: str, topic: str) -> None:
-    """Plain records, committed and aborted transactions of one and of several records, and a marker at the end."""
-    with fencepost.Producer(address) as plain, fencepost.Producer(address, name=f"{topic}-writer") as writer:
-        for number in range(3):
-            plain.send(topic, b"plain %d" % number, partition=0, headers=[("n", b"%d" % number), ("none", None)])
-        plain.flush()
-        for size in (1, 3):
-            with writer.transaction():
-                for number in range(size):
-                    writer.send(topic, b"committed %d" % number, key=b"key", partition=0, timestamp=1_000 + number)
-            plain.send(topic, None, key=b"tombstone", partition=0).result()
-        for size in (1, 2):
-            abort(writer, topic, size)
-        plain.send(topic, b"after aborts", partition=0).result()
-        with writer.transaction():
-            writer.send(topic, b"last", partition=0)
 
 
 @pytest.fixture
@@ -161,18 +108,7 @@ def test_a_killed_migration_continues(source: fencepost.Server, kafka: Kafka, na
         for number in range(100_000):
             producer.send(name, b"%d" % number, partition=number % 2)
         producer.flush()
-    command = [
-        sys.executable,
-        "-m",
-        "fencepost",
-        "migrate",
-        kafka.address,
-        "--servers",
-        source.address,
-        "--topic",
-        name,
-    ]
-    child = Child(command, log=tmp_path / "log")
+    child = Child(command(source.address, kafka.address, "--topic", name), log=tmp_path / "log")
     with fencepost.Admin(kafka.address) as admin:
         deadline = time.monotonic() + 100
         while name not in {each.name for each in admin.topics()} or admin.latest(name)[0] == 0:
@@ -245,3 +181,18 @@ def test_source_and_target_must_differ(source: fencepost.Server, kafka: Kafka) -
         1,
         "fencepost: source and target are the same cluster: SERVERS must name another one\n",
     )
+
+
+def test_a_topic_that_the_target_rejects_is_refused_before_any_change(
+    source: fencepost.Server, kafka: Kafka, name: str
+) -> None:
+    with fencepost.Admin(source.address) as admin:
+        admin.create_topic(f"{name}-fine", 1)
+        admin.create_topic(f"{name}-small", 1, configs={"segment.bytes": "2000"})
+    done = migrate(source.address, kafka.address)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fencepost: nothing was copied: {name}-small: the target rejects it: ")
+    assert "segment.bytes" in done.stderr
+    assert done.stderr.endswith(". Change the topic on the source (fencepost topic alter)\n")
+    with fencepost.Admin(kafka.address) as admin:
+        assert not {each.name for each in admin.topics()} & {f"{name}-fine", f"{name}-small"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 import fencepost
+from tests.support import migration
+from tests.support.process import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -27,8 +28,7 @@ def target() -> Iterator[fencepost.Server]:
 
 
 def migrate(source: fencepost.Server, target: fencepost.Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fencepost", "migrate", target.address, "--servers", source.address, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    return migration.migrate(source.address, target.address, *arguments)
 
 
 def fill(server: fencepost.Server, topic: str, value: bytes, records: int, **configs: str) -> None:
@@ -108,3 +108,20 @@ def test_a_pattern_without_a_topic_is_refused(source: fencepost.Server, target: 
     )  # fmt: skip
     with fencepost.Admin(target.address) as admin:
         assert admin.topics() == ()
+
+
+def test_a_target_that_does_not_answer_is_named_by_its_argument(source: fencepost.Server) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    done = migration.migrate(source.address, nobody)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fencepost: the target: nothing listens at {nobody}: ")
+    assert done.stderr.endswith(" (SERVERS, --to-config)\n")
+    assert "--servers" not in done.stderr
+
+
+def test_a_source_that_does_not_answer_is_named_by_its_option(target: fencepost.Server) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    done = migration.migrate(nobody, target.address)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fencepost: nothing listens at {nobody}: ")
+    assert done.stderr.endswith(" (--servers, FENCEPOST_SERVERS)\n")

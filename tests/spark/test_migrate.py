@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ import fencepost
 import fencepost.spark
 from tests.conftest import Kafka
 from tests.support.committed import committed_values
+from tests.support.migration import migrate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +51,7 @@ def test_a_spark_job_goes_on_with_its_old_checkpoint(
         write(server.address, f"{name}-in", range(100))
         run_job(spark, server.address, name, tmp_path / "checkpoint")
         write(server.address, f"{name}-in", range(100, 150))  # the job has not read these
-        command = [sys.executable, "-m", "fencepost", "migrate", kafka.address, "--servers", server.address]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        done = migrate(server.address, kafka.address)
         assert done.returncode == 0, done.stderr
     write(kafka.address, f"{name}-in", range(150, 200))
     assert run_job(spark, kafka.address, name, tmp_path / "checkpoint") >= 1

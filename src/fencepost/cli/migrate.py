@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,9 +11,11 @@ import click
 
 from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column
-from fencepost.errors import FencepostError
+from fencepost.cli.progress import progress
+from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
 
 if TYPE_CHECKING:
+    from fencepost.cli.migrate_copy import Copied
     from fencepost.cli.migrate_plan import MigrationPlan, TopicPlan
     from fencepost.client.admin import Admin
     from fencepost.client.cluster.settings import ClientSettings
@@ -31,10 +34,17 @@ _WHILE_COPYING: Final = {
 @click.command()
 @click.argument("to", metavar="SERVERS")
 @click.option(
-    "--topic", "patterns", multiple=True, metavar="PATTERN", help="Only these topics, such as 'orders*'; repeatable."
+    "--topic",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only these topics, such as 'orders*', with their groups and ACLs; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan, and change nothing.")
 @click.option("--without-guards", is_flag=True, help="Migrate guarded topics, although the target cannot guard them.")
+@click.option(
+    "--set-groups-back", "set_back", is_flag=True, help="Set a group's offset also where it is further on the target."
+)
 @click.option(
     "--to-config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -48,16 +58,18 @@ def migrate(
     patterns: tuple[str, ...],
     dry_run: bool,
     without_guards: bool,
+    set_back: bool,
     to_config: Path | None,
 ) -> None:
-    """Move topics, group offsets and ACLs to Apache Kafka.
+    """Move topics, group offsets, ACLs and quotas to Apache Kafka.
 
     SERVERS is the target. Every record is copied once and keeps its offset, so committed offsets and the checkpoints of
     Spark jobs stay valid: programs go on with a changed address. Run it while programs still write, then stop them and
     run it again: it continues where it was. Nothing else may write to the target meanwhile.
 
-    Guarded topics (fencepost.writer.group) are refused unless --without-guards says so. Passwords of users cannot be
-    read from any server: the plan names the users to add again.
+    A group's offset on the target is never moved back: consumers may have started there. Guarded topics
+    (fencepost.writer.group) are refused unless --without-guards says so. Passwords of users cannot be read from any
+    server: the plan names the users to add again.
 
     \b
     Examples:
@@ -71,9 +83,9 @@ def migrate(
     source_settings = target.settings()
     target_settings = ClusterTarget(to, to_config, (), target.as_json).settings()
     with Admin(source_settings) as source, Admin(target_settings) as there:
-        if source.cluster().cluster_id == there.cluster().cluster_id:
+        if source.cluster().cluster_id == _cluster_of(there):
             raise FencepostError("source and target are the same cluster: SERVERS must name another one")
-        plan = make_plan(source, there, patterns, without_guards=without_guards)
+        plan = make_plan(source, there, patterns, without_guards=without_guards, set_back=set_back)
         _show_plan(target, plan, dry_run)
         if plan.refused and not dry_run:
             first = plan.refused[0]
@@ -81,17 +93,59 @@ def migrate(
             raise FencepostError(f"nothing was copied: {first.name}: {first.detail}{more}")
         if dry_run:
             return
-        records = _carry_out(source, there, source_settings, target_settings, plan)
-        moved = _still_moving(source, plan)
-    done = {"records": records, "groups": len(plan.groups), "acls": len(plan.acls), "moved_meanwhile": moved}
-    topics = "1 topic" if len(plan.topics) == 1 else f"{len(plan.topics)} topics"
-    sentence = f"{topics}: {records} records copied, {len(plan.groups)} groups and {len(plan.acls)} ACLs set"
-    target.done(sentence, {**done, "plan": [asdict(each) for each in plan.items]})
+        began = time.monotonic()
+        try:
+            copied = _copy(source, there, source_settings, target_settings, plan)
+            ahead, busy = _set_groups(there, plan, set_back=set_back)
+            for quotas in plan.quotas:
+                there.set_quotas(quotas.entity, quotas.quotas)
+            if plan.acls:
+                there.create_acls(plan.acls)
+            moved = _still_moving(source, plan)
+        except Unreachable as error:
+            # It has the address: --servers may be right, and the target gone, or the other way round.
+            raise FencepostError(f"{error}. What was copied stays: run it again, and it continues") from error
+        seconds = time.monotonic() - began
+    records, size = sum(each.records for each in copied), sum(each.size for each in copied)
+    done = {
+        "records": records,
+        "bytes": size,
+        "seconds": round(seconds, 3),
+        "groups": len(plan.groups),
+        "groups_ahead": ahead,
+        "groups_busy": busy,
+        "acls": len(plan.acls),
+        "quotas": len(plan.quotas),
+        "moved_meanwhile": moved,
+    }
+    target.done(
+        f"{_count(len(plan.topics), 'topic')}: {_count(records, 'record')} copied in {seconds:.1f} s "
+        f"({records / seconds:,.0f} records/s, {size / seconds / 1e6:.1f} MB/s); "
+        f"{_count(len(plan.groups), 'group')}, {_count(len(plan.acls), 'ACL')} and "
+        f"{_count(len(plan.quotas), 'quota')} set",
+        {**done, "plan": [asdict(each) for each in plan.items]},
+    )
+    if busy:
+        raise FencepostError(
+            f"offsets of {', '.join(busy)} were not set: it has members on the target. Stop them, and run it again"
+        )
     if moved:
         raise FencepostError(
             f"{', '.join(moved)} got new records meanwhile, or has an open transaction: stop the producers, and run it "
             "again"
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _cluster_of(there: Admin) -> str:
+    """Return the target's cluster id. If it does not answer, the argument is wrong, not --servers."""
+    try:
+        return there.cluster().cluster_id
+    except FencepostError as error:
+        raise FencepostError(f"the target: {error} (SERVERS, --to-config)") from error
 
 
 def _show_plan(target: ClusterTarget, plan: MigrationPlan, dry_run: bool) -> None:
@@ -102,37 +156,60 @@ def _show_plan(target: ClusterTarget, plan: MigrationPlan, dry_run: bool) -> Non
     target.show([asdict(each) for each in plan.items], columns, rows, empty="the source has nothing to migrate")
 
 
-def _carry_out(
+def _copy(
     source: Admin, there: Admin, source_settings: ClientSettings, target_settings: ClientSettings, plan: MigrationPlan
-) -> int:
+) -> list[Copied]:
     from fencepost.cli.migrate_copy import OffsetCopier
     from fencepost.types import TopicPartition
 
     copier = OffsetCopier(source_settings, target_settings, f"fencepost-migrate.{source.cluster().cluster_id}")
-    records = 0
+    copied: list[Copied] = []
     try:
-        for topic in plan.topics:
-            if topic.exists:
-                # All of them before the first change: a topic that only has the same name must stay as it is.
-                for partition in range(topic.partitions):
-                    copier.demand_copy(TopicPartition(topic.name, partition))
+        existing = [topic for topic in plan.topics if topic.exists]
+        # All of them before the first change: a topic that only has the same name must stay as it is.
+        copier.demand_copies(
+            TopicPartition(topic.name, partition) for topic in existing for partition in range(topic.partitions)
+        )
+        total = sum(sum(topic.end.values()) for topic in plan.topics)
+        total -= sum(sum(there.latest(topic.name).values()) for topic in existing)
         for topic in plan.topics:
             _create(there, topic)
-            for partition in range(topic.partitions):
-                records += copier.copy(TopicPartition(topic.name, partition))
-            _restore_configs(there, topic)
+        plans = {topic.name: topic for topic in plan.topics}
+        with progress("copied", total=total, rates=True) as advance:
+            for name, found in copier.copy({topic.name: topic.partitions for topic in plan.topics}, advance):
+                _restore_configs(there, plans[name])
+                copied += found
     finally:
         copier.close()
+    return copied
+
+
+def _set_groups(there: Admin, plan: MigrationPlan, *, set_back: bool) -> tuple[list[str], list[str]]:
+    """Set the committed offsets. Return the groups that are further on the target, and those that have members there:
+    looked at again, because consumers may have been started since the plan was made."""
+    from fencepost.cli.migrate_plan import decide
+    from fencepost.core.group_transfer import OffsetTransfer
+
+    ahead, busy = [], []
     for group, offsets in plan.groups.items():
-        for name in {where.topic for where in offsets}:
-            first = there.earliest(name)  # one more than the source's, if that is a marker
-            chosen = {
-                each.partition: max(at, first[each.partition]) for each, at in offsets.items() if each.topic == name
-            }
-            there.set_group_offsets(group, name, chosen)
-    if plan.acls:
-        there.create_acls(plan.acls)
-    return records
+        found = decide(there, group, offsets, has_members=False, set_back=set_back)
+        if any(fate is OffsetTransfer.AHEAD for fate, _ in found.values()):
+            ahead.append(group)
+        wanted = {where: each for where, (fate, each) in found.items() if fate is OffsetTransfer.SET}
+        try:
+            for topic in {where.topic for where in wanted}:
+                chosen = {where.partition: each for where, each in wanted.items() if where.topic == topic}
+                there.set_group_offsets(
+                    group,
+                    topic,
+                    {partition: each.offset for partition, each in chosen.items()},
+                    metadata={partition: each.metadata for partition, each in chosen.items()},
+                )
+        except ServerError as error:
+            if error.code is not ErrorCode.NON_EMPTY_GROUP:
+                raise
+            busy.append(group)
+    return ahead, busy
 
 
 def _create(there: Admin, topic: TopicPlan) -> None:

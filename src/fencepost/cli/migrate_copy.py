@@ -1,211 +1,350 @@
-"""The copy of one partition to another cluster, every record once and at its own offset.
+"""The copy of partitions to another cluster, every record once and at its own offset.
 
 `core/offset_copy.py` decides the steps. The target's end is the saved position: an interrupted copy goes on from there,
 after it has compared the last records on both sides. Nobody else may write to the target meanwhile; a copy that is
 answered an unexpected offset stops.
+
+Batches are moved whole where possible (`client/read/resending.py`), with several in flight. Partitions are copied side
+by side, because each gap between records costs round trips to the target.
 """
 
 from __future__ import annotations
 
-import contextlib
+import threading
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from fencepost.client.admin import Admin
+from fencepost.cli.migrate_checks import FILLER_KEY, FILLER_VALUE, CopyTarget
+from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.handshake import Question, choose_version
+from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.produce.ticket import Ticket
-from fencepost.client.producer import Producer
-from fencepost.client.reader import Reader, ReadRecord
-from fencepost.core.offset_copy import Head, OffsetOutOfReach, PlainWrite, Seal, Skip, copy_steps
-from fencepost.errors import FencepostError
-from fencepost.types import Offset, TopicPartition
+from fencepost.client.read.ranges import Range, fetch
+from fencepost.client.read.resending import OutgoingBatch, outgoing
+from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.shared_writer import (
+    LeaderChannels,
+    PartitionWriter,
+    SentBatch,
+    SharedTransaction,
+)
+from fencepost.client.transactions.targets import describe
+from fencepost.core.offset_copy import CopyStep, Head, Records, copy_steps
+from fencepost.core.producers.pid import Identity
+from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel import encode_batch, read_header
+from fencepost.types import TopicPartition
+from fencepost.wire.apis import Key
 
-_COMPARED: Final = 1000
-"""Offsets before the target's end whose records are compared before a copy goes on."""
-_LOOK_EVERY: Final = 20_000
-"""Records between two looks at the offsets that the target gave."""
-_SKIPPED_AT_ONCE: Final = 500_000
-_MARKER_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 0.002
-_FILLED: Final = (b"", b"", ())
-"""Key, value and headers of a record that only uses up an offset."""
+_WORKERS: Final = 4
+"""Partitions that are copied at a time."""
+_FETCH_BYTES: Final = 2 << 20
+_TRANSACTION_MS: Final = 600_000
+_FILLED_AT_ONCE: Final = 500_000
+"""Offsets that one transaction uses up, so that each ends within its timeout."""
+_FILLED_PER_BATCH: Final = 10_000
+_LZ4: Final = 3
+_SEQUENCES: Final = 2**30
+"""Records after which a partition goes on under another identity, long before sequences wrap."""
+_MARKERS_AT_ONCE: Final = 8
+"""Offsets that are used up by single markers, which are faster than a transaction."""
+_MARKER_VERSION: Final = 1
+"""The next one says how strictly the epoch is checked, which matters to coordinators."""
+_NOTHING_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+_TAKEN_OVER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
+T = TypeVar("T")
+Advance: TypeAlias = Callable[[int, int], None]
+"""Called with the offsets and bytes that were copied."""
 
 
-class _Aborted(Exception):
-    """Ends a transaction that only uses up offsets."""
+class Copied(NamedTuple):
+    """The outcome of one partition."""
+
+    records: int
+    size: int
+    """Bytes of its batches, as they were sent."""
 
 
-class OffsetCopier:
-    """Copies partitions, one after the other, with two producers: one without transactions, and one whose name fences
-    an earlier run that may still be alive."""
+class _OffsetWriter(PartitionWriter):
+    """Writes batches outside of transactions, and checks the offset of each."""
 
-    def __init__(self, source: ClientSettings, target: ClientSettings, name: str) -> None:
-        self._source = source
-        self._target = target
-        self._from = Admin(source)
-        self._to = Admin(target)
-        self._plain = Producer(target, compression="lz4")
-        self._sealed = Producer(target, name=name)
-        self._checked: dict[TopicPartition, Offset] = {}
-        """Partitions whose targets were compared with the source, with the ends up to which they were."""
-        with self._sealed.transaction():
-            pass  # ends what an earlier run left open
+    def __init__(self, channels: LeaderChannels, identity: Identity, where: TopicPartition) -> None:
+        super().__init__(channels, SharedTransaction(None, identity), where, fresh=True)
+        self._at = where
+        self._expected: dict[int, int] = {}
+        """First sequence → offset of the batches without an answer."""
 
-    def close(self) -> None:
-        for each in (self._plain, self._sealed, self._from, self._to):
-            each.close()
+    @property
+    def sequences(self) -> int:
+        return self._next
 
-    def demand_copy(self, where: TopicPartition) -> None:
-        """Raise FencepostError if the target has a partition that is not a copy of the source's. Change nothing."""
-        topic, partition = where
-        end = self._from.latest(topic, read_committed=True)[partition]
-        at = self._settled_end(where)
-        self._demand_same_tail(where, self._from.earliest(topic)[partition], at, end)
-        self._checked[where] = at
+    def write_at(self, offset: int, batch: bytearray | memoryview) -> None:
+        self._expected[self._next] = offset
+        self.write(batch)
 
-    def copy(self, where: TopicPartition) -> int:
-        """Copy the committed records that the target lacks, and return how many."""
-        topic, partition = where
-        end = self._from.latest(topic, read_committed=True)[partition]
-        first = self._from.earliest(topic)[partition]
-        at = self._settled_end(where)
-        if self._checked.get(where) != at or at <= first:
-            self._demand_same_tail(where, first, at, end)
-        copied = 0
-        records: dict[int, ReadRecord] = {}
-        """Read, and not written yet: `copy_steps` is one record ahead."""
-
-        def offsets() -> Iterator[int]:
-            if at < end:
-                with Reader(self._source, where, start=max(at, first), stop=end) as reader:
-                    for record in reader:
-                        records[record.offset] = record
-                        yield record.offset
-
-        ticket: Ticket | None = None
-        last = -1
-        """The time of the last record: records that only use up an offset must not look newer to retention."""
-        position = int(at)
-        try:
-            for step in copy_steps(at, first, offsets(), end):
-                if isinstance(step, PlainWrite):
-                    record = records.pop(step.offset)
-                    ticket, last = self._send(self._plain, where, record), record.timestamp
-                    position = step.offset + 1
-                    copied += 1
-                    if copied % _LOOK_EVERY == 0:
-                        self._demand_offset(where, ticket, position)
-                    continue
-                self._demand_offset(where, ticket, position)
-                ticket = None
-                if isinstance(step, Seal):
-                    record = records.pop(step.offset)
-                    with self._sealed.transaction():
-                        written = self._send(self._sealed, where, record)
-                    last, copied, position = record.timestamp, copied + 1, step.offset + 1
-                    self._demand_offset(where, written, position)
-                    position = position + 1
-                elif isinstance(step, Skip):
-                    self._skip(where, step.offsets, last)
-                    position = position + step.offsets
-                elif isinstance(step, Head):
-                    self._use_up_head(where, step.offsets)
-                    position = position + step.offsets
-                self._await_end(where, position)
-            self._demand_offset(where, ticket, position)
-        except OffsetOutOfReach as error:
-            raise self._unlike(where, str(error)) from error
-        return copied
-
-    def _send(self, producer: Producer, where: TopicPartition, record: ReadRecord) -> Ticket:
-        return producer.send(
-            where.topic, record.value, key=record.key, headers=record.headers, partition=where.partition,
-            timestamp=record.timestamp,
-        )  # fmt: skip
-
-    def _skip(self, where: TopicPartition, count: int, timestamp: int) -> None:
-        while count:
-            # Each transaction within its timeout, and never a single offset left over.
-            part = count if count < _SKIPPED_AT_ONCE + 2 else _SKIPPED_AT_ONCE
-            with contextlib.suppress(_Aborted), self._sealed.transaction():
-                for _ in range(part - 1):
-                    self._fill(self._sealed, where, timestamp)
-                self._sealed.flush()  # an abort drops what was not sent
-                raise _Aborted
-            count -= part
-
-    def _use_up_head(self, where: TopicPartition, count: int) -> None:
-        before = self._to.latest(where.topic)[where.partition]
-        for _ in range(count):
-            self._fill(self._plain, where, -1)
-        self._plain.flush()
-        self._to.delete_records(where.topic, {where.partition: before + count})
-
-    def _fill(self, producer: Producer, where: TopicPartition, timestamp: int) -> Ticket:
-        known = None if timestamp < 0 else timestamp
-        key, value, headers = _FILLED
-        return producer.send(where.topic, value, key=key, headers=headers, partition=where.partition, timestamp=known)
-
-    # -- checks -------------------------------------------------------------------------------------------------
-
-    def _demand_offset(self, where: TopicPartition, ticket: Ticket | None, position: int) -> None:
-        """Wait for the records so far, and check that the last one is right before `position`."""
-        if ticket is None:
-            return
-        offset = ticket.result().offset
-        self._plain.flush()
-        if offset != position - 1:
+    def _stored(self, sent: SentBatch, offset: int) -> None:
+        expected = self._expected.pop(sent.first)
+        if offset not in (-1, expected):
             raise FencepostError(
-                f"{where.topic}-{where.partition}: the target gave offset {offset} instead of {position - 1}, so "
+                f"{self._at.topic}-{self._at.partition}: the target gave offset {offset} instead of {expected}, so "
                 "another program writes to it. Stop that program, delete the topic on the target, and start again"
             )
 
-    def _await_end(self, where: TopicPartition, position: int) -> None:
-        """Wait until markers are in the log: Kafka acknowledges the end of a transaction before it writes them."""
-        deadline = time.monotonic() + _MARKER_SECONDS
-        while (end := self._to.latest(where.topic)[where.partition]) != position:
-            if end > position or time.monotonic() > deadline:
-                raise self._unlike(where, f"it ends at {end} instead of {position}")
-            time.sleep(_POLL_SECONDS)
 
-    def _settled_end(self, where: TopicPartition) -> Offset:
-        """Return the target's end once no transaction is open there."""
-        deadline = time.monotonic() + _MARKER_SECONDS
-        while True:
-            end = self._to.latest(where.topic)[where.partition]
-            if self._to.latest(where.topic, read_committed=True)[where.partition] == end:
-                return end
-            if time.monotonic() > deadline:
-                raise FencepostError(f"{where.topic}-{where.partition} has an open transaction on the target")
-            time.sleep(_POLL_SECONDS)
+class _Worker:
+    """The connections of one thread, and its transactional id for gaps."""
 
-    def _demand_same_tail(self, where: TopicPartition, first: Offset, at: Offset, end: Offset) -> None:
-        """Check that the target's last records are the source's. The source may have removed some of them since."""
-        if at > end:
-            raise self._unlike(where, f"it ends at {at}, the source at {end}")
-        oldest = self._to.earliest(where.topic)[where.partition]
-        start = max(at - _COMPARED, first, oldest)
-        if start >= at:
-            # Nothing can be compared, and all that the target has will be deleted, because the source has none of it.
-            there = self._records(self._target, where, max(at - _COMPARED, oldest), at)
-            if any(fields[1:] != _FILLED for fields in there.values()):
-                raise self._unlike(where, f"it has records before {at}, and the source starts at {first}")
+    def __init__(self, writing: Routes, name: str) -> None:
+        self.channels = LeaderChannels(writing)
+        self.name = name
+        self.gaps = Transactional(writing, name)
+        self.identity = self.gaps.init(_TRANSACTION_MS)  # ends what an earlier run left open, with its markers
+        self._may_write_markers = True
+
+    def new_epoch(self) -> Identity:
+        """Return an identity whose sequences begin at 0. Fails if another run has taken the name since."""
+        self.identity = self.gaps.init(_TRANSACTION_MS, self.identity)
+        return self.identity
+
+    def write_marker(self, where: TopicPartition) -> bool:
+        """Write a marker straight to the leader, as coordinators do: in one round trip instead of several, of which one
+        waits for the coordinator's own. Return False if nothing was written, because the target or its permissions do
+        not allow it."""
+        if not self._may_write_markers:
+            return False
+        channel = self.channels.to_leader(where)
+        if Key.WRITE_TXN_MARKERS not in channel.versions:
+            self._may_write_markers = False
+            return False
+        version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
+        marker = {
+            "producer_id": self.identity.pid,
+            "producer_epoch": self.identity.epoch,
+            "transaction_result": True,
+            "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
+            "coordinator_epoch": 0,
+        }
+        answer = channel.ask(Question(Key.WRITE_TXN_MARKERS, version, {"markers": [marker]}))
+        code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
+        if code in _NOTHING_WRITTEN:
+            self._may_write_markers = code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            self.channels.drop(channel)
+            return False
+        raise_for(code, f"writing a marker to {where.topic}-{where.partition}")
+        return True
+
+
+class OffsetCopier:
+    """Copies partitions. Its transactional ids fence an earlier run that may still be alive."""
+
+    def __init__(self, source: ClientSettings, target: ClientSettings, name: str) -> None:
+        self._name = name
+        self._target = CopyTarget(source, target)
+        self._reading = Routes(source)
+        self._writing = Routes(target)
+        self._lock = threading.Lock()
+        self._telling = threading.Lock()
+        """Held while the caller is told of progress: it need not expect several threads."""
+        self._identities: list[Identity] = []
+        """Those of plain writes, shared by all partitions: each counts its own sequences. Guarded by `_lock`."""
+        self._identity(0)
+        self._workers: SimpleQueue[_Worker] = SimpleQueue()
+        self._all = [_Worker(self._writing, f"{name}.gaps-{number}") for number in range(_WORKERS)]
+        for worker in self._all:
+            self._workers.put(worker)
+        self._pool = ThreadPoolExecutor(_WORKERS, "fencepost-migrate")
+        self._stopped = False
+        """Set when one partition failed, or the user pressed Ctrl-C: the others stop at their next batch."""
+
+    def close(self) -> None:
+        self._stopped = True
+        self._pool.shutdown(cancel_futures=True)
+        for worker in self._all:
+            worker.channels.close()
+        for each in (self._target, self._reading, self._writing):
+            each.close()
+
+    def demand_copies(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raise FencepostError if the target has a partition that is not a copy of the source's. Change nothing."""
+        self._results([self._pool.submit(self._target.demand_copy, where) for where in partitions])
+
+    def copy(self, topics: Mapping[str, int], advance: Advance) -> Iterator[tuple[str, list[Copied]]]:
+        """Copy the committed records that the target lacks, of topics with so many partitions. Yield each topic when it
+        is complete. Partitions are copied side by side, those of other topics, too."""
+        started = {
+            topic: [
+                self._pool.submit(self._copy_with_a_worker, TopicPartition(topic, partition), advance)
+                for partition in range(partitions)
+            ]
+            for topic, partitions in topics.items()
+        }
+        for topic, futures in started.items():
+            yield topic, self._results(futures)
+
+    def _results(self, futures: list[Future[T]]) -> list[T]:
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            self._stopped = True
+            raise
+
+    def _copy_with_a_worker(self, where: TopicPartition, advance: Advance) -> Copied:
+        worker = self._workers.get()
+        try:
+            return self._copy(where, worker, advance)
+        except ServerError as error:
+            if error.code in _TAKEN_OVER:
+                raise FencepostError(
+                    "another `fencepost migrate` from this source to this target was started, and has taken over: wait "
+                    "until it has ended"
+                ) from error
+            raise
+        finally:
+            self._workers.put(worker)
+
+    def _copy(self, where: TopicPartition, worker: _Worker, advance: Advance) -> Copied:
+        first, at, end = self._target.prepare(where)
+        copying = _PartitionCopy(where, self._target, worker, self._identity, position=at)
+        wanted = Range(where.topic, where.partition, max(at, first), end)
+        for step in copy_steps(at, first, copying.runs(self._reading, wanted), end):
+            if self._stopped:
+                raise FencepostError("stopped")  # nobody sees it: the first failure is reported
+            done = copying.carry_out(step)
+            with self._telling:
+                advance(*done)
+        return copying.finish()
+
+    def _identity(self, number: int) -> Identity:
+        """Return the identity of plain writes: the first, or that of partitions with very many records."""
+        with self._lock:
+            while len(self._identities) <= number:
+                name = f"{self._name}.records-{len(self._identities)}"
+                self._identities.append(Transactional(self._writing, name).init(_TRANSACTION_MS))
+            return self._identities[number]
+
+
+class _PartitionCopy:
+    """The steps of one partition, carried out."""
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        target: CopyTarget,
+        worker: _Worker,
+        identity: Callable[[int], Identity],
+        *,
+        position: int,
+    ) -> None:
+        self._where = where
+        self._target = target
+        self._worker = worker
+        self._identity = identity
+        self._position = position
+        self._ready: deque[OutgoingBatch] = deque()
+        """Batches of the runs that were yielded and not written yet."""
+        self._writer: _OffsetWriter | None = None
+        self._writers = 0
+        self._time = -1
+        """The time of the newest record: records that only use up an offset must not look newer to retention."""
+        self._records = self._size = 0
+
+    def runs(self, reading: Routes, wanted: Range) -> Iterator[Records]:
+        """Read the source, and yield the offsets of each batch that is ready to be written."""
+        if wanted.start >= wanted.stop:
             return
-        ours = self._records(self._source, where, start, at)
-        theirs = self._records(self._target, where, start, at)
-        for offset, record in ours.items():
-            if theirs.get(offset) != record:
-                raise self._unlike(where, f"its record {offset} is missing or another one")
+        max_bytes = describe(self._target.to, wanted.topic).max_bytes
+        fetched = fetch(reading, wanted, fail_on_data_loss=False, max_bytes=_FETCH_BYTES)
+        for batch in outgoing((each for answer in fetched for each in answer), wanted, max_bytes):
+            self._ready.append(batch)
+            yield Records(batch.start, batch.stop)
 
-    def _records(
-        self, settings: ClientSettings, where: TopicPartition, start: int, stop: int
-    ) -> dict[int, tuple[object, ...]]:
-        with Reader(settings, where, start=start, stop=stop) as reader:
-            return {each.offset: (each.timestamp, each.key, each.value, tuple(each.headers)) for each in reader}
+    def carry_out(self, step: CopyStep) -> tuple[int, int]:
+        """Return the number of offsets and bytes."""
+        if isinstance(step, Records):
+            return step.stop - step.start, self._write(step)
+        if self._writer is not None:
+            self._writer.finish()
+        if isinstance(step, Head):
+            self._use_up_head(step.offsets)
+        else:
+            left = step.offsets
+            while left:
+                part = min(left, _FILLED_AT_ONCE)
+                self._use_up(part)
+                left -= part
+        return step.offsets, 0
 
-    def _unlike(self, where: TopicPartition, why: str) -> FencepostError:
-        return FencepostError(
-            f"{where.topic}-{where.partition} on the target is not a copy that can be continued: {why}. Delete the "
-            "topic there and start again, or leave the topic out (--topic)"
-        )
+    def finish(self) -> Copied:
+        if self._writer is not None:
+            self._writer.finish()
+        self._target.await_end(self._where, self._position)
+        return Copied(self._records, self._size)
+
+    def _write(self, run: Records) -> int:
+        batch = self._ready.popleft()
+        if self._writer is not None and self._writer.sequences > _SEQUENCES:
+            self._writer.finish()
+            self._writer = None
+        if self._writer is None:
+            self._writer = _OffsetWriter(self._worker.channels, self._identity(self._writers), self._where)
+            self._writers += 1
+        self._time = max(self._time, read_header(batch.data).max_timestamp)
+        self._writer.write_at(run.start, batch.data)
+        self._position = run.stop
+        self._records += run.stop - run.start
+        self._size += len(batch.data)
+        return len(batch.data)
+
+    def _use_up(self, offsets: int) -> None:
+        """Write an aborted transaction with this number of offsets; a marker alone for a single one."""
+        while 0 < offsets <= _MARKERS_AT_ONCE and self._worker.write_marker(self._where):
+            self._position += 1
+            offsets -= 1
+        if offsets:
+            self._use_up_by_transaction(offsets)
+
+    def _use_up_by_transaction(self, offsets: int) -> None:
+        worker = self._worker
+        who = worker.new_epoch() if offsets > 1 else worker.identity
+        worker.gaps.add_partitions(who, [self._where])
+        if offsets > 1:
+            shared = SharedTransaction(worker.name, who)
+            _fill(PartitionWriter(worker.channels, shared, self._where, fresh=True), offsets - 1, self._time)
+        # librdkafka logs a warning about the abort of a transaction that has no records, but none about its commit.
+        worker.gaps.end(who, commit=offsets == 1)
+        self._position += offsets
+        self._target.await_end(self._where, self._position)
+
+    def _use_up_head(self, offsets: int) -> None:
+        identity = self._identity(self._writers)
+        self._writers += 1
+        shared = SharedTransaction(None, identity)
+        _fill(PartitionWriter(self._worker.channels, shared, self._where, fresh=True), offsets, -1)
+        self._position += offsets
+        self._target.await_end(self._where, self._position)
+        self._target.delete_before(self._where, self._position)
+
+
+def _fill(writer: PartitionWriter, records: int, timestamp: int) -> None:
+    """Write records that only use up offsets."""
+    when = int(time.time() * 1000) if timestamp < 0 else timestamp
+    whole = min(records, _FILLED_PER_BATCH)
+    template = encode_batch([(FILLER_KEY, FILLER_VALUE, when, None)] * whole, codec=_LZ4)
+    while records >= whole > 0:
+        writer.write(bytearray(template))  # each its own: it is stamped in place, and kept until it is answered
+        records -= whole
+    if records:
+        writer.write(encode_batch([(FILLER_KEY, FILLER_VALUE, when, None)] * records, codec=_LZ4))
+    writer.finish()

@@ -16,6 +16,7 @@ topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does
 replication.py       client: how many replicas fencepost's own topics have
 offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
+group_transfer.py    migrate: which committed offsets of a group are set on the target
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
 backoff.py           client: how long to wait before the next attempt

@@ -154,9 +154,16 @@ class GroupAdmin(PartitionAdmin):
         return self.set_group_offsets(group, topic, targets, dry_run=dry_run)
 
     def set_group_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], *, dry_run: bool = False
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        metadata: Mapping[int, str] | None = None,
+        dry_run: bool = False,
     ) -> tuple[OffsetChange, ...]:
-        """Commit these offsets (partition → offset) for a group that has no members."""
+        """Commit these offsets (partition → offset) for a group that has no members. `metadata`: text to keep with an
+        offset, by partition."""
         self._demand_no_members(group)
         if offsets:
             check_within(topic, offsets, self._ranges(topic, offsets))
@@ -166,12 +173,14 @@ class GroupAdmin(PartitionAdmin):
             for index, offset in sorted(offsets.items())
         )
         if changes and not dry_run:
-            self.commit_group_offsets(group, topic, offsets)
+            self.commit_group_offsets(group, topic, offsets, metadata=metadata)
         return changes
 
-    def commit_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def commit_group_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: Mapping[int, str] | None = None
+    ) -> None:
         """Commit offsets without any check, as a consumer does that assigns its partitions itself."""
-        self._routes.retried(lambda: self._commit_offsets(group, topic, offsets))
+        self._routes.retried(lambda: self._commit_offsets(group, topic, offsets, metadata or {}))
 
     def _demand_no_members(self, group: str) -> None:
         try:
@@ -187,9 +196,9 @@ class GroupAdmin(PartitionAdmin):
         end = self.offsets(topic, LATEST, partitions=partitions)
         return {index: LogRange(first[index].offset, end[index].offset) for index in first}
 
-    def _commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def _commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int], metadata: Mapping[int, str]) -> None:
         asked = [
-            {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
+            {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata.get(index, "")}
             for index, offset in offsets.items()
         ]
         fields = {

@@ -1,0 +1,195 @@
+"""`fencepost migrate`: offsets without a record stay without one, wherever an earlier run was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import fencepost
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.kernel import encode_batch
+from fencepost.types import TopicPartition
+from tests.conftest import Engine
+from tests.support.migration import Abort, abort, command, log, migrate, write_with_gaps
+from tests.support.process import Child
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+
+
+@pytest.fixture
+def source() -> Iterator[fencepost.Server]:
+    with fencepost.Server() as server:
+        yield server
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def tidy_source() -> Iterator[fencepost.Server]:
+    """One that compacts all the time, and also removes what is old."""
+    with fencepost.Server(background_interval_ms=50) as server:
+        yield server
+
+
+def test_a_compacted_source_keeps_its_offsets(tidy_source: fencepost.Server, engine: Engine, name: str) -> None:
+    source = tidy_source
+    with fencepost.Admin(source.address) as admin, fencepost.Producer(source.address, linger=0) as producer:
+        admin.create_topic(name, 1, configs=COMPACTED)
+        for number in range(60):
+            for key in (b"a-%d" % number, b"hot", b"b-%d" % number, b"hot", b"hot", b"hot"):
+                producer.send(name, b"%d" % number, key=key, partition=0)
+            producer.flush()  # a batch of six; compaction removes single offsets and runs of three inside of it
+
+    def offsets() -> list[int]:
+        with fencepost.Reader(source.address, name, start="earliest", stop="latest") as reader:
+            return [record.offset for record in reader]
+
+    until(lambda: {1, 3} <= {after - before - 1 for before, after in itertools.pairwise(offsets())})
+    with fencepost.Admin(source.address) as admin:  # and stay as they are
+        configs = {"min.cleanable.dirty.ratio": "1.0", "min.compaction.lag.ms": "3600000"}
+        admin.alter_topic(name, {**configs, "segment.bytes": "1048576"})
+    before = log(source.address, name)
+    done = migrate(source.address, engine.address, "--topic", name)
+    assert done.returncode == 0, done.stderr
+    assert log(engine.address, name) == before == log(source.address, name)
+
+
+@pytest.mark.parametrize("records", [0, 1, 2])
+def test_a_copy_goes_on_after_a_kill_inside_a_gap(
+    source: fencepost.Server, engine: Engine, name: str, records: int
+) -> None:
+    """An earlier run had opened a transaction to use up four offsets, and had written some of its records."""
+    with (
+        fencepost.Producer(source.address) as plain,
+        fencepost.Producer(source.address, name="writer") as writer,
+    ):
+        plain.send(name, b"first", partition=0, timestamp=1).result()
+        abort(writer, name, 3)
+        plain.send(name, b"last", partition=0, timestamp=2).result()
+    with fencepost.Admin(source.address) as admin:
+        mine = f"fencepost-migrate.{admin.cluster().cluster_id}.gaps-0"
+    with (
+        fencepost.Admin(engine.address) as admin,
+        fencepost.Producer(engine.address) as plain,
+        Routes(ClientSettings.of(engine.address)) as routes,
+        LeaderChannels(routes) as channels,
+    ):
+        admin.create_topic(name, 1)
+        plain.send(name, b"first", partition=0, timestamp=1).result()
+        steps, where = Transactional(routes, mine), TopicPartition(name, 0)
+        who = steps.init(60_000)
+        steps.add_partitions(who, [where])
+        if records:
+            writer_there = PartitionWriter(channels, SharedTransaction(mine, who), where, fresh=True)
+            writer_there.write(encode_batch([(b"", b"", 1, None)] * records))
+            writer_there.finish()
+    done = migrate(source.address, engine.address, "--topic", name)
+    assert done.returncode == 0, done.stderr
+    assert log(engine.address, name) == log(source.address, name)
+
+
+def test_a_copy_goes_on_after_a_kill_before_its_head_was_deleted(
+    source: fencepost.Server, engine: Engine, name: str
+) -> None:
+    """An earlier run had written all records that use up the offsets before the source's start, and was killed."""
+    with fencepost.Admin(source.address) as admin, fencepost.Producer(source.address) as producer:
+        for number in range(30):
+            producer.send(name, b"%d" % number, partition=0)
+        producer.flush()
+        admin.delete_records(name, {0: 20})
+    with fencepost.Admin(engine.address) as admin, fencepost.Producer(engine.address) as producer:
+        admin.create_topic(name, 1)
+        for _ in range(20):
+            producer.send(name, b"", key=b"", partition=0)
+        producer.flush()
+    done = migrate(source.address, engine.address, "--topic", name)
+    assert done.returncode == 0, done.stderr
+    assert log(engine.address, name) == log(source.address, name)
+
+
+def test_a_copy_goes_on_where_a_single_offset_has_no_record(
+    source: fencepost.Server, engine: Engine, name: str
+) -> None:
+    """The first run ended right behind a record, and what follows is one offset without any."""
+    with fencepost.Producer(source.address, name="writer") as writer, fencepost.Producer(source.address) as plain:
+        plain.send(name, b"first", partition=0).result()
+        with contextlib.suppress(Abort), writer.transaction():
+            writer.send(name, b"aborted", partition=0).result()
+            plain.send(name, b"last", partition=0).result()
+            first = migrate(source.address, engine.address, "--topic", name)
+            raise Abort
+    assert (first.returncode, "has an open transaction" in first.stderr) == (1, True)
+    with fencepost.Admin(engine.address) as admin:
+        assert admin.latest(name)[0] == 1
+    done = migrate(source.address, engine.address, "--topic", name)
+    assert done.returncode == 0, done.stderr
+    assert log(engine.address, name) == log(source.address, name)
+
+
+@pytest.mark.fault
+def test_a_copy_that_is_killed_again_and_again_is_whole(
+    source: fencepost.Server, engine: Engine, name: str, tmp_path: Path
+) -> None:
+    for _ in range(12):
+        write_with_gaps(source.address, name)
+    with fencepost.Admin(source.address) as admin:
+        end = admin.latest(name)[0]
+    words = command(source.address, engine.address, "--topic", name)
+    with fencepost.Admin(engine.address) as admin:
+        for number, share in enumerate((0.05, 0.3, 0.5, 0.8)):
+            child = Child(words, log=tmp_path / f"log-{number}")
+            until(
+                lambda child=child, share=share: (
+                    child.exit_code is not None  # type: ignore[misc]
+                    or (name in {each.name for each in admin.topics()} and admin.latest(name)[0] > share * end)
+                )
+            )
+            child.kill()
+    done = migrate(source.address, engine.address, "--topic", name)
+    assert done.returncode == 0, done.stderr
+    assert log(engine.address, name) == log(source.address, name)
+
+
+@pytest.mark.fault
+def test_a_paused_copy_is_fenced_by_its_successor(
+    source: fencepost.Server, engine: Engine, name: str, tmp_path: Path
+) -> None:
+    for _ in range(30):
+        write_with_gaps(source.address, name)
+    with fencepost.Admin(source.address) as admin:
+        end = admin.latest(name)[0]
+    paused = Child(command(source.address, engine.address, "--topic", name), log=tmp_path / "log")
+    with fencepost.Admin(engine.address) as admin:
+        until(
+            lambda: (
+                paused.exit_code is not None
+                or (name in {each.name for each in admin.topics()} and admin.latest(name)[0] > 0.1 * end)
+            )
+        )
+    try:
+        os.kill(paused.pid, signal.SIGSTOP)
+        done = migrate(source.address, engine.address, "--topic", name)
+    finally:
+        os.kill(paused.pid, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
+    # It had not finished, unless this machine was slow to pause it.
+    if paused.wait() != 0:
+        assert "another `fencepost migrate` from this source to this target was started" in paused.output()
+    assert log(engine.address, name) == log(source.address, name)
