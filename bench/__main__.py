@@ -21,6 +21,7 @@ from bench.server import (
     footprint,
     idempotence,
     latency,
+    migrate,
     partitions,
     plan,
     restart,
@@ -38,7 +39,7 @@ _BUSY = 0.5
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
 SECTIONS = (
     "footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart", "backup",
-    "search",
+    "search", "migrate",
 )  # fmt: skip
 SPARK_SECTIONS = {
     "read": spark_names.READ,
@@ -176,6 +177,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
         backup.measure(chosen, results, say)
     if "search" in wanted:
         search.measure(chosen, results, say)
+    if "migrate" in wanted:
+        migrate.measure(chosen, results, say)
 
 
 @main.command()
