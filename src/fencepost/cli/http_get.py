@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from fencepost.errors import ConfigError, FencepostError
-from fencepost.server.addresses import is_loopback
 
 if TYPE_CHECKING:
     from fencepost.client.cluster.security import Security
@@ -35,6 +34,8 @@ class HttpServer:
 
     def __init__(self, address: str, security: Security, *, logs_in: bool = True) -> None:
         """`logs_in`: send user and password, or the token, if there are any. Raise ConfigError if that is not safe."""
+        from fencepost.server.addresses import is_loopback  # here, so that `--help` needs no server
+
         url = urlsplit(address if "://" in address else f"http://{address}")
         try:
             port = url.port

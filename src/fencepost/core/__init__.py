@@ -8,6 +8,7 @@ own/                 who owns a resource, on both kinds of server
 sequence.py          the arithmetic of sequences, and where they wrap
 transactions.py      server: the states of a transaction and the legal transitions
 micro_batch.py       Spark: the steps of a micro-batch, and where to resume after any of them failed
+zombies.py           Spark: drivers and tasks that were replaced and still try to write
 staging.py           Spark: which content of a micro-batch waits in the stage topic, and where
 restoring.py         server: what jumps ahead when a backup is restored
 pace.py              backup: how long to pause while others use the disk
@@ -17,6 +18,7 @@ broker_choice.py     client: which broker gets a request that any broker can ans
 replication.py       client: how many replicas fencepost's own topics have
 offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
 group_transfer.py    migrate: which committed offsets of a group are set on the target
+search/              server: which records a search of the console finds
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
 backoff.py           client: how long to wait before the next attempt

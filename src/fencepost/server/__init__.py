@@ -7,7 +7,8 @@ coordinators/   groups, transactions, producer ids, owners
 security/       logins, users, ACLs and the audit log
 metrics/        the server's state at one moment, and as Prometheus reads it
 backup/         backups of a running server, restoring and checking a data directory
-http/           the HTTP port: health, readiness, metrics, the state as JSON
+http/           the HTTP port: health, readiness, metrics, the state as JSON, the console
+search/         searches through records, for the console
 broker.py       the state that handlers share; it holds all of the above
 server.py, child.py                 starting a server in the foreground, in a thread or as a process
 settings.py, listener_settings.py   its settings, and those of one listener
@@ -19,6 +20,6 @@ health.py, reporting.py             background tasks that fail; log lines on std
 log_events.py                       stable names for the lines of the log
 last_lines.py, stacks.py            the last log lines, and what every thread and task does, for a debug bundle
 line_thread.py                      a thread that writes lines, so that the loop waits for none
-counters.py                         what the server counts while it works
+counters.py, fenced_writes.py       what the server counts while it works; the last refused write of each zombie
 garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock
 """

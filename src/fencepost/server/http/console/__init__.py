@@ -16,6 +16,10 @@ Each page is a module with a template of its own:
 
 overview.py    rates, lag, disk and memory
 attention.py   sentences about what needs a person
+topics.py      topics, their configs and partitions
+records.py     the record browser
+producers.py, transactions.py, undecided.py    producers with H(P); open transactions, and the cure of one that hangs
+owners.py      owners, waiting claims and take-overs
 groups.py, group_reset.py    groups, their lag over time, and resets of their offsets
 sinks.py       Spark's sinks, their steps and zombies
 security.py    users, ACLs, quotas and the audit trail
