@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +32,14 @@ ADMIN = ("admin", "admin-secret")
 ALICE = ("alice", "alice-secret")
 GROUP = "readers/of orders"
 """Kafka lets a group have any name."""
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true: other processes and threads make it so."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.02)
 
 
 class Api:
@@ -229,6 +240,89 @@ def test_producers_are_shown_with_what_kafka_does_not_tell(api: Api) -> None:
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+def test_claims_that_wait_are_shown_in_their_order() -> None:
+    with fencepost.Server(http_address=ANY) as started, ExitStack() as stack:
+        api = Api(started)
+        owner = stack.enter_context(fencepost.Producer(started.address))
+        owned = owner.own("writers", ["journal-0", "journal-1"], generation=0)
+        threads = stack.enter_context(ThreadPoolExecutor(3))
+        waiting = []
+        for number, names in enumerate((["journal-0"], ["journal-1", "journal-0"])):
+            config = {"bootstrap.servers": started.address, "client.id": f"standby-{number}"}
+            standby = stack.enter_context(fencepost.Producer.from_config(config))
+            waiting.append(threads.submit(standby.own, "writers", names, wait=300))
+            eventually(lambda: len(api("/owners/waiting")["items"]) == len(waiting))
+        elsewhere = stack.enter_context(fencepost.Producer(started.address))
+        others = elsewhere.own("others", ["journal-0"], generation=0)
+        rows = api("/owners/waiting")["items"]
+        assert [(row["group"], row["place"], row["resources"], row["client_id"]) for row in rows] == [
+            ("writers", 0, ["journal-0"], "standby-0"),
+            ("writers", 1, ["journal-1", "journal-0"], "standby-1"),
+        ]
+        assert {row["address"].rpartition(":")[0] for row in rows} == {"127.0.0.1"}
+        assert api.everything("/owners/waiting", 1) == rows
+        assert api("/owners/waiting?group=others")["items"] == []
+        description = api("/openapi.json")
+        described = description["paths"]["/api/v1/owners/waiting"]["get"]
+        check(
+            {"items": rows, "next_cursor": None},
+            described["responses"]["200"]["content"]["application/json"]["schema"],
+            description["components"]["schemas"],
+        )
+        owned.release()
+        first = waiting[0].result(60)
+        eventually(lambda: [row["place"] for row in api("/owners/waiting")["items"]] == [0])
+        assert [row["client_id"] for row in api("/owners?group=writers")["items"]] == ["standby-0"]
+        first.release()
+        waiting[1].result(60)
+        assert api("/owners/waiting")["items"] == []
+        others.release()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_members_of_a_group_are_shown_with_their_partitions(protocol: str) -> None:
+    with fencepost.Server(http_address=ANY) as started, ExitStack() as stack:
+        api = Api(started)
+        with fencepost.Admin(started.address) as admin:
+            admin.create_topic("orders", 4)
+        consumers = []
+        for number in range(2):
+            config = {
+                "bootstrap.servers": started.address, "group.id": "readers", "client.id": f"reader-{number}",
+                "group.instance.id": f"instance-{number}", "group.protocol": protocol,
+            }  # fmt: skip
+            consumers.append(confluent_kafka.Consumer(config))
+            stack.callback(consumers[-1].close)
+            consumers[-1].subscribe(["orders"])
+
+        def assigned() -> dict[str, list[tuple[str, int]]]:
+            """Return the partitions by client, as the clients know them."""
+            for each in consumers:
+                each.poll(0.1)
+            return {
+                f"reader-{number}": sorted((row.topic, row.partition) for row in each.assignment())
+                for number, each in enumerate(consumers)
+            }
+
+        eventually(lambda: sorted(len(rows) for rows in assigned().values()) == [2, 2])
+
+        def shown() -> dict[str, list[tuple[str, int]]]:
+            return {
+                row["client_id"]: sorted((each["topic"], each["partition"]) for each in row["assignment"])
+                for row in api("/groups/readers")["members"]
+            }
+
+        eventually(lambda: shown() == assigned())
+        eventually(lambda: api("/groups/readers")["state"] == "Stable")
+        group = api("/groups/readers")
+        assert group["kind"] == protocol
+        assert {row["instance_id"] for row in group["members"]} == {"instance-0", "instance-1"}
+        assert {row["host"].strip("/") for row in group["members"]} == {"127.0.0.1"}
+        assert sorted(chain.from_iterable(shown().values())) == [("orders", index) for index in range(4)]
+        [row] = api("/groups")["items"]
+        assert (row["name"], row["kind"]) == ("readers", protocol)
 
 
 def test_an_open_transaction_is_the_one_that_producers_show(api: Api) -> None:
