@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import own
-from bench.brokers import KAFKA, OS
+from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import footprint, latency, restart, throughput
+from bench.server import backup, footprint, latency, restart, throughput
 from bench.side_by_side.plan import CONFLUENT, name
 from bench.side_by_side.throughput import READING, SENDING
 from bench.spark import names as spark
@@ -47,6 +47,9 @@ _BROKER: Final = Peer(KAFKA, "Apache Kafka")
 _CLIENT: Final = Peer(CONFLUENT, "confluent-kafka")
 _CLIENT_TO_KAFKA: Final = Peer(CONFLUENT, "confluent-kafka to Apache Kafka")
 _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
+_NO_BACKUP: Final = Peer(backup.WITHOUT, "without one")
+_BACKUP: Final = ".server.backup"
+_TEN: Final = "10 GiB, sync always"
 _FORMATS: Final = "spark --only format --only small-format"
 _FOREACHBATCH: Final = Peer(spark.way_on(spark.BY_FOREACHBATCH, KAFKA), "`foreachBatch`")
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
@@ -79,6 +82,20 @@ OTHERS: Final = (
     Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
     Row("server memory, idle", footprint.MEMORY, OS, _BROKER, "server"),
     Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
+    Row("producer that floods, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.FLAT_OUT,)),
+    Row("producer at 50 MB/s, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.STEADY, _TEN)),
+    Row(
+        "one acknowledged record beside it, p99",
+        backup.HEALTHY,
+        backup.DURING,
+        _NO_BACKUP,
+        _BACKUP,
+        (backup.STEADY, _TEN, "p99"),
+    ),
+    Row("backup of 10 GiB at 50 MB/s", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.FIRST, _TEN)),
+    Row("the next backup", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.SECOND, _TEN)),
+    Row("restore of 10 GiB", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.RESTORE, _TEN)),
+    Row("start of the restored server", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.WRITTEN, _TEN)),
     Row("take-over from an idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
     Row("take-over from a flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
 )

@@ -6,9 +6,11 @@
 A server has 10 GiB of log (times the scale). A producer pours records of 1 KiB into another topic, flat out or at a
 steady rate, and a *healthy client*, in a process of its own, sends one acknowledged record of 100 B at a time. Flat out
 shows how much slower a producer becomes; but the disk then has nothing left, also without a backup. What the healthy
-client feels is to be judged under the steady load. In each repetition
-`fencepost backup` makes a whole copy into an empty folder. *During* is from its start to its end; *without* are the
-eight seconds before it and the eight seconds after it. Each repetition is one pair.
+client feels is to be judged under the steady load.
+
+In each repetition `fencepost backup` makes a whole copy into an empty folder. *During* is from its start to its end;
+*without* are the five seconds before it and the five seconds after it. Each repetition is one pair. Flat out, a disk
+may be twice as fast in one minute as in the next: many small backups say more than a few large ones (`--scale`).
 
 The last backup is followed by a second one into the same folder, which copies only what is new. Then the load ends, the
 server stops, `fencepost restore` makes a new directory, and a server starts with it: timed to its first answer, and to
@@ -65,8 +67,10 @@ _OFTEN: Final = ("-X", "background_interval_ms=1000")
 """Retention must keep up with the load: only the log that nobody writes to shall be large."""
 _PAUSE: Final = 0.005
 _WARMING_UP: Final = 3.0
-_HALF: Final = 8.0
+_HALF: Final = 5.0
 _SENT_AT_ONCE: Final = 500
+_FEWEST: Final = 3
+"""Repetitions of a run that counts."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -86,9 +90,9 @@ def measure(
         try:
             server.start()
             _fill(server, plan.log_bytes, say)
-            for _ in range(plan.reps):
-                for load in loads:
-                    with _pouring(server, load) as watch:
+            for load in loads:
+                with _pouring(server, load) as watch:
+                    for _ in range(plan.reps):
                         _compare(watch, copies, (load, what), results, say)
             _again(server, copies, what, results, say)
             server.stop()
@@ -114,7 +118,7 @@ def _fill(server: Fencepost, size: int, say: Say) -> None:
     say(f"{server.name}: {size / 1e9:.1f} GB written in {time.perf_counter() - began:.0f} s")
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """The time between two marks."""
 
     records: int
@@ -122,8 +126,8 @@ class _Window(NamedTuple):
     server_cpu: float
     latencies_ms: list[float]
 
-    def and_then(self, later: _Window) -> _Window:
-        return _Window(
+    def and_then(self, later: Window) -> Window:
+        return Window(
             self.records + later.records,
             self.seconds + later.seconds,
             self.server_cpu + later.server_cpu,
@@ -144,10 +148,10 @@ class _Watch:
         self._ask_tap()
         self._began, self._records, self._cpu = time.perf_counter(), self._count(), _spent(self._process)
 
-    def read(self) -> _Window:
+    def read(self) -> Window:
         """Return what happened since the last call, or since `restart`."""
         now, records, cpu = time.perf_counter(), self._count(), _spent(self._process)
-        window = _Window(records - self._records, now - self._began, cpu - self._cpu, self._ask_tap())
+        window = Window(records - self._records, now - self._began, cpu - self._cpu, self._ask_tap())
         self._began, self._records, self._cpu = now, records, cpu
         return window
 
@@ -179,7 +183,7 @@ def _compare(watch: _Watch, copies: Path, labels: tuple[str, str], results: Resu
     seconds, cpu = _back_up(watch.server, copies)
     during = watch.read()
     time.sleep(_HALF)
-    _note(labels, without.and_then(watch.read()), during, results, say)
+    note(labels, without.and_then(watch.read()), during, results, say)
     results.add(SECONDS, (*labels, FIRST), watch.server.name, "s", seconds)
     results.add(OWN_CPU, labels, watch.server.name, "CPU s", cpu)
     say(f"the backup took {seconds:.1f} s and {cpu:.1f} CPU s")
@@ -192,7 +196,7 @@ def _again(server: Fencepost, copies: Path, what: str, results: Results, say: Sa
     say(f"a second backup into the folder took {seconds:.2f} s and {cpu:.1f} CPU s")
 
 
-def _note(labels: tuple[str, str], without: _Window, during: _Window, results: Results, say: Say) -> None:
+def note(labels: tuple[str, str], without: Window, during: Window, results: Results, say: Say) -> None:
     for target, window in ((WITHOUT, without), (DURING, during)):
         rate, cpu = window.records / window.seconds, window.server_cpu * 1e6 / window.records
         results.add(RATE, labels, target, "records/s", rate)
@@ -276,9 +280,9 @@ def main(
     scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
     chosen = plans.full(scratch)
     chosen = replace(chosen, reps=reps, log_bytes=int(chosen.log_bytes * scale))
-    kind = "full" if scale >= 1 else "quick"
-    stem = name or f"server-backup-{dt.datetime.now(dt.UTC).date()}{'-quick' if scale < 1 else ''}"
-    about = {**machine.describe(), "run": f"{kind}, {reps} repetitions"}
+    kind = "full" if reps >= _FEWEST else "quick"
+    stem = name or f"server-backup-{dt.datetime.now(dt.UTC).date()}{'-quick' if reps < _FEWEST else ''}"
+    about = {**machine.describe(), "run": f"{kind}, {reps} repetitions, {scale:g} × 10 GiB"}
     results = Results(about, _ROOT / "bench" / "results" / f"{stem}.json")
     targets = tuple(f"fencepost {each}" for each in sync) or (ALWAYS, OS)
     try:

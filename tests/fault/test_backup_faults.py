@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import fencepost
@@ -262,7 +264,9 @@ def test_a_restore_that_has_no_room_does_not_begin(server: fencepost.Server, dat
     assert server.address
 
 
-def test_a_terminated_backup_removes_what_it_has_copied(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+def test_a_terminated_backup_of_low_priority_removes_its_copies(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
     dest = tmp_path / "backups"
     with subprocess.Popen(
         [sys.executable, "-m", "tests.workers.half_backup", str(data), str(dest), "command"],
@@ -272,6 +276,10 @@ def test_a_terminated_backup_removes_what_it_has_copied(server: fencepost.Server
         assert half.stdout is not None
         assert half.stdout.readline() == "half\n"
         assert list(dest.glob(".*.part"))
+        backing_up = psutil.Process(half.pid)
+        assert backing_up.nice() == min(19, os.nice(0) + 10), "the server and its clients must go first"
+        if hasattr(psutil, "IOPRIO_CLASS_IDLE"):
+            assert backing_up.ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
         half.terminate()
         assert half.wait(PATIENCE) == 128 + signal.SIGTERM
     await_no_pin(data)

@@ -420,6 +420,19 @@ def test_the_progress_of_a_restore_ends_at_its_total(
     assert totals[0] > 0
 
 
+def test_what_a_restored_server_writes_is_not_in_the_backup(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    """Its files must not be those of the backup, to which it would append."""
+    write(server.address, "orders", [b"before"])
+    back_up(data, tmp_path / "backups")
+    for name in ("first", "second"):
+        restore(tmp_path / "backups", tmp_path / name)
+        with fencepost.Server(tmp_path / name) as restored:
+            assert read(restored.address, "orders")[-1] == b"before"
+            write(restored.address, "orders", [b"after"])
+
+
 def test_nothing_is_restored_into_a_directory_with_data(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
     back_up(data, tmp_path / "backups")
     with pytest.raises(DataDirectoryError, match="exists already"):
