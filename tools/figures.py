@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from bench import own
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.results import Labels, Results, Series
-from bench.server import backup, footprint, latency, restart, throughput
+from bench.server import backup, footprint, latency, restart, scrape, throughput
 from bench.side_by_side.plan import CONFLUENT, name
 from bench.side_by_side.throughput import READING, SENDING
 from bench.spark import names as spark
@@ -81,6 +81,10 @@ OTHERS: Final = (
     Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
     Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
     Row("server memory, idle", footprint.MEMORY, OS, _BROKER, "server"),
+    Row("server start to the first answer by HTTP", footprint.START_HTTP, OS, None, "server"),
+    Row("server memory, idle, after a scrape", footprint.MEMORY_SCRAPED, OS, None, "server"),
+    Row("scrape every second, 1,000 partitions, 100 groups", scrape.SECTION, OS, None, "server", (scrape.QUIET,)),
+    Row("the same while everything changes", scrape.SECTION, OS, None, "server", (scrape.BUSY,)),
     Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
     Row("producer that floods, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.FLAT_OUT,)),
     Row("producer at 50 MB/s, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.STEADY, _TEN)),
