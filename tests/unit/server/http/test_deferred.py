@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from fencepost.server.http.deferred import DeferredRoutes
 
@@ -39,9 +39,9 @@ async def ask(app: DeferredRoutes) -> int:
 def test_requests_at_the_same_time_load_the_routes_once_and_off_the_loop() -> None:
     made: list[str] = []
 
-    def make() -> list[Route]:
+    def make() -> Router:
         made.append(threading.current_thread().name)
-        return [Route("/late", page)]
+        return Router([Route("/late", page)])
 
     async def main() -> None:
         with ThreadPoolExecutor(2, thread_name_prefix="loads") as threads:
@@ -57,10 +57,10 @@ def test_requests_at_the_same_time_load_the_routes_once_and_off_the_loop() -> No
 def test_routes_that_could_not_be_loaded_are_loaded_by_the_next_request() -> None:
     failures = [ImportError("no more files can be opened")]
 
-    def make() -> list[Route]:
+    def make() -> Router:
         if failures:
             raise failures.pop()
-        return [Route("/late", page)]
+        return Router([Route("/late", page)])
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as threads:
