@@ -36,34 +36,34 @@ class FencedWrite(NamedTuple):
     client_id: str
 
 
-class Zombies(NamedTuple):
-    """Facts about writers that were replaced; a None or an empty field means that there is none for certain."""
+class SinkStory(NamedTuple):
+    """What the records of a progress topic tell."""
 
-    late: FencedWrite | None = None
-    """A write from before the current incarnation that came after it had taken over."""
-    rivals: tuple[Progress, Progress] | None = None
+    last: Progress
+    announced: WrittenProgress | None
+    """The record with which the current incarnation announced itself; None if it is not among the records. Only a
+    record of somebody else right before it tells that it was the first."""
+    rivals: tuple[Progress, Progress] | None
     """Two processes that take the sink from each other: the current one, and the one that it replaced."""
 
+    def is_late(self, write: FencedWrite) -> bool:
+        """Tell if the write is from before the current incarnation, and came after it had taken over."""
+        if self.announced is None or not write.writer.pid == write.current.pid == self.announced.writer.pid:
+            return False
+        return write.writer.epoch < self.announced.writer.epoch <= write.current.epoch
 
-def first_of_current(records: Sequence[WrittenProgress]) -> WrittenProgress | None:
-    """Return the record with which the current incarnation announced itself. Return None if it is not among the
-    records: only a record of somebody else right before it tells that it was the first."""
+
+def story_of(records: Sequence[WrittenProgress]) -> SinkStory | None:
+    """Return what the last records tell, the oldest first; None without any."""
+    if not records:
+        return None
+    last = records[-1].progress
+    announced = None
     for before, record in zip(reversed(records[:-1]), reversed(records[1:]), strict=True):
-        if before.progress.token != records[-1].progress.token:
-            return record
-    return None
-
-
-def find_zombies(records: Sequence[WrittenProgress], fenced: FencedWrite | None) -> Zombies:
-    """Return what the last progress records, the oldest first, and the last refused write tell."""
-    first = first_of_current(records)
-    if first is None:
-        return Zombies()
-    late = fenced is not None and (
-        fenced.writer.pid == fenced.current.pid == first.writer.pid
-        and fenced.writer.epoch < first.writer.epoch <= fenced.current.epoch
-    )
-    return Zombies(fenced if late else None, _rivals(records))
+        if before.progress.token != last.token:
+            announced = record
+            break
+    return SinkStory(last, announced, _rivals(records))
 
 
 def _rivals(records: Sequence[WrittenProgress]) -> tuple[Progress, Progress] | None:

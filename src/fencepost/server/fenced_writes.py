@@ -11,6 +11,9 @@ from fencepost.types import Milliseconds
 _MOST: Final = 1000
 """Transactional ids; the one that was refused longest ago makes way."""
 
+_LONGEST: Final = 200
+"""Characters of a client id, which the client chooses."""
+
 
 class FencedWrites:
     def __init__(self) -> None:
@@ -20,7 +23,7 @@ class FencedWrites:
         self, name: str, writer: Identity, current: Identity, time_ms: Milliseconds, address: str, client_id: str
     ) -> None:
         self._last.pop(name, None)
-        self._last[name] = FencedWrite(writer, current, time_ms, address, client_id)
+        self._last[name] = FencedWrite(writer, current, time_ms, address, client_id[:_LONGEST])
         if len(self._last) > _MOST:
             del self._last[next(iter(self._last))]
 

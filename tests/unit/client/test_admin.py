@@ -404,6 +404,22 @@ def test_a_reset_to_a_time_newer_than_all_records_goes_to_the_end(groups: FakeCl
     assert (asked.broker, sent) == (2, [(0, 9), (1, 9)])
 
 
+@pytest.mark.parametrize(("by", "expected"), [(-2, [2, 3]), (-100, [2, 2]), (5, [8, 9]), (0, [3, 5])])
+def test_a_shift_stays_between_the_ends_of_the_log(groups: FakeCluster, by: int, expected: list[int]) -> None:
+    changes = groups.admin().shift_group("billing", "orders", by)
+    assert [(change.partition, change.before, change.after) for change in changes] == [
+        (0, 3, expected[0]), (1, 5, expected[1])
+    ]  # fmt: skip
+    (asked,) = groups.requests(Key.OFFSET_COMMIT)
+    assert [partition.committed_offset for partition in asked.request.topics[0].partitions] == expected
+
+
+def test_a_shift_leaves_partitions_without_a_committed_offset_alone(groups: FakeCluster) -> None:
+    assert groups.admin().shift_group("billing", "orders", 1, partitions=[7]) == ()
+    assert groups.admin().shift_group("billing", "elsewhere", 1) == ()
+    assert not groups.requests(Key.OFFSET_COMMIT)
+
+
 def test_a_dry_run_shows_the_changes_and_commits_nothing(groups: FakeCluster) -> None:
     changes = groups.admin().reset_group("billing", "orders", EARLIEST, partitions=[1], dry_run=True)
     assert changes == (OffsetChange("orders", 1, 5, 2),)  # type: ignore[arg-type]

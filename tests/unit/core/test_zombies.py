@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.core.micro_batch import Progress
 from fencepost.core.producers.pid import Identity
-from fencepost.core.zombies import FencedWrite, WrittenProgress, Zombies, find_zombies
+from fencepost.core.zombies import FencedWrite, WrittenProgress, story_of
 from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.unit
@@ -28,8 +28,9 @@ TWO = [written(A, 3), written(A, 5), written(B, 8), written(B, 9)]
 
 @pytest.mark.parametrize("epoch", [3, 5, 6, 7])
 def test_a_write_from_before_the_current_incarnation_is_late(epoch: int) -> None:
-    write = fenced(epoch, 9)
-    assert find_zombies(TWO, write).late == write
+    story = story_of(TWO)
+    assert story is not None
+    assert story.is_late(fenced(epoch, 9))
 
 
 @pytest.mark.parametrize(
@@ -41,19 +42,24 @@ def test_a_write_from_before_the_current_incarnation_is_late(epoch: int) -> None
     ],
 )
 def test_another_refused_write_is_no_warning(write: FencedWrite) -> None:
-    assert find_zombies(TWO, write) == Zombies()
+    story = story_of(TWO)
+    assert story is not None
+    assert not story.is_late(write)
 
 
 def test_without_the_announcement_nothing_is_certain() -> None:
-    assert find_zombies(TWO[2:], fenced(3, 9)) == Zombies()
-    assert find_zombies([], fenced(3, 9)) == Zombies()
+    story = story_of(TWO[2:])
+    assert story is not None
+    assert story.last == TWO[-1].progress
+    assert not story.is_late(fenced(3, 9))
+    assert story_of([]) is None
 
 
 def test_two_processes_that_alternate_are_rivals() -> None:
     records = [written(A, 3, 1), written(B, 5, 2), written(C, 8, 1), written(C, 9, 1)]
-    rivals = find_zombies(records, None).rivals
-    assert rivals is not None
-    assert [each.process for each in rivals] == [1, 2]
+    story = story_of(records)
+    assert story is not None
+    assert [each.process for each in story.rivals or ()] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -66,4 +72,6 @@ def test_two_processes_that_alternate_are_rivals() -> None:
     ],
 )
 def test_restarts_are_no_rivals(records: list[WrittenProgress]) -> None:
-    assert find_zombies(records, None) == Zombies()
+    story = story_of(records)
+    assert story is not None
+    assert story.rivals is None

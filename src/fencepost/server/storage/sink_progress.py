@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from fencepost.core.micro_batch import PROGRESS_KEY, Progress
 from fencepost.core.producers.pid import Identity
-from fencepost.core.zombies import WrittenProgress
+from fencepost.core.zombies import SinkStory, WrittenProgress, story_of
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
@@ -21,7 +21,7 @@ from fencepost.types import NO_EPOCH, NO_PID, Offset
 _FIRST_LOOK: Final = 64
 """Offsets from the end: a record and a marker per micro-batch, some of them aborted."""
 _FAR_LOOK: Final = 4096
-_MOST_TAILS: Final = 1000
+_MOST_TAILS: Final = 300
 _BYTES: Final = 256 * 1024
 """Bytes per read."""
 
@@ -73,12 +73,12 @@ def _decoded(rows: list[tuple[bytes, Identity]]) -> list[WrittenProgress]:
 
 
 class SinkTail(NamedTuple):
-    """The last records of a progress topic."""
+    """What the last records of a progress topic tell."""
 
-    records: list[WrittenProgress]
-    """The oldest first."""
+    story: SinkStory | None
+    """None if there is no record."""
     is_whole: bool
-    """There are no older ones."""
+    """There are no older records."""
 
 
 class SinkTails:
@@ -87,23 +87,30 @@ class SinkTails:
     def __init__(self) -> None:
         self._known: dict[str, tuple[PartitionLog, Offset, int, SinkTail]] = {}
 
+    def known(self, topic: str, log: PartitionLog, stable: Offset, *, far: bool = False) -> SinkTail | None:
+        """Return the tail before `stable`, the last stable offset, if it was read already."""
+        found = self._known.get(topic)
+        if found is None or found[0] is not log or found[1] != stable or found[2] < _look(far):
+            return None
+        return found[3]
+
     def read(self, topic: str, log: PartitionLog, stable: Offset, *, far: bool = False) -> SinkTail:
-        """Return the tail before `stable`: some tens of batches, or with `far` some thousands. Blocks. Raise
+        """Read the tail before `stable`: some tens of batches, or with `far` some thousands. Blocks. Raise
         FencepostError if the log cannot be read."""
-        back = _FAR_LOOK if far else _FIRST_LOOK
-        known = self._known.get(topic)
-        if known is not None and known[0] is log and known[1] == stable and known[2] >= back:
-            return known[3]
-        start = max(log.start_offset, Offset(stable - back))
-        found = _decoded(list(_between(log, start, stable)))
-        if not found:
+        start = max(log.start_offset, Offset(stable - _look(far)))
+        records = _decoded(list(_between(log, start, stable)))
+        if not records:
             last = last_progress(log, stable)  # many batches were aborted since
-            found = [] if last is None else [WrittenProgress(last, Identity(NO_PID, NO_EPOCH))]
-        tail = SinkTail(found, start <= log.start_offset)
+            records = [] if last is None else [WrittenProgress(last, Identity(NO_PID, NO_EPOCH))]
+        tail = SinkTail(story_of(records), start <= log.start_offset)
         if len(self._known) >= _MOST_TAILS:
             self._known.clear()
-        self._known[topic] = log, stable, back, tail
+        self._known[topic] = log, stable, _look(far), tail
         return tail
+
+
+def _look(far: bool) -> int:
+    return _FAR_LOOK if far else _FIRST_LOOK
 
 
 class SinkProgress:

@@ -8,7 +8,7 @@ from functools import partial
 
 from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
 from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
-from fencepost.core.zombies import FencedWrite, Zombies, find_zombies, first_of_current
+from fencepost.core.zombies import FencedWrite, SinkStory
 from fencepost.errors import FencepostError
 from fencepost.server.http.v1.answers import SinkJson
 from fencepost.server.http.v1.asking import HttpCaller
@@ -44,13 +44,13 @@ async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
         fenced = caller.broker.fenced_writes.of(SINK_ID_PREFIX + name)
     try:
         tail = await _tail(caller, topic, far=False)
-        if fenced is not None and not tail.is_whole and first_of_current(tail.records) is None:
+        if fenced is not None and not tail.is_whole and tail.story is not None and tail.story.announced is None:
             tail = await _tail(caller, topic, far=True)
     except FencepostError:
         return replace(unknown, readable=False)
-    if not tail.records:
+    if tail.story is None:
         return unknown
-    progress = tail.records[-1].progress
+    progress = tail.story.last
     wrote = progress.wrote_something
     return SinkJson(
         name,
@@ -66,36 +66,35 @@ async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
         progress.host,
         progress.process,
         progress.time_ms,
-        describe_zombies(find_zombies(tail.records, fenced), progress.incarnation),
+        describe_zombies(tail.story, fenced),
         True,
     )
 
 
 async def _tail(caller: HttpCaller, topic: Topic, *, far: bool) -> SinkTail:
     log = await caller.broker.partition(topic.name, 0).open()
-    read = partial(caller.broker.sink_tails.read, topic.name, log, log.last_stable_offset, far=far)
-    return await caller.in_thread(read)
+    tails, stable = caller.broker.sink_tails, log.last_stable_offset
+    known = tails.known(topic.name, log, stable, far=far)
+    if known is not None:
+        return known
+    return await caller.in_thread(partial(tails.read, topic.name, log, stable, far=far))
 
 
-def describe_zombies(found: Zombies, incarnation: int) -> list[str]:
-    """Return the facts as sentences."""
+def describe_zombies(story: SinkStory, fenced: FencedWrite | None) -> list[str]:
+    """Return sentences about writers that were replaced and still try."""
     warnings = []
-    if found.late is not None:
-        warnings.append(_late(found.late, incarnation))
-    if found.rivals is not None:
-        now, before = found.rivals
+    if fenced is not None and story.is_late(fenced):
+        when, client = datetime.fromtimestamp(fenced.time_ms // 1000, UTC), fenced.client_id or "a client"
+        warnings.append(
+            f"A driver or task from before incarnation {story.last.incarnation} still wrote after it was replaced: at "
+            f"{when:%Y-%m-%d %H:%M:%S} UTC the server refused a batch of {client} at {fenced.address} with epoch "
+            f"{fenced.writer.epoch}. Stop it; nothing of the batch is in the log."
+        )
+    if story.rivals is not None:
+        now, before = story.rivals
         warnings.append(
             f"Process {now.process} on {now.host} and process {before.process} on {before.host} take this sink from "
             f"each other: incarnation {before.incarnation} had replaced the former, which is back as incarnation "
             f"{now.incarnation}. Stop one of them."
         )
     return warnings
-
-
-def _late(write: FencedWrite, incarnation: int) -> str:
-    when, client = datetime.fromtimestamp(write.time_ms // 1000, UTC), write.client_id or "a client"
-    return (
-        f"A driver or task from before incarnation {incarnation} still wrote after it was replaced: at "
-        f"{when:%Y-%m-%d %H:%M:%S} UTC the server refused a batch of {client} at {write.address} "
-        f"with epoch {write.writer.epoch}. Stop it; nothing of the batch is in the log."
-    )
