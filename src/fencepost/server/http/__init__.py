@@ -10,8 +10,6 @@ debug.py       everything that helps to find a fault
 proxied.py     requests that come through a proxy which ends TLS
 access.py      who may see the server's state
 sessions.py    people who logged in with the form
-forms.py       forms that browsers send
-console/       pages for people
 v1/            the server's state as JSON
 console/       pages for people
 """
