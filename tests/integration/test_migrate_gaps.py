@@ -41,34 +41,31 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def tidy_source() -> Iterator[fencepost.Server]:
-    """One that compacts all the time, and also removes what is old."""
-    with fencepost.Server(background_interval_ms=50) as server:
-        yield server
+def test_a_compacted_source_keeps_its_offsets(engine: Engine, name: str, tmp_path: Path) -> None:
+    with fencepost.Server(tmp_path / "data", background_interval_ms=50) as tidy:
+        with fencepost.Admin(tidy.address) as admin, fencepost.Producer(tidy.address, linger=0) as producer:
+            admin.create_topic(name, 1, configs=COMPACTED)
+            for number in range(60):
+                for key in (b"a-%d" % number, b"hot", b"b-%d" % number, b"hot", b"hot", b"hot"):
+                    producer.send(name, b"%d" % number, key=key, partition=0)
+                producer.flush()  # a batch of six; compaction removes single offsets and runs of three inside of it
 
+        def gaps() -> set[int]:
+            with fencepost.Reader(tidy.address, name, start="earliest", stop="latest") as reader:
+                offsets = [record.offset for record in reader]
+            return {after - before - 1 for before, after in itertools.pairwise(offsets)}
 
-def test_a_compacted_source_keeps_its_offsets(tidy_source: fencepost.Server, engine: Engine, name: str) -> None:
-    source = tidy_source
-    with fencepost.Admin(source.address) as admin, fencepost.Producer(source.address, linger=0) as producer:
-        admin.create_topic(name, 1, configs=COMPACTED)
-        for number in range(60):
-            for key in (b"a-%d" % number, b"hot", b"b-%d" % number, b"hot", b"hot", b"hot"):
-                producer.send(name, b"%d" % number, key=key, partition=0)
-            producer.flush()  # a batch of six; compaction removes single offsets and runs of three inside of it
-
-    def offsets() -> list[int]:
-        with fencepost.Reader(source.address, name, start="earliest", stop="latest") as reader:
-            return [record.offset for record in reader]
-
-    until(lambda: {1, 3} <= {after - before - 1 for before, after in itertools.pairwise(offsets())})
-    with fencepost.Admin(source.address) as admin:  # and stay as they are
-        configs = {"min.cleanable.dirty.ratio": "1.0", "min.compaction.lag.ms": "3600000"}
-        admin.alter_topic(name, {**configs, "segment.bytes": "1048576"})
-    before = log(source.address, name)
-    done = migrate(source.address, engine.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
-    assert log(engine.address, name) == before == log(source.address, name)
+        until(lambda: {1, 3} <= gaps())
+    with fencepost.Server(tmp_path / "data") as source:  # compacts nothing while the test runs
+        with fencepost.Admin(source.address) as admin:
+            admin.alter_topic(
+                name,
+                {"segment.bytes": "1048576", "min.cleanable.dirty.ratio": "1.0", "min.compaction.lag.ms": "3600000"},
+            )
+        before = log(source.address, name)
+        done = migrate(source.address, engine.address, "--topic", name)
+        assert done.returncode == 0, done.stderr
+        assert log(engine.address, name) == before == log(source.address, name)
 
 
 @pytest.mark.parametrize("records", [0, 1, 2])

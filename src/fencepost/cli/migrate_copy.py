@@ -167,6 +167,8 @@ class OffsetCopier:
         self._pool = ThreadPoolExecutor(_WORKERS, "fencepost-migrate")
         self._stopped = False
         """Set when one partition failed, or the user pressed Ctrl-C: the others stop at their next batch."""
+        self._failure: Exception | None = None
+        """The first one. Guarded by `_lock`."""
 
     def close(self) -> None:
         self._stopped = True
@@ -196,21 +198,27 @@ class OffsetCopier:
     def _results(self, futures: list[Future[T]]) -> list[T]:
         try:
             return [future.result() for future in futures]
-        except BaseException:
+        except BaseException as error:
             self._stopped = True
-            raise
+            if self._failure is None or not isinstance(error, Exception):
+                raise
+            raise self._failure from None  # the other partitions were only stopped because of it
 
     def _copy_with_a_worker(self, where: TopicPartition, advance: Advance) -> Copied:
         worker = self._workers.get()
         try:
             return self._copy(where, worker, advance)
-        except ServerError as error:
-            if error.code in _TAKEN_OVER:
-                raise FencepostError(
+        except (FencepostError, OSError) as error:
+            found: FencepostError | OSError = error
+            if isinstance(error, ServerError) and error.code in _TAKEN_OVER:
+                found = FencepostError(
                     "another `fencepost migrate` from this source to this target was started, and has taken over: wait "
                     "until it has ended"
-                ) from error
-            raise
+                )
+            with self._lock:
+                self._failure = self._failure or found
+            self._stopped = True
+            raise found from (None if found is error else error)
         finally:
             self._workers.put(worker)
 
