@@ -23,7 +23,7 @@ import fencepost
 from tests.support.process import Child, free_port
 
 PARTITIONS: Final = 3
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 _PER_TRANSACTION: Final = 20
 _SIZE: Final = 1000
 """Bytes of a value, so that segments are closed between two backups."""
