@@ -174,7 +174,7 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
     if "restart" in wanted:
         restart.measure(chosen, results, say)
     if "backup" in wanted:
-        backup.measure(chosen, results, say)
+        backup.measure(replace(chosen, reps=min(chosen.reps, 3)), results, say)
     if "search" in wanted:
         search.measure(chosen, results, say)
     if "migrate" in wanted:

@@ -95,7 +95,7 @@ def measure(
                     for _ in range(plan.reps):
                         _compare(watch, copies, (load, what), results, say)
             _again(server, copies, what, results, say)
-            server.stop()
+            server.remove()  # the disk that is lost; and its space is needed
             _restore(copies, restored, what, results, say)
         finally:
             server.remove()
