@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 import fencepost
 from fencepost.cli import main
-from tests.support.browser import WAIT_MS, Visitor
+from tests.support.browser import Visitor, table_rows
 from tests.support.contender import Contender
 from tests.support.process import Child
 from tests.support.raw import RawClient
@@ -32,11 +32,6 @@ def owners_of(server: fencepost.Server, group: str) -> Any:
     answered = CliRunner(env={"FENCEPOST_SERVERS": server.address}).invoke(main, ["owners", group, "--json"])
     assert answered.exit_code == 0, answered.output
     return json.loads(answered.stdout)
-
-
-def rows_of(page: Page, table: str) -> list[list[str]]:
-    rows = page.locator(f"#{table} tbody tr")
-    return [rows.nth(at).locator("td").all_inner_texts() for at in range(rows.count())]
 
 
 def shown(server: fencepost.Server, group: str) -> list[list[str]]:
@@ -67,14 +62,14 @@ def test_a_takeover_is_seen_while_it_happens(
     window = visit(server)
     page = window.go(f"/owners?find={name}")
     page.evaluate("window.notReloaded = true")
-    expect(page.get_by_text("Nothing is owned")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Nothing is owned")).to_be_visible()
     with ExitStack() as stack:
         old = Contender("tests.workers.late_owner", server.address, name, group)
         stack.callback(old.close)
         old.claim("claim 0")
         owner = page.locator("#owners tbody tr")
-        expect(owner).to_contain_text(CLIENT_ID, timeout=WAIT_MS)
-        assert without_time(rows_of(page, "owners")) == shown(server, group)
+        expect(owner).to_contain_text(CLIENT_ID)
+        assert without_time(table_rows(page, "owners")) == shown(server, group)
         old.stop()
         command = [sys.executable, "-m", "fencepost", "own", group, f"{name}-0", "--generation", str(old.generation)]
         new = Child(
@@ -83,25 +78,25 @@ def test_a_takeover_is_seen_while_it_happens(
         )
         stack.callback(new.stop)
         takeover = page.locator("#takeovers tbody tr")
-        expect(takeover).to_have_count(1, timeout=WAIT_MS)
+        expect(takeover).to_have_count(1)
         cells = takeover.locator("td")
         expect(cells.nth(1)).to_contain_text(f"{name}-0")
         expect(cells.nth(2)).to_contain_text(CLIENT_ID)
         expect(cells.nth(3)).to_contain_text("successor")
         expect(cells.nth(4)).to_have_text("0")
         expect(cells.nth(5)).to_have_text("another owner takes over")
-        expect(owner).to_contain_text("successor", timeout=WAIT_MS)
+        expect(owner).to_contain_text("successor")
         [row] = owners_of(server, group)["owners"]
         assert (row["generation"], row["client_id"]) == (old.generation + 1, "successor")
-        assert without_time(rows_of(page, "owners")) == shown(server, group)
+        assert without_time(table_rows(page, "owners")) == shown(server, group)
         old.wake()
         old.say("write 3")
         assert old.numbers("refused") == (3,)
-        expect(cells.nth(4)).to_have_text("3", timeout=WAIT_MS)
+        expect(cells.nth(4)).to_have_text("3")
         old.say("write 2")
         assert old.numbers("refused") == (2,)
-        expect(cells.nth(4)).to_have_text("5", timeout=WAIT_MS)
-    expect(page.get_by_text("Nothing is owned")).to_be_visible(timeout=WAIT_MS)
+        expect(cells.nth(4)).to_have_text("5")
+    expect(page.get_by_text("Nothing is owned")).to_be_visible()
     expect(takeover).to_have_count(1)
     assert page.evaluate("window.notReloaded")
 
@@ -119,10 +114,10 @@ def test_many_owners_come_in_pages_and_the_line_in_its_order(
             standby = stack.enter_context(RawClient(server.address, client_id=f"standby-{at}"))
             claimed = [{"name": resource, "generation": 1} for resource in wanted]
             standby.send(OWN, 0, group=name, wait_ms=FOR_LONG_MS, resources=claimed)
-            expect(page.locator("#waiting tbody tr")).to_have_count(at + 1, timeout=WAIT_MS)
-        expect(page.locator("#owners tbody tr")).to_have_count(100, timeout=WAIT_MS)
-        first = rows_of(page, "owners")
-        waiting = rows_of(page, "waiting")
+            expect(page.locator("#waiting tbody tr")).to_have_count(at + 1)
+        expect(page.locator("#owners tbody tr")).to_have_count(100)
+        first = table_rows(page, "owners")
+        waiting = table_rows(page, "waiting")
         assert [row[1] for row in waiting] == ["1", "2"]
         assert [row[3].split("\n")[0] for row in waiting] == ["standby-0", "standby-1"]
         assert waiting[0][2] == ", ".join(resources[7:9])
@@ -130,9 +125,9 @@ def test_many_owners_come_in_pages_and_the_line_in_its_order(
         listed = owners_of(server, name)["waiting"]
         assert [row["client_id"] for row in listed] == ["standby-0", "standby-1"]
         page.get_by_role("link", name="Next page").click()
-        expect(page.locator("#owners tbody tr")).to_have_count(50, timeout=WAIT_MS)
-        assert without_time(first + rows_of(page, "owners")) == shown(server, name)
+        expect(page.locator("#owners tbody tr")).to_have_count(50)
+        assert without_time(first + table_rows(page, "owners")) == shown(server, name)
         page.get_by_label("Group or resource").fill(f"{name}-04")
         page.get_by_role("button", name="Search").click()
-        expect(page.locator("#owners tbody tr")).to_have_count(10, timeout=WAIT_MS)
-        assert [row[1] for row in rows_of(page, "owners")] == resources[40:50]
+        expect(page.locator("#owners tbody tr")).to_have_count(10)
+        assert [row[1] for row in table_rows(page, "owners")] == resources[40:50]

@@ -16,7 +16,7 @@ import fencepost
 from fencepost.cli import main
 from fencepost.errors import ErrorCode
 from fencepost.server.http.console import attention
-from tests.support.browser import WAIT_MS, Visitor
+from tests.support.browser import Visitor, table_rows
 from tests.support.http import ANY
 from tests.support.transactions import TransactionalProducer, TransactionClient
 
@@ -32,11 +32,6 @@ def told(server: fencepost.Server, *arguments: str) -> Any:
     answered = CliRunner(env={"FENCEPOST_SERVERS": server.address}).invoke(main, [*arguments, "--json"])
     assert answered.exit_code == 0, answered.output
     return json.loads(answered.stdout)
-
-
-def rows_of(page: Page, table: str) -> list[list[str]]:
-    rows = page.locator(f"#{table} tbody tr")
-    return [rows.nth(at).locator("td").all_inner_texts() for at in range(rows.count())]
 
 
 def press_with_keyboard(page: Page, words: str) -> None:
@@ -74,16 +69,16 @@ def test_the_numbers_are_those_of_the_command_line(
     page = visit(server).go("/producers")
     page.get_by_role("textbox", name="Topic").fill(name)
     page.get_by_role("textbox", name="Topic").press("Enter")
-    expect(page.locator("#producers tbody tr")).to_have_count(2, timeout=WAIT_MS)
+    expect(page.locator("#producers tbody tr")).to_have_count(2)
     writer = begin(client, name, [1], f"{name}/id")
     for values in ([b"a", b"b"], [b"c"]):
         assert client.write(writer, name, values, partition=1).error is NONE
     for sequence in (2, 2, 2):
         assert client.write(writer, name, [b"c"], partition=1, sequence=sequence).error is NONE
     # Partition, pid, epoch, H(P), and the open transaction; without a reload.
-    expect(page.locator("#producers tbody tr")).to_have_count(3, timeout=WAIT_MS)
-    expect(page.locator("#producers tbody tr").last.locator("td").nth(6)).to_have_text("3", timeout=WAIT_MS)
-    rows = rows_of(page, "producers")
+    expect(page.locator("#producers tbody tr")).to_have_count(3)
+    expect(page.locator("#producers tbody tr").last.locator("td").nth(6)).to_have_text("3")
+    rows = table_rows(page, "producers")
     listed = told(server, "producers", name)
     assert [row[:4] for row in rows] == [
         [str(each[field]) for field in ("partition", "pid", "epoch", "last_sequence")] for each in listed
@@ -94,14 +89,14 @@ def test_the_numbers_are_those_of_the_command_line(
     assert rows[-1][7] == f"since offset {listed[-1]['transaction_start']}: {writer.name}"
     assert [row[6] for row in rows] == ["0", "0", "3"]
     # The open transaction.
-    [opened] = [row for row in rows_of(page, "open-transactions") if row[0] == writer.name]
+    [opened] = [row for row in table_rows(page, "open-transactions") if row[0] == writer.name]
     [listed_one] = [row for row in told(server, "transactions", "list", "--open") if row["name"] == writer.name]
     assert opened[:3] == [listed_one["name"], listed_one["state"], str(listed_one["pid"])]
     assert opened[8] == "3 offsets in 1 partition"
     # The pid, in all topics.
     page.locator("#producers").get_by_role("link", name=str(writer.pid), exact=True).click()
     expect(page.get_by_role("heading", name=f"Producers with pid {writer.pid}")).to_be_visible()
-    assert [row[:2] for row in rows_of(page, "producers")] == [[name, "1"]]
+    assert [row[:2] for row in table_rows(page, "producers")] == [[name, "1"]]
     page.locator("#producers").get_by_role("link", name=writer.name).click()
     expect(page.get_by_role("heading", name=f"Transactional id {writer.name}")).to_be_visible()
     assert client.end(writer, commit=True) is NONE
@@ -110,7 +105,7 @@ def test_the_numbers_are_those_of_the_command_line(
     page.get_by_role("link", name="All transactional ids").click()
     page.get_by_role("textbox", name="Transactional id").fill(name)
     page.get_by_role("button", name="Search").click()
-    [row] = rows_of(page, "transactions")
+    [row] = table_rows(page, "transactions")
     [listed_one] = [each for each in told(server, "transactions", "list") if each["name"] == writer.name]
     assert row[:3] == [listed_one["name"], listed_one["state"], str(listed_one["pid"])]
 
@@ -131,24 +126,27 @@ def test_a_transaction_that_holds_readers_back_is_aborted_with_the_keyboard(
     assert client.write(other, name, [b"later"] * 2).error is NONE
     page = visit(server, color_scheme="dark").go("/")
     sentence = f"Transaction {old.name} of producer {old.pid} has held readers of {name} back for"
-    expect(page.get_by_role("link", name=sentence)).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("link", name=sentence)).to_be_visible()
     press_with_keyboard(page, sentence)
     expect(page.get_by_role("heading", name="What an abort will do")).to_be_visible()
     preview = page.locator(".steps")
     expect(preview).to_contain_text("2 partitions get an abort marker")
     expect(preview).to_contain_text(f"pid {old.pid}, epoch {old.epoch} is fenced")
     # Partition, first offset, where readers stop, after the abort, the end, held back.
-    assert rows_of(page, "effects") == [[f"{name}-0", "0", "0", "5", "7", "7"], [f"{name}-1", "-", "0", "1", "0", "0"]]
+    assert table_rows(page, "effects") == [
+        [f"{name}-0", "0", "0", "5", "7", "7"],
+        [f"{name}-1", "-", "0", "1", "0", "0"],
+    ]
     # It changes after it was shown: nothing is done, and what is shown next is new.
     assert client.add(old, {name: [2]}) == [NONE]
     press_with_keyboard(page, "Abort this transaction")
     expect(page.get_by_role("status").filter(has_text="Nothing was changed")).to_be_visible()
     expect(preview).to_contain_text("3 partitions get an abort marker")
     assert told(server, "transactions", "describe", old.name)["state"] == "Ongoing"
-    after = [int(row[3]) for row in rows_of(page, "effects")]
+    after = [int(row[3]) for row in table_rows(page, "effects")]
     press_with_keyboard(page, "Abort this transaction")
     said = f"Aborted the transaction of {old.name}: pid {old.pid}, epoch {old.epoch} is fenced; 3 partitions have"
-    expect(page.get_by_role("status").filter(has_text=said)).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("status").filter(has_text=said)).to_be_visible()
     expect(page.get_by_text("It holds nobody back")).to_be_visible()
     assert [client.stable_offset(name, partition=index) for index in range(3)] == after == [5, 1, 1]
     assert client.end(old, commit=True) is ErrorCode.PRODUCER_FENCED
@@ -176,19 +174,19 @@ def test_a_transaction_that_nobody_knows_is_found_on_the_overview_and_cured(
         assert client.fetch_committed("payments").values == []
         page = visit(server, color_scheme="light").go("/")
         sentence = page.get_by_role("link", name=f"A transaction of producer {producer.pid} hangs in payments-0")
-        expect(sentence).to_be_visible(timeout=WAIT_MS)
+        expect(sentence).to_be_visible()
         sentence.click()
         expect(page.locator(".steps")).to_contain_text("payments-0 gets an abort marker")
-        assert rows_of(page, "effects") == [["payments-0", "0", "0", "5", "4", "4"]]
+        assert table_rows(page, "effects") == [["payments-0", "0", "0", "5", "4", "4"]]
         assert client.stable_offset("payments") == 0
         press_with_keyboard(page, "Abort this transaction")
         said = f"Aborted the hanging transaction of pid {producer.pid} in payments-0."
-        expect(page.get_by_role("status").filter(has_text=said)).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_role("status").filter(has_text=said)).to_be_visible()
         expect(page.get_by_text("has no open transaction in payments-0")).to_be_visible()
         assert client.stable_offset("payments") == 5
         assert client.fetch_committed("payments").values == [b"paid"]
         page.goto(server.http)
-        expect(page.get_by_text("Nothing: no chore fails")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text("Nothing: no chore fails")).to_be_visible()
         page.goto("about:blank")  # before the server stops
 
 

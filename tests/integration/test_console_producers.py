@@ -244,3 +244,20 @@ def test_a_name_that_looks_like_html_stays_text(server: fencepost.Server, client
         assert "<script>alert" not in page
         assert "&lt;script&gt;alert" in page
     assert client.end(producer, commit=False) is NONE
+
+
+def test_a_pid_in_many_topics_comes_in_pages(server: fencepost.Server, client: TransactionClient) -> None:
+    for at in range(3):
+        client.create_topic(f"wide-{at}", partitions=50)
+    writer = begin(client, "wide", {f"wide-{at}": list(range(50)) for at in range(3)})
+    admin = User(server, "admin")
+    seen: list[tuple[str, str]] = []
+    path = f"/producers?pid={writer.pid}"
+    for rows in (100, 50):
+        page = admin.see(path)
+        found = re.findall(r'topic=(wide-\d)">wide-\d</a></td><td class="n">(\d+)</td>', page)
+        assert len(found) == rows
+        seen += found
+        path = "/producers" + "".join(re.findall(r'rel="next" href="([^"]*)"', page)).replace("&amp;", "&")
+    assert seen == [(f"wide-{at}", str(index)) for at in range(3) for index in range(50)]
+    assert client.end(writer, commit=False) is NONE

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING: Final = "tests of the console need Chromium (Debian: chromium)"
 WAIT_MS: Final = 60_000
 """How long a page may take to show what a test waits for, on a machine that is busy with other tests."""
+expect.set_options(timeout=WAIT_MS)  # of tests that give none
 _FLAGS: Final = (
     "--no-sandbox",  # tests may run as root
     "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update",
@@ -62,3 +63,10 @@ class Visitor:
 
     def close(self) -> None:
         self.context.close()
+
+
+def table_rows(page: Page, table: str) -> list[list[str]]:
+    """The texts of the cells of a table's body, by the id of the table."""
+    script = "rows => rows.map(row => [...row.cells].map(cell => cell.innerText.trim()))"
+    found: list[list[str]] = page.locator(f"#{table} tbody tr").evaluate_all(script)
+    return found

@@ -11,7 +11,7 @@ from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
 from fencepost.server.http.console.undecided import OpenInPartition, hanging
 from fencepost.server.http.v1.answers import ProducerJson
-from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place
+from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
 from fencepost.server.http.v1.topics import list_producers, producer_row
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
@@ -97,28 +97,36 @@ def _topic_row(topic: Topic) -> TopicWithProducers:
 
 
 async def _producers_of(visit: Visit, place: PagePlace, pid: Pid, topic: str) -> Page[FoundProducer]:
-    """Return the partitions that remember the pid, in one topic or all."""
-    caller = visit.caller
+    """Return the partitions that remember the pid, in one topic or all, by topic and partition."""
+    caller, after = visit.caller, place.after or ("", -1)
+    if len(after) != 2 or not isinstance(after[0], str) or not isinstance(after[1], int):
+        raise BadQuery("cursor is from another kind of list")
     request = caller.request(Key.DESCRIBE_PRODUCERS)
     if topic:
         request.require(TOPIC_READ, topic)
         topics: Iterable[Topic] = [caller.broker.topics.require(topic)]
     else:
-        topics = [each for each in caller.broker.topics if request.sees(TOPIC_READ, each.name)]
-    found = []
+        later = (each for each in caller.broker.topics if each.name >= after[0])
+        topics = sorted(later, key=lambda each: each.name)
+    found: list[FoundProducer] = []
     for each in topics:
-        for partition in each.touched():
+        if not request.sees(TOPIC_READ, each.name):
+            continue
+        for partition in sorted(each.touched(), key=lambda partition: partition.index):
             entry = partition.log.producers.get(pid) if partition.log is not None else None
-            if entry is not None:
+            if entry is not None and (each.name, partition.index) > after:
+                if len(found) == place.limit:
+                    return Page(found, write_cursor((found[-1].topic, found[-1].row.partition)))
                 found.append(FoundProducer(each.name, producer_row(caller, partition.index, pid, entry)))
         await caller.turns()
-    return Page(*await cut(found, lambda each: (each.topic, each.row.partition), place))
+    return Page(found, None)
 
 
 async def _hanging(visit: Visit) -> list[OpenInPartition]:
     request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
-    undecided = (await visit.history.now()).undecided
-    found = hanging(visit.broker, undecided)
+    samples = visit.history.samples  # a few seconds old, and enough: a page that is watched must cost little
+    sample = samples[-1] if samples else await visit.history.now()
+    found = hanging(visit.broker, sample.undecided)
     return [each for each in found if request.sees(TOPIC_READ, each.where.topic)][:_MOST]
 
 

@@ -31,24 +31,19 @@ def _request(caller: HttpCaller, group: str | None) -> ApiRequest:
 
 async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[OwnerJson]:
     """Return owners by group and resource; with `find`, those whose group or resource contains the text."""
-    request, owners, after = _request(caller, group), caller.broker.owners, place.after
-    keys: list[tuple[str, str]] = []
-    for each in owners.table.groups() if group is None else [group]:
-        if not request.sees(GROUP_DESCRIBE, each):
-            continue
-        whole, names = find in each, owners.table.names(each)
-        for at in range(0, len(names), _PIECE):
-            try:
-                keys += [
-                    (each, name)
-                    for name in names[at : at + _PIECE]
-                    if (whole or find in name) and (after is None or (each, name) > after)
-                ]
-            except TypeError:
-                raise BadQuery("cursor is from another kind of list") from None
-            await caller.turns()
+    request, owners, after = _request(caller, group), caller.broker.owners, place.after or ("", "")
+    if len(after) != 2 or not all(isinstance(part, str) for part in after):
+        raise BadQuery("cursor is from another kind of list")
+    found: list[tuple[str, str]] = []
+    for each in sorted(owners.table.groups()) if group is None else [group]:
         await caller.turns()
-    found = heapq.nsmallest(place.limit + 1, keys)
+        if each < after[0] or not request.sees(GROUP_DESCRIBE, each):
+            continue
+        first = after[1] if each == after[0] else ""
+        names = await _first_names(caller, each, find, first, place.limit + 1 - len(found))
+        found += [(each, name) for name in names]
+        if len(found) > place.limit:
+            break
     cursor = write_cursor(found[place.limit - 1]) if len(found) > place.limit else None
     rows = []
     for owned_in, name in found[: place.limit]:
@@ -60,6 +55,17 @@ async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None, f
             )
     await asyncio.shield(caller.broker.syncer.barrier())  # as DescribeOwners: what they have written can be read
     return Page(rows, cursor)
+
+
+async def _first_names(caller: HttpCaller, group: str, find: str, after: str, count: int) -> list[str]:
+    """Return the first owned resources of the group behind `after`, in their order."""
+    names, best = caller.broker.owners.table.names(group), list[str]()
+    whole = find in group
+    for at in range(0, len(names), _PIECE):
+        best += [name for name in names[at : at + _PIECE] if (whole or find in name) and name > after]
+        best = heapq.nsmallest(count, best)
+        await caller.turns()
+    return best
 
 
 async def list_waiting_claims(
