@@ -80,6 +80,11 @@ class SearchForm(NamedTuple):
     go: LogPlace | None = None
 
     @property
+    def has_tests(self) -> bool:
+        """Not every record of the range matches."""
+        return bool(self.key or self.value or self.header or self.header_value or self.json is not None)
+
+    @property
     def follows(self) -> bool:
         return self.stop.kind == "follow"
 

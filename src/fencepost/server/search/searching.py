@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.core.search.form import LogPlace, SearchForm
 from fencepost.core.search.matching import RecordTests
@@ -21,13 +21,15 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.extent import estimate_bytes
 from fencepost.log.partition import PartitionLog
 from fencepost.server.search.registry import SchemaRegistry
-from fencepost.server.search.scanning import FoundRecord, ScannedPiece, Scanner, ScanOrder
+from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.types import Offset
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.storage.partition import Partition
     from fencepost.server.storage.topics import Topic
+
+T = TypeVar("T")
 
 MOST_SEARCHES: Final = 3
 """Searches at a time, each of which keeps a thread busy."""
@@ -171,10 +173,13 @@ class Searches:
         finally:
             give_back()
 
-    def threads(self) -> ThreadPoolExecutor:
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do work in a thread; raise SearchRefused if the server stops."""
+        if self.closed:
+            raise SearchRefused("the server stops")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MOST_SEARCHES, thread_name_prefix="fencepost-search")
-        return self._threads
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
         """End all searches soon."""
@@ -306,8 +311,7 @@ class Search:
         if kind == "offset":
             return min(max(first, Offset(number)), end)
         if kind == "time":
-            work = partial(log.offset_for_time, number, upto=end)
-            found = await asyncio.get_running_loop().run_in_executor(self._searches.threads(), work)
+            found = await self._searches.run(partial(log.offset_for_time, number, upto=end))
             return found.offset if found is not None else end
         return min(first, end)
 
@@ -343,10 +347,7 @@ class Search:
             log, current.partition, current.reached, current.end, self._visible(log),
             dict(log.producers.open_transactions()), room, counts_on,
         )  # fmt: skip
-        if self._searches.closed:
-            return []
-        loop = asyncio.get_running_loop()
-        piece: ScannedPiece = await loop.run_in_executor(self._searches.threads(), self._scanner.scan, order)
+        piece = await self._searches.run(partial(self._scanner.scan, order))
         count = self.count
         current.reached = piece.reached
         current.failed = piece.failed

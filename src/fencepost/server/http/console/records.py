@@ -107,7 +107,7 @@ async def _events(visit: Visit, search: Search, form: SearchForm, still_allowed:
                 continue
             await still_allowed()
             work = partial(_rendered, visit, form, gathered, count, is_last=is_last)
-            yield await loop.run_in_executor(visit.searches.threads(), work)
+            yield await visit.searches.run(work)
             gathered, sent = [], loop.time()
     except (AccessRefused, SearchRefused, FencepostError) as error:
         yield event("end", render("records_ended.html", reason=str(error)))
@@ -120,7 +120,7 @@ def _rendered(visit: Visit, form: SearchForm, found: list[FoundRecord], count: S
         shown = _shown(visit, form, found)
         text = event("found", render("records_rows.html", records=shown, topic=visit.path["topic"]))
     values = {
-        "count": count, "range": _ranges(count), "has_tests": not RecordTests(form).is_empty,
+        "count": count, "range": _ranges(count), "has_tests": form.has_tests,
         "query": {name: visit.query[name] for name in FIELDS if visit.query.get(name)},
     }  # fmt: skip
     return text + event("end" if is_last else "count", render("records_count.html", **values))
@@ -157,14 +157,14 @@ async def open_lines(visit: Visit, still_allowed: StillAllowed) -> StreamedAnswe
 async def _lines(visit: Visit, search: Search, still_allowed: StillAllowed) -> AsyncIterator[str]:
     """Yield every match as a line of JSON, as `fencepost consume --json` prints it and more; the last line says how far
     the search has come."""
-    loop, topic = asyncio.get_running_loop(), visit.path["topic"]
+    topic = visit.path["topic"]
     ended = ""
     try:
         async for found, _ in search.reports():
             await still_allowed()
             if found:
                 work = partial(_as_lines, topic, found)
-                yield await loop.run_in_executor(visit.searches.threads(), work)
+                yield await visit.searches.run(work)
     except (AccessRefused, SearchRefused, FencepostError) as error:
         ended = str(error)
     count = search.count
@@ -220,7 +220,7 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     offset = Offset(form.start.number)
     scanner = Scanner(RecordTests(form), committed=False, max_bytes=visit.broker.config.max_inflated_bytes)
     order = ScanOrder(log, partition.index, offset, Offset(offset + 1), log.high_watermark, {}, 1)
-    piece = await asyncio.get_running_loop().run_in_executor(visit.searches.threads(), scanner.scan, order)
+    piece = await visit.searches.run(partial(scanner.scan, order))
     part = path["part"]
     data = (piece.found[0].key if part == "key" else piece.found[0].value) if piece.found else None
     if data is None or part not in ("key", "value"):

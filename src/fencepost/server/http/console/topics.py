@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ
 from fencepost.errors import FencepostError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
+from fencepost.server.http.v1.answers import PartitionJson
 from fencepost.server.http.v1.asking import HttpCaller
-from fencepost.server.http.v1.paging import cut, read_place
-from fencepost.server.http.v1.topics import describe_topic, list_partitions
+from fencepost.server.http.v1.paging import BadQuery, PagePlace, cut, read_place, write_cursor
+from fencepost.server.http.v1.topics import describe_topic
 from fencepost.server.net.turns import paced
 from fencepost.wire.apis import Key
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 _OPENED_FOR_A_PAGE: Final = 200
 """Closed partitions of which the list of topics opens the logs, to know their records."""
 _PARTITIONS_A_SECOND: Final = 1000
-"""The sums of a topic are at most this old: a second for each so many partitions."""
+_SUMS_SECONDS: Final = 1.9
+"""The sums of a topic are at most this old, or a second for each so many partitions."""
 _MOST_GROUPS: Final = 500
 _MOST_OFFSETS: Final = 2000
 """Groups that are looked at, and committed offsets of each: whether they read a topic."""
@@ -104,7 +106,7 @@ async def _summed(caller: HttpCaller, topic: Topic) -> TopicSums:
             size += log.size
         is_whole = opened == topic.partition_count
         sums = TopicSums(records if is_whole else None, size if is_whole else None)
-        _sums[topic] = now + max(topic.partition_count / _PARTITIONS_A_SECOND, 0.9), sums
+        _sums[topic] = now + max(topic.partition_count / _PARTITIONS_A_SECOND, _SUMS_SECONDS), sums
     return sums if _sees_sizes(caller) else sums._replace(size=None)
 
 
@@ -122,21 +124,40 @@ def _sees_sizes(caller: HttpCaller) -> bool:
 async def read_one(visit: Visit) -> Values:
     caller, name = visit.caller, visit.path["topic"]
     details = await describe_topic(caller, name)
-    page = await list_partitions(caller, read_place(None, visit.query.get("cursor")), name)
     topic = caller.broker.topics.require(name)
+    partitions, cursor = await _partitions(caller, topic, read_place(None, visit.query.get("cursor")))
     sums = await _summed(caller, topic)
     return {
         "query": visit.query,
         "topic": details,
         "configs": sorted(details.configs or (), key=lambda each: (each.source != "topic", each.name)),
-        "partitions": page.items,
-        "next_cursor": page.next_cursor,
+        "partitions": partitions,
+        "next_cursor": cursor,
         "sums": sums,
         "may_read": caller.request(Key.FETCH).sees(TOPIC_READ, name),
         "groups": await _groups(caller, topic),
         "writers": topic.writer_group or ", ".join(topic.writer_ids),
         "readers": topic.reader_group,
     }
+
+
+async def _partitions(caller: HttpCaller, topic: Topic, place: PagePlace) -> tuple[list[PartitionJson], str | None]:
+    """Return a page of partitions, with the numbers of ListOffsets and DescribeLogDirs: a page that is watched asks
+    every second, so it asks the logs themselves."""
+    after = place.after[0] if place.after is not None else -1
+    if not isinstance(after, int):
+        raise BadQuery("cursor is from another kind of list")
+    sees_sizes, node = _sees_sizes(caller), caller.broker.config.node_id
+    indexes = range(max(after, -1) + 1, topic.partition_count)[: place.limit]
+    rows = []
+    for index in indexes:
+        partition = topic.partition(index)
+        if partition is not None:
+            log = partition.log or await partition.open()
+            size = log.size if sees_sizes else None
+            rows.append(PartitionJson(index, node, log.start_offset, log.high_watermark, log.last_stable_offset, size))
+    is_last = not indexes or indexes[-1] == topic.partition_count - 1
+    return rows, None if is_last else write_cursor((indexes[-1],))
 
 
 async def _groups(caller: HttpCaller, topic: Topic) -> list[str]:
