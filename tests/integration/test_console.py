@@ -76,7 +76,7 @@ def test_one_address_has_only_so_many_streams(server: fencepost.Server, monkeypa
     with open_stream(server, "/live/") as stream:
         assert stream.readline() == b"event: live\n"
         with open_stream(server, "/live/") as second:
-            assert second.read() == b""
+            assert (second.status, second.read()) == (503, b"too many pages are open\n")
 
 
 def test_an_unknown_address_is_said_to_people_and_to_programs(server: fencepost.Server) -> None:
@@ -141,6 +141,8 @@ def ask(server: fencepost.Server, method: str, path: str, body: str = "", **head
     [
         ("/", "/"),
         ("/topics?find=a", "/topics?find=a"),
+        ("/groups/a%2520b", "/groups/a%20b"),
+        ("/?find=a*", "/?find=a*"),
         ("//evil.example", "/"),
         ("https://evil.example", "/"),
         ("", "/"),
@@ -152,8 +154,10 @@ def test_a_login_leads_to_the_page_that_was_asked_for(closed_server: fencepost.S
     assert (answer.status, answer.headers["location"]) == (303, lands)
 
 
-def test_who_is_not_logged_in_gets_no_stream(closed_server: fencepost.Server) -> None:
-    assert ask(closed_server, "GET", "/live/").status == 303
+def test_who_is_not_logged_in_gets_a_stream_that_only_says_to_reload(closed_server: fencepost.Server) -> None:
+    with open_stream(closed_server, "/live/") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.read() == b"event: reload\ndata: \n\n"
 
 
 def test_a_user_without_rights_is_told_so_on_the_first_page(closed_server: fencepost.Server) -> None:

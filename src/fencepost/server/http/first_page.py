@@ -119,4 +119,4 @@ class FirstPage:
 
 def _path_here(path: str) -> str:
     """Return the path if it is one of this server, else the first page: a stranger's link must not lead elsewhere."""
-    return path if re.fullmatch(r"/[\w.~%-][\w.~%/?&=+:,-]*", path, re.ASCII) else "/"
+    return path if re.fullmatch(r"/[\w.~%?-][\w.~%/?&=+:,*-]*", path, re.ASCII) else "/"

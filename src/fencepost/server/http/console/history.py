@@ -68,6 +68,8 @@ class History:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.samples: deque[Sample] = deque(maxlen=_KEPT)
+        self.undecided: list[OpenInPartition] = []
+        """Open transactions as they were when somebody last looked: at most a few seconds ago."""
         self.lags = LagHistory(_KEPT, MOST_GROUPS)
         self._wanted: dict[str, None] = {}
         """Groups that somebody looked at, the last one last."""
@@ -132,7 +134,8 @@ class History:
             sum(lag.known for lag in lags.values()),
             not any(lag.closed for lag in lags.values()),
         )
-        return Reading(sample, lags, undecided[:MOST_UNDECIDED])
+        self.undecided = undecided[:MOST_UNDECIDED]
+        return Reading(sample, lags, self.undecided)
 
 
 def rates(before: Sample, now: Sample) -> Rates | None:

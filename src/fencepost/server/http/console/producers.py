@@ -62,7 +62,7 @@ async def read(visit: Visit) -> Values:
         "producers": producers,
         "opened": opened[:_MOST],
         "more_opened": len(opened) - _MOST,
-        "hanging": await _hanging(visit),
+        "hanging": _hanging(visit),
         "duplicates": visit.broker.counters.duplicates,
     }
 
@@ -122,11 +122,10 @@ async def _producers_of(visit: Visit, place: PagePlace, pid: Pid, topic: str) ->
     return Page(found, None)
 
 
-async def _hanging(visit: Visit) -> list[OpenInPartition]:
+def _hanging(visit: Visit) -> list[OpenInPartition]:
     request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
-    samples = visit.history.samples  # a few seconds old, and enough: a page that is watched must cost little
-    sample = samples[-1] if samples else await visit.history.now()
-    found = hanging(visit.broker, sample.undecided)
+    # A few seconds old, and enough: a page that is watched must cost little.
+    found = hanging(visit.broker, visit.history.undecided)
     return [each for each in found if request.sees(TOPIC_READ, each.where.topic)][:_MOST]
 
 

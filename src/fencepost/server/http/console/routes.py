@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fencepost._version import __version__
@@ -32,7 +32,7 @@ from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import History
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, ConsoleStream, Done, Refusal, Values, Visit
 from fencepost.server.http.console.rendering import render
-from fencepost.server.http.console.streams import StreamEnds, Streams
+from fencepost.server.http.console.streams import StreamEnds, Streams, event
 from fencepost.server.http.forms import BadForm, is_own, read_form
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import BadQuery
@@ -62,6 +62,7 @@ ACTIONS: Final[tuple[ConsoleAction, ...]] = (*transactions.ACTIONS, *group_reset
 STREAMS: Final[tuple[ConsoleStream, ...]] = (*records.STREAMS,)
 
 _LIVE: Final = "/live"
+_STREAM: Final = "text/event-stream"
 _MOST_MESSAGES: Final = 100
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -136,7 +137,16 @@ class Console:
         try:
             visit = await self._visit(request)
         except AccessRefused as error:
-            return await self._problem(request, error)
+            if error.status != 401:
+                return await self._problem(request, error)
+            # The page is older than the last start of the server, or the session has ended: loaded anew, the page
+            # becomes the one to log in.
+            return Response(event("reload", ""), headers=self._headers, media_type=_STREAM)
+        if not self._streams.has_place(visit.caller.peer):
+            # An error, not an empty stream: the browser would say "Live" whenever it tries again.
+            return PlainTextResponse("too many pages are open\n", 503, headers=self._headers)
+        if request.method == "HEAD":  # it would never end
+            return Response(headers=self._headers, media_type=_STREAM)
 
         before: tuple[Values, str] | None = None
 
@@ -152,13 +162,11 @@ class Console:
             return before[1]
 
         async def events() -> AsyncIterator[str]:
-            with self._streams.place(visit.caller.peer) as there_is_room:
-                if not there_is_room:
-                    return
+            with self._streams.place(visit.caller.peer):
                 async for each in self._streams.events(make):
                     yield each
 
-        return StreamingResponse(events(), headers=self._headers, media_type="text/event-stream")
+        return StreamingResponse(events(), headers=self._headers, media_type=_STREAM)
 
     async def _stream(self, request: Request, stream: ConsoleStream) -> Response:
         async def still_allowed() -> None:
@@ -166,14 +174,14 @@ class Console:
 
         try:
             visit = await self._visit(request)
+            if not self._streams.has_place(visit.caller.peer):
+                raise Refusal("too many pages are open", 503)
             answer = await stream.open(visit, still_allowed)
         except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
             return await self._problem(request, error)
 
         async def chunks() -> AsyncIterator[str | bytes]:
-            with self._streams.place(visit.caller.peer) as there_is_room:
-                if not there_is_room:
-                    return
+            with self._streams.place(visit.caller.peer):
                 async for each in answer.chunks:
                     yield each
 
@@ -236,4 +244,8 @@ class Console:
 
 
 def _address(request: Request) -> str:
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    """Return path and query as the browser has sent them. In a decoded path a name with %, ? or a tabulator would be
+    another name."""
+    path: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
+    return (path + b"?" + query if query else path).decode()

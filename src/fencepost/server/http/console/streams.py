@@ -32,15 +32,16 @@ class Streams:
         self._open: Counter[str] = Counter()
         self._at_stop: list[Callable[[], None]] = []
 
+    def has_place(self, peer: str) -> bool:
+        """Tell if this browser may have one more stream."""
+        return self._open.total() < MOST_STREAMS and self._open[peer] < MOST_OF_ONE
+
     @contextmanager
-    def place(self, peer: str) -> Iterator[bool]:
-        """Tell if this browser may have one more stream, and count it until the end of the block."""
-        if self._open.total() >= MOST_STREAMS or self._open[peer] >= MOST_OF_ONE:
-            yield False
-            return
+    def place(self, peer: str) -> Iterator[None]:
+        """Count a stream of this browser until the end of the block."""
         self._open[peer] += 1
         try:
-            yield True
+            yield
         finally:
             self._open[peer] -= 1
             self._open += Counter()  # drops those without any
@@ -83,7 +84,7 @@ class Streams:
 
 
 def event(name: str, text: str) -> str:
-    """Return an event as the browser reads it."""
-    # Names and values come from strangers: any of these ends a line, and the next could be another event.
+    """Return an event as the browser reads it. A name may contain a carriage return, which ends a line as well: what
+    follows it must not become a field of the event."""
     lines = "".join(f"data: {line}\n" for line in re.split("\r\n|\r|\n", text))
     return f"event: {name}\n{lines}\n"
