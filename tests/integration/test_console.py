@@ -16,9 +16,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 import pytest
 
 import fencepost
-from fencepost.server.http.console import streams
-from tests.support.http import ANY, get
-from tests.support.logins import add_users, login_listener
+from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from fencepost.server.http.console import attention, streams
+from tests.support.http import ANY, basic, get
+from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration
 
@@ -166,3 +167,36 @@ def test_a_user_without_rights_is_told_so_on_the_first_page(closed_server: fence
     assert page.status == 200
     assert "User:alice may not DESCRIBE the cluster" in page.text
     assert "records/s" not in page.text
+
+
+def test_attention_names_no_transaction_that_the_user_may_not_see(
+    closed_server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_OLD_TRANSACTION_MS", 0)
+    with log_in(closed_server.address, "admin", "admin-secret") as client:
+        create_acls(
+            client,
+            [
+                grant("alice", ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE),
+                grant("alice", ResourceType.TRANSACTIONAL_ID, "shown", Operation.DESCRIBE),
+            ],
+        )
+    config = {
+        "bootstrap.servers": closed_server.address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin", "sasl.password": "admin-secret",
+    }  # fmt: skip
+    with (
+        fencepost.Producer.from_config({**config, "transactional.id": "hidden"}) as hidden,
+        fencepost.Producer.from_config({**config, "transactional.id": "shown"}) as shown,
+        hidden.transaction(),
+        shown.transaction(),
+    ):
+        for producer in (hidden, shown):
+            producer.send("secret-topic", b"a record")
+            producer.flush()
+        everything, little = (get(closed_server.http, basic(who, f"{who}-secret")).text for who in ("admin", "alice"))
+    assert "Transaction hidden of producer" in everything
+    assert "holds readers of secret-topic back" in everything
+    assert "Transaction shown of producer" in little
+    assert "hidden" not in little
+    assert "secret-topic" not in little

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -29,7 +29,14 @@ class Attention(NamedTuple):
     """The page that shows more."""
 
 
-def attention(broker: Broker, now: Reading) -> list[Attention]:
+class Sight(NamedTuple):
+    """The names that the user may see: who may DESCRIBE the cluster sees all groups, but not all transactional ids."""
+
+    transaction: Callable[[str], bool]
+    topic: Callable[[str], bool]
+
+
+def attention(broker: Broker, now: Reading, sight: Sight) -> list[Attention]:
     """Return what needs attention, the most urgent first. For the loop: it only looks at what is in memory."""
     found = [
         Attention(
@@ -38,20 +45,24 @@ def attention(broker: Broker, now: Reading) -> list[Attention]:
         )
         for trouble in broker.health.troubles[:_MOST]
     ]
-    found += _shorten(_hanging(broker, now), "more hanging transactions", "/producers")
-    found += _shorten(_transactions(broker, now.sample.taken_ms), "more open transactions", "/transactions?state=open")
+    found += _shorten(_hanging(broker, now, sight), "more hanging transactions", "/producers")
+    found += _shorten(
+        _transactions(broker, now.sample.taken_ms, sight), "more open transactions", "/transactions?state=open"
+    )
     found += _shorten(_idle_groups(broker, now), "more groups without members", "/groups")
     return found
 
 
-def _transactions(broker: Broker, now_ms: int) -> Iterable[Attention]:
+def _transactions(broker: Broker, now_ms: int, sight: Sight) -> Iterable[Attention]:
     for each in sorted(
         (each for each in broker.transactions if each.state not in RESTING), key=lambda each: each.started_ms
     ):
         age = now_ms - each.started_ms
         if age < _OLD_TRANSACTION_MS:
             return
-        held = _held_topics(broker, each)
+        if not sight.transaction(each.name):
+            continue
+        held = _held_topics(broker, each, sight)
         what = f"held readers of {held} back" if held else "been open"
         yield Attention(
             f"Transaction {each.name} of producer {each.pid} has {what} for {span(age / 1000)}.",
@@ -59,11 +70,11 @@ def _transactions(broker: Broker, now_ms: int) -> Iterable[Attention]:
         )
 
 
-def _held_topics(broker: Broker, transaction: TransactionMetadata) -> str:
+def _held_topics(broker: Broker, transaction: TransactionMetadata, sight: Sight) -> str:
     """Return the names of some topics whose readers of committed records wait for the transaction."""
     found: set[str] = set()
     for where in islice(transaction.partitions, MOST_LOOKED_AT):
-        log = open_log(broker, where) if where.topic not in found else None
+        log = open_log(broker, where) if where.topic not in found and sight.topic(where.topic) else None
         entry = log.producers.get(transaction.pid) if log is not None else None
         if entry is not None and entry.transaction_start is not None:
             found.add(where.topic)
@@ -73,8 +84,10 @@ def _held_topics(broker: Broker, transaction: TransactionMetadata) -> str:
     return ", ".join(names[:_TOPICS_NAMED]) + (" …" if len(names) > _TOPICS_NAMED else "")
 
 
-def _hanging(broker: Broker, now: Reading) -> Iterable[Attention]:
+def _hanging(broker: Broker, now: Reading, sight: Sight) -> Iterable[Attention]:
     for each in hanging(broker, now.undecided):
+        if not sight.topic(each.where.topic):
+            continue
         query = urlencode({"topic": each.where.topic, "partition": each.where.partition, "pid": each.pid})
         yield Attention(
             f"A transaction of producer {each.pid} hangs in {each.where}: no coordinator knows it, so it holds readers "

@@ -6,15 +6,17 @@ import asyncio
 import json
 import os
 import shutil
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from fencepost.core.security.access import CLUSTER_DESCRIBE
+from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
-from fencepost.server.http.console.attention import attention
+from fencepost.server.http.console.attention import Sight, attention
 from fencepost.server.http.console.history import History, rates
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.v1.others import describe_cluster
+from fencepost.wire.apis import Key
 
 T = TypeVar("T")
 
@@ -33,6 +35,8 @@ async def read(visit: Visit) -> Values:
     reading = await visit.history.now()
     now = reading.sample
     before = next((sample for sample in reversed(visit.history.samples) if now.monotonic - sample.monotonic >= 2), None)
+    request = visit.caller.request(Key.DESCRIBE_TRANSACTIONS)
+    sight = Sight(partial(request.sees, TRANSACTIONAL_ID_DESCRIBE), partial(request.sees, TOPIC_DESCRIBE))
     disk = await asyncio.get_running_loop().run_in_executor(broker.threads, shutil.disk_usage, broker.directory.path)
     return {
         "cluster": cluster,
@@ -52,7 +56,7 @@ async def read(visit: Visit) -> Values:
         "fenced": broker.counters.fenced_by_epoch + broker.counters.fenced_by_owner,
         "duplicates": broker.counters.duplicates,
         "connections": len(visit.caller.listener.connections),
-        "attention": attention(broker, reading),
+        "attention": attention(broker, reading, sight),
         "written_chart": written_chart(visit.history),
         "lag_chart": lag_chart(visit.history),
     }
