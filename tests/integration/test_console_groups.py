@@ -6,6 +6,7 @@ import html
 import http.client
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -66,11 +67,13 @@ def text_of(server: fencepost.Server, path: str, who: dict[str, str]) -> str:
     return html.unescape(re.sub("<[^>]*>", " ", page.text))
 
 
-def reset(server: fencepost.Server, who: dict[str, str], changes: str, origin: str | None = None) -> tuple[int, str]:
+def reset(
+    server: fencepost.Server, who: dict[str, str], changes: str, origin: str | None = None, topic: str = "orders"
+) -> tuple[int, str]:
     connection = http.client.HTTPConnection(server.http.removeprefix("http://"), timeout=30)
     try:
         connection.request(
-            "POST", f"/groups/{quote(GROUP, safe='')}/reset", urlencode({"topic": "orders", "changes": changes}),
+            "POST", f"/groups/{quote(GROUP, safe='')}/reset", urlencode({"topic": topic, "changes": changes}),
             {**who, "Origin": origin or server.http, "Content-Type": "application/x-www-form-urlencoded"},
         )  # fmt: skip
         answer = connection.getresponse()
@@ -119,6 +122,27 @@ def test_a_reset_needs_the_permission_to_commit_and_an_own_form(server: fencepos
     assert reset(server, ADMIN, "0.0.1")[0] == 303
     assert committed(server) == "1"
     assert reset(server, ADMIN, "0.1.0")[0] == 303
+
+
+def test_a_form_that_is_sent_twice_ends_well(server: fencepost.Server) -> None:
+    path = f"/groups/{quote(GROUP, safe='')}/reset"
+    for expected in ("were moved as shown.", "are as shown already."):
+        fields = urlencode({"topic": "orders", "changes": "0.0.1"})
+        with closing(http.client.HTTPConnection(server.http.removeprefix("http://"), timeout=30)) as line:
+            line.request("POST", path, fields, {**ADMIN, "Origin": server.http})
+            with line.getresponse() as answer:
+                assert answer.status == 303
+                assert expected in text_of(server, answer.headers["location"], ADMIN)
+    assert reset(server, ADMIN, "0.1.0")[0] == 303
+    assert committed(server) == "0"
+
+
+def test_a_refused_reset_tells_nothing_about_a_topic(server: fencepost.Server) -> None:
+    """Neither that it exists nor how many partitions it has."""
+    for changes in ("0.0.1", "7.-.1"):
+        answers = [reset(server, ALICE, changes, topic=topic) for topic in ("secret", "nowhere")]
+        assert [status for status, _ in answers] == [403, 403]
+        assert answers[0][1].replace("secret", "") == answers[1][1].replace("nowhere", "")
 
 
 def test_a_sink_is_read_by_those_who_may(server: fencepost.Server) -> None:

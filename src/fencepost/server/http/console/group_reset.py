@@ -43,6 +43,11 @@ KINDS: Final = {
     "time": "a time",
     "shift": "shifted by a number",
 }
+_EXAMPLES: Final = {
+    "offset": "an offset such as 4711",
+    "time": f"a time such as {EXAMPLE_TIME}",
+    "shift": "a number of offsets such as 100 or -100",
+}
 _ROW: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18}|-)\.([0-9]{1,18})")
 
 
@@ -76,13 +81,14 @@ class ResetForm(NamedTuple):
         match self.to:
             case "earliest" | "latest":
                 return parse_target(self.to)
+            case "offset" | "time" | "shift" if not self.value:
+                raise ConfigError(f"the destination is empty: expected {_EXAMPLES[self.to]}")
             case "shift":
                 return parse_shift(self.value)
             case "offset" | "time":
                 found = parse_target(self.value)
                 if found.kind != self.to or found.value < 0:
-                    wanted = "an offset such as 4711" if self.to == "offset" else f"a time such as {EXAMPLE_TIME}"
-                    raise ConfigError(f"{self.value}: expected {wanted}")
+                    raise ConfigError(f"{self.value}: expected {_EXAMPLES[self.to]}")
                 return found
             case _:
                 raise ConfigError(f"{self.to}: expected one of {', '.join(KINDS)}")
@@ -214,22 +220,26 @@ async def act(visit: Visit, fields: Mapping[str, str]) -> Done:
     lines = read_lines(fields.get("changes", ""))
     path = f"/groups/{quote(name, safe='')}"
     try:
-        await change(visit, name, form.topic, lines)
+        is_moved = await change(visit, name, form.topic, lines)
     except Changed as error:
         again = urlencode({key: value for key, value in form._asdict().items() if value})
         return Done(f"{path}/reset?{again}", f"Nothing was changed: {error}. This is a new preview.", made=False)
     count = "1 partition" if len(lines) == 1 else f"{len(lines)} partitions"
-    return Done(path, f"The committed offsets of {count} of {form.topic} were moved as shown.")
+    done = "were moved as shown" if is_moved else "are as shown already"
+    return Done(path, f"The committed offsets of {count} of {form.topic} {done}.")
 
 
-async def change(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -> None:
-    """Commit the offsets of a preview; raise Changed if the group or the log is not as it was."""
+async def change(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -> bool:
+    """Commit the offsets of a preview; raise Changed if the group or the log is not as it was. Return False if the
+    offsets are there already: a form that is sent twice must not end with "nothing was changed"."""
+    # Who may not see the group, the topic or the offsets does not learn about them from a refusal further down.
     details = await describe_group(visit.caller, group)
+    count = (await describe_topic(visit.caller, topic)).partitions
     chosen = [line.partition for line in lines]
-    known = visit.broker.topics.require(topic)
-    if max(chosen) >= known.partition_count:
-        raise Refusal(f"topic {topic} has partitions 0 to {known.partition_count - 1}")
-    await committed(visit, group, topic, chosen)  # who may not see the offsets does not learn them from a refusal
+    if max(chosen) >= count:
+        raise Refusal(f"topic {topic} has partitions 0 to {count - 1}")
+    if await committed(visit, group, topic, chosen) == {line.partition: line.after for line in lines}:
+        return False
     try:
         check_no_members(group, details.state, len(details.members))
         check_within(topic, {line.partition: line.after for line in lines}, await _ranges(visit, topic, chosen))
@@ -247,7 +257,7 @@ async def change(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -
         topics=[
             {
                 "name": topic,
-                "topic_id": known.topic_id,
+                "topic_id": visit.broker.topics.require(topic).topic_id,
                 "partitions": [
                     {
                         "partition_index": line.partition,
@@ -268,6 +278,7 @@ async def change(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -
         raise ServerError(
             code, f"{len(refused)} of {len(rows)} partitions were not moved ({where}: {code.name}){others}"
         )
+    return True
 
 
 def _judge(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -> None:

@@ -90,3 +90,9 @@ def test_the_form_names_a_destination(fields: dict[str, str], expected: tuple[Re
 def test_another_destination_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         assert ResetForm.of(fields).target
+
+
+@pytest.mark.parametrize(("to", "example"), [("offset", "4711"), ("time", "T08:00"), ("shift", "-100")])
+def test_an_empty_destination_is_said_with_an_example(to: str, example: str) -> None:
+    with pytest.raises(ConfigError, match=f"^the destination is empty: expected .*{example}$"):
+        assert ResetForm.of({"to": to}).target
