@@ -79,16 +79,24 @@ class History:
 
     async def run(self) -> None:
         while True:
-            reading = await self.take()
-            self.samples.append(reading.sample)
-            self.lags.add(reading.lags, self._wanted)
-            self._last = reading.lags
+            self.add(await self.take())
             await asyncio.sleep(STEP_SECONDS)
+
+    def add(self, reading: Reading) -> None:
+        if self.samples and reading.sample.taken_ms < self.samples[-1].taken_ms:
+            # Somebody has set the clock back: a chart cannot go back in time, so the hour begins anew.
+            self.samples.clear()
+            self.lags = LagHistory(_KEPT, MOST_GROUPS)
+        self.samples.append(reading.sample)
+        self.lags.add(reading.lags, self._wanted)
+        self._last = reading.lags
 
     async def now(self) -> Reading:
         """Return a reading that is at most a second old; pages that are watched at the same time share it."""
         taking = self._taking
-        if taking is None or (taking.done() and self._is_old(taking.result().sample)):
+        if taking is None or (
+            taking.done() and (taking.exception() is not None or self._is_old(taking.result().sample))
+        ):
             # The lags of many groups are those of the last sample: to count them every second costs too much.
             known = self._last if len(self._last) > _MANY_GROUPS else None
             taking = self._taking = asyncio.ensure_future(self.take(known))
