@@ -41,12 +41,13 @@ def audit_row(line: bytes) -> AuditRow:
         return AuditRow("", "", "", "", "", "", text)
     time, event, outcome, principal, address, kind, name = (_word(fields.pop(each, None)) for each in _COMMON)
     more = {key: value for key, value in fields.items() if value is not None}
-    resource = f"{kind} {name}".strip()
-    return AuditRow(time, event, outcome, principal, address, resource, json.dumps(more) if more else "")
+    others = _word(json.dumps(more, ensure_ascii=False)) if more else ""
+    return AuditRow(time, event, outcome, principal, address, f"{kind} {name}".strip(), others)
 
 
 def _word(value: Any) -> str:
-    return "" if value is None else str(value)
+    # Half a character of UTF-16, which JSON may contain, cannot be sent to a browser.
+    return "" if value is None else str(value).encode(errors="replace").decode()
 
 
 async def read_users(visit: Visit) -> Values:
@@ -100,10 +101,10 @@ async def read_audit(visit: Visit) -> Values:
             lines = await visit.caller.in_thread(partial(last_of_file, path))
     except (FencepostError, OSError) as error:
         return {**values, "refused": f"The audit log cannot be read: {error}"}
-    found = _matching(lines, values["find"])
+    found = await visit.caller.in_thread(partial(matching, lines, values["find"]))
     return {
         **values,
-        "rows": [audit_row(line) for line in found[:MOST_LINES]],
+        "rows": found[:MOST_LINES],
         "found": len(found),
         "searched": len(lines.lines),
         "is_whole": lines.is_whole,
@@ -111,9 +112,11 @@ async def read_audit(visit: Visit) -> Values:
     }
 
 
-def _matching(lines: AuditLines, find: str) -> list[bytes]:
-    wanted = find.lower().encode()
-    return [line for line in lines.lines if wanted in line.lower()]
+def matching(lines: AuditLines, find: str) -> list[AuditRow]:
+    """Return the rows that show `find`, in capitals or not. In the lines themselves a letter with an accent is an
+    escape sequence. For a thread: it decodes every line."""
+    wanted = find.lower()
+    return [row for row in map(audit_row, lines.lines) if wanted in "\n".join(row).lower()]
 
 
 def _may_audit(visit: Visit, topic: str | None) -> bool:
