@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import itertools
 import os
+import pkgutil
 import re
 import signal
 import uuid
@@ -16,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 
+import fencepost.server
 from tests.support import access_matrix, attacks, counts, pace
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
@@ -54,6 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts.label(items)
     pace.arrange(items)
+    if any(item.get_closest_marker(kind) for item in items for kind in ("integration", "browser", "fault")):
+        _load_server()
+
+
+def _load_server() -> None:
+    """Load what servers in this process would load later, in threads of theirs. pytest rewrites what is imported, and
+    CPython 3.11 and 3.12 cannot build two syntax trees at the same time: "AST constructor recursion depth mismatch"."""
+    for module in pkgutil.walk_packages(fencepost.server.__path__, "fencepost.server."):
+        importlib.import_module(module.name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 def reading(taken_ms: int, monotonic: float = 0.0, lag: int = 0) -> Reading:
     sample = Sample(taken_ms, monotonic, 0, 0, Distribution((), 0.0), 0, lag, lag_is_exact=True)
-    return Reading(sample, {"billing": GroupLag(lag, 0, 1)})
+    return Reading(sample, {"billing": GroupLag(lag, 0, 1)}, [])
 
 
 def make_history() -> History:
