@@ -38,7 +38,7 @@ def test_a_reading_that_failed_is_taken_again(monkeypatch: pytest.MonkeyPatch) -
     history = make_history()
     results: list[Reading | OSError] = [OSError("not now"), reading(1)]
 
-    async def take() -> Reading:
+    async def take(_: object) -> Reading:
         result = results.pop(0)
         if isinstance(result, OSError):
             raise result
