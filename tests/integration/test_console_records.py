@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -260,3 +263,27 @@ def test_a_guarded_topic_can_be_read_by_its_owners_only(server: fencepost.Server
     page = get(f"{server.http}/topics/{name}/records")
     assert "only the owners of its partitions in group &#39;readers&#39; may read topic" in page.text
     assert get(f"{server.http}/live/topics/{name}/records").status == 400
+
+
+def test_a_stopping_server_ends_searches_without_a_complaint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fencepost", "serve", "--data", str(tmp_path / "data"), "--listen", ANY]
+    with (
+        open(tmp_path / "stderr", "wb") as stderr,
+        subprocess.Popen([*command, "--http", ANY, "--json"], stdout=subprocess.PIPE, stderr=stderr) as server,
+    ):
+        assert server.stdout is not None
+        try:
+            ready = json.loads(server.stdout.readline())
+            with fencepost.Producer(ready["address"]) as producer:
+                producer.send("orders", b"x").result()
+            with closing(events(ready["http"], "orders", until="follow")) as heard:  # type: ignore[type-var]
+                for event in heard:
+                    if "Following" in event.words:
+                        break
+                server.terminate()
+                with suppress(HTTPException, OSError):  # the stream may be cut off
+                    list(heard)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
