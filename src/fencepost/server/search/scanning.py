@@ -185,6 +185,7 @@ class Scanner:
         passes = self._tests.may_pass(data)
         at = 0
         while at < len(data):
+            before = piece.reached
             try:
                 header = check_batch(data, at)
                 is_through = self._batch(data, at, header, order, piece, passes)
@@ -195,11 +196,12 @@ class Scanner:
                     f"could not be searched: {error}"
                 )
                 is_through = True
+            if is_through:
+                piece.reached = max(min(header.next_offset, order.stop), before)
+            piece.bytes += _bytes_before(header, piece.reached) - _bytes_before(header, before)
             if not is_through:
                 return False
             at += header.size
-            piece.bytes += header.size
-            piece.reached = min(header.next_offset, order.stop)
             if piece.reached >= order.stop or self._stopped.is_set():
                 return True
         return True
@@ -340,6 +342,12 @@ def _count(data: memoryview, at: int, header: BatchHeader, start: int, stop: int
     if header.count == header.last_offset_delta + 1:
         return max(min(header.next_offset, stop) - max(header.base_offset, start), 0)
     return sum(start <= record.offset < stop for record in decode_batch(data, at, check=False))
+
+
+def _bytes_before(header: BatchHeader, offset: Offset) -> int:
+    """Return the bytes of a batch before an offset, as if all its offsets had the same share."""
+    offsets = max(header.last_offset_delta + 1, 1)
+    return header.size * min(max(offset - header.base_offset, 0), offsets) // offsets
 
 
 def _codec(header: BatchHeader) -> str:

@@ -100,6 +100,8 @@ def test_a_search_finds_what_a_loop_finds(
         assert sum(piece.records for piece in pieces) == expected.records
         assert sum(piece.hidden for piece in pieces) == expected.hidden
         assert not any(piece.notes for piece in pieces)
+        if (start, stop) == (0, log.end_offset):
+            assert sum(piece.bytes for piece in pieces) == log.size
         assert all(len(piece.found) <= room for piece in pieces)
         counted = scanner.scan(order._replace(counts_on=True))
         assert len(counted.found) + counted.left_out == len(expected.found)
@@ -240,6 +242,15 @@ def test_the_gaps_of_compaction_are_not_counted(tmp_path: Path) -> None:
         order = _whole(bed.log)._replace(start=Offset(start))
         piece = Scanner(RecordTests(SearchForm(value="nowhere")), committed=True).scan(order)
         assert piece.records == sum(offset >= start for offset in left)
+
+
+def test_bytes_are_counted_once_however_many_pieces_there_are(tmp_path: Path) -> None:
+    bed = LogBed(tmp_path / "log")
+    bed.fill(60)
+    order = _whole(bed.log)._replace(room=1)
+    pieces = list(_pieces(Scanner(RecordTests(SearchForm()), committed=True), order))
+    assert len(pieces) == 60
+    assert sum(piece.bytes for piece in pieces) == bed.log.size
 
 
 def test_deleted_records_are_said(tmp_path: Path) -> None:
