@@ -122,8 +122,8 @@ def test_a_lost_machine_is_restored_and_moves_to_kafka(
     print(f"\n{scraper.scrapes} scrapes under load, the slowest took {max(scraper.seconds):.2f} s, no lag below 0")
 
     # --- the machine is lost ---
+    reader.cut_off()
     machine.lose()
-    reader.is_cut_off = True
     before_loss = [*ours.acknowledged, *plain.acknowledged]
     reader.stop()
     with_error = job.exception() if not job.isActive else None

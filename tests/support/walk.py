@@ -221,8 +221,9 @@ class GroupReader(_Program):
         """(partition, offset) → value."""
         self.again = 0
         """Records that were read although the results had their offset."""
-        self.is_cut_off = False
-        """The server is gone: nothing can be committed."""
+        self._turn = threading.Lock()
+        self._is_cut_off = False
+        """The server is about to die: nothing more is committed."""
 
     def begin(self) -> None:
         self._consumer = confluent_kafka.Consumer(
@@ -232,21 +233,29 @@ class GroupReader(_Program):
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                "socket.timeout.ms": 10_000,  # of a commit, when the server has died
                 "log_level": 0,
             }
         )
         self._consumer.subscribe([self._topic])
 
+    def cut_off(self) -> None:
+        """Commit nothing from now on: a commit that waits for its answer would wait until the server is back."""
+        with self._turn:
+            self._is_cut_off = True
+
     def turn(self) -> None:
+        with self._turn:
+            self._read_and_commit()
+
+    def _read_and_commit(self) -> None:
         messages = [each for each in self._consumer.consume(200, 0.2) if each.error() is None]
         for message in messages:
             where = (message.partition(), message.offset())
             assert where[0] is not None and where[1] is not None
             self.again += where in self.results
             self.results[where] = message.value()
-        if messages and not self.is_cut_off:
-            # It fails if the server is gone. What was not committed is read again.
+        if messages and not self._is_cut_off:
+            # It fails if the group was rebalanced. What was not committed is read again.
             with contextlib.suppress(confluent_kafka.KafkaException):
                 self._consumer.commit(asynchronous=False)
 
