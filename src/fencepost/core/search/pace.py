@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-WINDOW_SECONDS: Final = 0.05
+WINDOW_SECONDS: Final = 0.02
 """How often the load is measured."""
 _BUSY: Final = 0.05
 """Share of a core that the rest of the server uses, above which it counts as busy. It is small, because producers on
 the same machine need many times the CPU that their requests need here."""
-_SHARE_IF_BUSY: Final = 0.04
+_SHARE_IF_BUSY: Final = 0.03
 _SHARE_IF_IDLE: Final = 0.8
 _LONGEST_REST: Final = 0.25
 
