@@ -13,7 +13,7 @@ from bench import jobs, topics
 from bench.brokers import Broker, Fencepost, Kafka, cpu_seconds, resident_mib
 from bench.growth import log_size, plan
 from bench.growth.plan import Plan, Point
-from bench.jobs import Crowd, JobFailed, Members, Outcome, Produce, Swarm
+from bench.jobs import Crowd, Idle, JobFailed, Members, Outcome, Produce, Swarm
 from bench.results import Results
 from bench.server.plan import Say
 from bench.side_by_side.plan import name
@@ -103,9 +103,11 @@ def _note_rate(note: Note, target: str, outcome: Outcome, used: float, size: int
 
 
 def _partitions(point: Point, broker: Broker, note: Note) -> None:
-    """Write keyed records, so that each batch gets fewer of them the more partitions there are."""
-    for client in _WRITERS:
-        with topics.topic(broker, point.at) as topic:
+    """Write keyed records, so that each batch gets fewer of them the more partitions there are. Each partition has a
+    record already: a broker creates its files with the first one."""
+    with topics.topic(broker, point.at) as topic:
+        jobs.run(_WRITERS[0], Idle(broker.address, topic, point.at))
+        for client in _WRITERS:
             keys = max(10_000, _KEYS_PER_PARTITION * point.at)
             before = cpu_seconds(broker)
             job = Produce(broker.address, topic, point.work, _SIZE, keyed=True, keys=keys)
@@ -113,8 +115,7 @@ def _partitions(point: Point, broker: Broker, note: Note) -> None:
             target = name(client, broker.name)
             _note_rate(note, target, outcome, cpu_seconds(broker) - before, _SIZE)
             note(target, CLIENT_MEMORY, outcome.resident_mib)
-            if client == _WRITERS[-1]:
-                note(broker.name, SERVER_MEMORY, resident_mib(broker))
+        note(broker.name, SERVER_MEMORY, resident_mib(broker))
 
 
 def _producers(point: Point, broker: Broker, note: Note) -> None:
