@@ -117,7 +117,7 @@ class Collation:
         for queue in active:
             if queue.index == UNDESIGNATED:
                 self._designate(queue, now)
-        candidates = self._in_turn(self._queues.active())
+        candidates = self._in_turn(self._queues.active(), now)
         little = [queue for queue in candidates if _has_little(queue)]
         self.is_crowded = len(little) > _FEW
         if len(little) < len(candidates):
@@ -128,6 +128,16 @@ class Collation:
             self._enlisting.enlist(self._state.transaction)
         if self._resumption is not None:
             self._resumption.go_on(now)
+
+    def _only_waits(self, queue: PartitionQueue, now: float) -> bool:
+        """Return whether nothing can be done for an empty queue before an answer comes."""
+        flight = queue.flight
+        if flight is None or not flight.only_waits or queue.topic.roaming or self._state.lanes is not None:
+            return False
+        head = flight.head
+        assert head is not None
+        self._state.due(head.batch.deadline, now)
+        return now < head.batch.deadline
 
     def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
         """Assign the open batch of an undesignated queue to a partition, and return that one's queue; None if no
@@ -140,18 +150,19 @@ class Collation:
         return batch.queue if batch is not None and batch.queue is not queue else None
 
     def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
-        """Send one batch of each queue. Return the queues that had one to send: they may have another."""
+        """Send one batch of each queue. Return the queues that may have another one to send."""
         requests: Requests = {}
         boarded = [queue for queue in candidates if self._board(queue, now, requests)]
         for request in requests.values():
             self._requests.send(request)
         return boarded
 
-    def _in_turn(self, queues: list[PartitionQueue]) -> list[PartitionQueue]:
-        """Interleave the topics, however many partitions each has; each turn starts with another topic (PROD-6)."""
+    def _in_turn(self, queues: list[PartitionQueue], now: float) -> list[PartitionQueue]:
+        """Interleave the topics, however many partitions each has; each turn starts with another topic (PROD-6). Leave
+        out the queues that can only wait for an answer: with many partitions that is most of them."""
         by_topic: dict[TopicQueues, list[PartitionQueue]] = {}
         for queue in queues:
-            if queue.index != UNDESIGNATED:
+            if queue.index != UNDESIGNATED and (queue or not self._only_waits(queue, now)):
                 by_topic.setdefault(queue.topic, []).append(queue)
         groups = list(by_topic.values())
         if len(groups) <= 1:
@@ -207,7 +218,8 @@ class Collation:
         return False
 
     def _board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
-        """Put the queue's next batch into this round's request to its leader. Return False if none may be sent now."""
+        """Put the queue's next batch into this round's request to its leader. Return whether it may have another one to
+        send now."""
         if self._state.lanes is not None:
             self._choose_flight(queue, self._state.lanes)
         flight = queue.flight
@@ -261,7 +273,7 @@ class Collation:
         if request is None:
             request = requests[by] = CollatedRequest(*by)
         request.add(queue, sent, size)
-        return True
+        return bool(queue)
 
     def _beside(self, connection: BrokerConnection, now: float, requests: Requests) -> BrokerConnection | None:
         """Return the side connection, if a small batch should go there: the other one is busy."""
@@ -296,7 +308,8 @@ class Collation:
     def _next_step(self, queue: PartitionQueue, flight: Flight[ProducerBatch], now: float) -> Step:
         """Carry out the steps that need no Produce request. Return SEND, RESEND or WAIT."""
         while True:
-            self._settling.expire_sent(queue, flight, now)
+            if len(flight):
+                self._settling.expire_sent(queue, flight, now)
             self._settling.expire_queued(queue, now)
             step = flight.next_step(now)
             lane = self._state.lane(queue)

@@ -408,8 +408,9 @@ class Queues:
             self._active[queue] = None
             return queue
 
-    def settled(self, batch: ProducerBatch) -> None:
-        """Release the memory of a settled batch."""
+    def settled(self, batch: ProducerBatch, *, may_rest: bool = False) -> None:
+        """Release the memory of a settled batch. `may_rest`: remove its queue from the active ones if that leaves
+        nothing to do, so that the send thread need not look at it again."""
         batch.encoded = None
         batch.builder = None
         whole = batch.whole
@@ -417,11 +418,14 @@ class Queues:
             assert whole.parts is not None
             if all(part.settled for part in whole.parts):
                 whole.deliver(UNKNOWN_OFFSET)
-                self.settled(whole)
+                self.settled(whole, may_rest=may_rest)
             return
+        queue = batch.queue
         with self._lock:
-            batch.queue.topic.charge(-batch.charged, batch.queue)
+            queue.topic.charge(-batch.charged, queue)
             self._unsettled.pop(batch, None)
+            if may_rest and not queue and (queue.flight is None or queue.flight.is_at_rest):
+                self._active.pop(queue, None)
             if self._callers_blocked:
                 self._room.notify_all()
             if self.flushing:

@@ -78,7 +78,7 @@ class Settling:
 
     def settled(self, batch: ProducerBatch) -> None:
         """Let go of what a settled batch holds."""
-        self._queues.settled(batch)
+        self._queues.settled(batch, may_rest=self._state.lanes is None)  # a lane has a flight of its own
         while batch.whole is not None:  # a part may have been split once more
             batch = batch.whole
         if batch.roams and batch.settled:

@@ -40,6 +40,26 @@ def batches(lane: Flight[str]) -> list[str]:
     return [sent.batch for sent in lane]
 
 
+def test_a_flight_only_waits_while_all_is_in_flight_and_rests_when_all_is_settled() -> None:
+    lane = proven()
+    assert (lane.is_at_rest, lane.only_waits) == (True, False)
+    first, second = lane.send("M1", 1), lane.send("M2", 1)
+    assert (lane.is_at_rest, lane.only_waits) == (False, True)
+    lane.lost(first, 0.0, BACKOFF)
+    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    lane.lost(second, 0.0, BACKOFF)
+    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    lane.resend()
+    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    lane.acknowledged(first, Offset(1), 0.0)
+    assert lane.resend() is second
+    assert (lane.is_at_rest, lane.only_waits) == (False, True)
+    lane.give_up(second)
+    assert (lane.is_at_rest, lane.only_waits) == (False, False), "the hole is still to be closed"
+    lane.renumber(NEXT)
+    assert lane.is_at_rest
+
+
 def test_the_first_batch_goes_alone_and_an_acknowledgement_opens_the_pipe() -> None:
     """IDEM-5: with no state for a pid the server takes any sequence."""
     lane = flight(limit=3)
