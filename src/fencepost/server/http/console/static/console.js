@@ -62,6 +62,23 @@ document.addEventListener("DOMContentLoaded", () => {
   drawAll();
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawAll(); } });
+  // A browser has six connections to a server, for all its windows together: a page that nobody sees keeps none.
+  let stream = null;
+  htmx.createEventSource = (address) => {
+    stream?.close();
+    stream = new EventSource(address);
+    if (document.hidden) stream.close();
+    return stream;
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (!stream) return;
+    if (document.hidden) stream.close();
+    else if (stream.readyState === EventSource.CLOSED) {
+      const live = document.getElementById("live");
+      live.dataset.opened = Date.now(); // htmx connects again when an attribute is another
+      htmx.process(live);
+    }
+  });
   document.body.addEventListener("htmx:sseOpen", () => say("live"));
   document.body.addEventListener("htmx:sseError", () => say("lost"));
   document.body.addEventListener("htmx:sseMessage", drawAll);
