@@ -60,7 +60,7 @@ def main() -> None:
         raise SystemExit(MISSING)
     FOLDER.mkdir(parents=True, exist_ok=True)
     # The browser's driver runs a loop in this thread, so everything else is made before it.
-    with ExitStack() as scene, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as scene:
         shop = scene.enter_context(fencepost.Server(http_address=ANY))
         scene.enter_context(_fill(shop))
         guarded = scene.enter_context(_guarded(Path(folder)))

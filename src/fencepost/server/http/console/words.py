@@ -17,6 +17,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
+def counted(count: int, word: str) -> str:
+    """Write a count with its noun: 1 group, 2 groups."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def size(count: float | None) -> str:
     """Write a number of bytes in the largest unit that leaves at least 1."""
     if count is None:
@@ -54,4 +59,4 @@ def moment(timestamp_ms: int | None) -> str:
     return when.isoformat(sep=" ", timespec="milliseconds")
 
 
-FILTERS: Final = {"number": number, "size": size, "span": span, "moment": moment}
+FILTERS: Final = {"number": number, "counted": counted, "size": size, "span": span, "moment": moment}
