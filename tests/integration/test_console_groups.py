@@ -157,3 +157,23 @@ def test_the_audit_trail_of_a_file_is_for_super_users(server: fencepost.Server) 
     little = text_of(server, "/security/audit", ALICE)
     assert "User:alice may not read the audit trail: only super users may." in little
     assert "acl.created" not in little
+
+
+def test_an_open_port_takes_changes_only_at_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web page whose name points to this server (DNS rebinding) sends its own name as Host and Origin."""
+    monkeypatch.setattr("fencepost.server.http.access.is_loopback", lambda _: False)  # as if it were open to others
+    with fencepost.Server(http_address=ANY) as server, fencepost.Admin(server.address) as admin:
+        admin.create_topic("orders")
+        with fencepost.Producer(server.address) as producer:
+            producer.send("orders", b"a record").result()
+        admin.commit_group_offsets("billing", "orders", {0: 0})
+        own = server.http.removeprefix("http://")
+        assert get(server.http, {"Host": "evil.example:9644"}).status == 200  # reading is open to everyone there
+        statuses = []
+        for host in ("evil.example:9644", own):
+            with closing(http.client.HTTPConnection(own, timeout=30)) as line:
+                fields = urlencode({"topic": "orders", "changes": "0.0.1"})
+                line.request("POST", "/groups/billing/reset", fields, {"Host": host, "Origin": f"http://{host}"})
+                statuses.append(line.getresponse().status)
+        assert statuses == [403, 303]
+        assert [row.committed for row in admin.group_offsets("billing")] == [1]

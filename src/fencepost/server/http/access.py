@@ -95,6 +95,14 @@ class Access:
             broker.audit.denied(client, "HTTP", CLUSTER_DESCRIBE, CLUSTER_NAME)
             raise AccessRefused(403, "only a super user may see this page")
 
+    def require_safe_host(self, request: Request) -> None:
+        """Raise AccessRefused if a stranger's web page could have sent a change: where nobody logs in, its name may
+        point to this server (DNS rebinding), so a change needs an address that no stranger can have."""
+        host = request.headers.get("host", "")
+        if not self._broker.authorizer.enabled and host != self._public_host and not _names_this_machine(host):
+            reason = "without authorization, changes are made at an IP address or localhost, or at http.public_url"
+            raise AccessRefused(403, reason)
+
     async def client(self, request: Request) -> HttpClient:
         """Return who asks; raise AccessRefused if they must log in first."""
         client = self._new_client(request)

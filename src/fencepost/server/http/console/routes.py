@@ -192,6 +192,7 @@ class Console:
         try:
             if not is_own(request):
                 raise Refusal("the form was not sent by a page of this server", 403)
+            self._access.require_safe_host(request)
             visit = await self._visit(request)
             done = await action.act(visit, await read_form(request))
         except BadForm as error:
