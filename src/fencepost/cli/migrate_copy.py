@@ -33,7 +33,7 @@ from fencepost.client.transactions.shared_writer import (
     SharedTransaction,
 )
 from fencepost.client.transactions.targets import describe
-from fencepost.core.offset_copy import CopyStep, Head, Records, copy_steps
+from fencepost.core.offset_copy import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import encode_batch, read_header
@@ -49,7 +49,7 @@ _FILLED_AT_ONCE: Final = 500_000
 _FILLED_PER_BATCH: Final = 10_000
 _LZ4: Final = 3
 _SEQUENCES: Final = 2**30
-"""Records after which a partition goes on under another identity, long before sequences wrap."""
+"""RecordsStep after which a partition goes on under another identity, long before sequences wrap."""
 _MARKERS_AT_ONCE: Final = 8
 """Offsets that are used up by single markers, which are faster than a transaction."""
 _MARKER_VERSION: Final = 1
@@ -268,7 +268,7 @@ class _PartitionCopy:
         """The time of the newest record: records that only use up an offset must not look newer to retention."""
         self._records = self._size = 0
 
-    def runs(self, reading: Routes, wanted: Range) -> Iterator[Records]:
+    def runs(self, reading: Routes, wanted: Range) -> Iterator[RecordsStep]:
         """Read the source, and yield the offsets of each batch that is ready to be written."""
         if wanted.start >= wanted.stop:
             return
@@ -276,15 +276,15 @@ class _PartitionCopy:
         fetched = fetch(reading, wanted, fail_on_data_loss=False, max_bytes=_FETCH_BYTES)
         for batch in outgoing((each for answer in fetched for each in answer), wanted, max_bytes):
             self._ready.append(batch)
-            yield Records(batch.start, batch.stop)
+            yield RecordsStep(batch.start, batch.stop)
 
     def carry_out(self, step: CopyStep) -> tuple[int, int]:
         """Return the number of offsets and bytes."""
-        if isinstance(step, Records):
+        if isinstance(step, RecordsStep):
             return step.stop - step.start, self._write(step)
         if self._writer is not None:
             self._writer.finish()
-        if isinstance(step, Head):
+        if isinstance(step, HeadStep):
             self._use_up_head(step.offsets)
         else:
             left = step.offsets
@@ -300,7 +300,7 @@ class _PartitionCopy:
         self._target.await_end(self._where, self._position)
         return Copied(self._records, self._size)
 
-    def _write(self, run: Records) -> int:
+    def _write(self, run: RecordsStep) -> int:
         batch = self._ready.popleft()
         if self._writer is not None and self._writer.sequences > _SEQUENCES:
             self._writer.finish()

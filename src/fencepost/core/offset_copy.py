@@ -3,8 +3,8 @@
 A log has offsets without a record that a reader of committed records sees: markers, aborted records, records that
 compaction or retention removed. A copy cannot leave an offset out, but it can use it up:
 
-Head(n)     the n offsets before the log's start: n records, which are then deleted (DeleteRecords)
-Gap(n)      n offsets between or behind records: an aborted transaction of n - 1 records, and its marker. A gap of one
+HeadStep(n)     the n offsets before the log's start: n records, which are then deleted (DeleteRecords)
+GapStep(n)      n offsets between or behind records: an aborted transaction of n - 1 records, and its marker. A gap of one
             is the marker alone, of a transaction without a record
 
 All records are written outside of transactions. So committed offsets, stored positions and Spark's checkpoints stay
@@ -21,40 +21,40 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 
-class Records(NamedTuple):
+class RecordsStep(NamedTuple):
     """Write the records of the offsets from `start` to before `stop`."""
 
     start: int
     stop: int
 
 
-class Gap(NamedTuple):
+class GapStep(NamedTuple):
     """Use up offsets that no reader may see."""
 
     offsets: int
 
 
-class Head(NamedTuple):
+class HeadStep(NamedTuple):
     """Use up the first offsets with records that are deleted."""
 
     offsets: int
 
 
-CopyStep: TypeAlias = Records | Gap | Head
+CopyStep: TypeAlias = RecordsStep | GapStep | HeadStep
 
 
-def copy_steps(at: int, first: int, runs: Iterable[Records], end: int) -> Iterator[CopyStep]:
+def copy_steps(at: int, first: int, runs: Iterable[RecordsStep], end: int) -> Iterator[CopyStep]:
     """Yield the steps for a target that ends at `at`, of a source that starts at `first` and ends at `end`, whose
     records from `at` on are these `runs` of offsets without a gap."""
     position = at
     if at < first:
-        yield Head(first - at)
+        yield HeadStep(first - at)
         position = first
-    for run in chain(runs, [Records(max(end, position), max(end, position))]):
+    for run in chain(runs, [RecordsStep(max(end, position), max(end, position))]):
         if run.start < position:
             raise ValueError(f"offset {run.start} is behind {position}")
         if run.start > position:
-            yield Gap(run.start - position)
+            yield GapStep(run.start - position)
         if run.stop > run.start:
             yield run
         position = run.stop

@@ -15,7 +15,7 @@ _TOLERANCE: Final = 1.2
 """Writes this much slower than the fastest were alone too."""
 
 
-class Pace:
+class BackupPace:
     """Decides how long the job pauses after each stretch of work."""
 
     def __init__(self) -> None:

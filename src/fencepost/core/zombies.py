@@ -37,7 +37,7 @@ class FencedWrite(NamedTuple):
 
 
 class SinkStory(NamedTuple):
-    """What the records of a progress topic tell."""
+    """The story that the records of a progress topic tell."""
 
     last: Progress
     announced: WrittenProgress | None

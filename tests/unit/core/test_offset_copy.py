@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.offset_copy import CopyStep, Gap, Head, Records, copy_steps
+from fencepost.core.offset_copy import CopyStep, GapStep, HeadStep, RecordsStep, copy_steps
 
 pytestmark = pytest.mark.unit
 
@@ -22,13 +22,13 @@ class Log:
 
     def apply(self, step: CopyStep, *, killed_after: int | None = None) -> None:
         """Carry out a step; or its first requests, and what the next run finds of them."""
-        if isinstance(step, Records):
+        if isinstance(step, RecordsStep):
             stop = step.stop if killed_after is None else min(step.stop, step.start + killed_after)
             for offset in range(step.start, stop):
                 self.committed[self.end] = offset
                 self.end += 1
-        elif isinstance(step, Gap):
-            # Records of an open transaction are aborted, which takes one offset more.
+        elif isinstance(step, GapStep):
+            # RecordsStep of an open transaction are aborted, which takes one offset more.
             self.end += step.offsets if killed_after is None else min(step.offsets, killed_after + 1)
         else:
             assert not self.committed
@@ -52,14 +52,14 @@ def sources(draw: st.DrawFn) -> tuple[int, list[int], int]:
     return first, offsets, at + draw(st.sampled_from([0, 1, 2, 5]))
 
 
-def runs(offsets: Iterable[int]) -> list[Records]:
+def runs(offsets: Iterable[int]) -> list[RecordsStep]:
     """The offsets as runs without a gap, of at most four records: batches are bounded, too."""
-    found: list[Records] = []
+    found: list[RecordsStep] = []
     for offset in offsets:
         if found and found[-1].stop == offset and offset - found[-1].start < 4:
-            found[-1] = Records(found[-1].start, offset + 1)
+            found[-1] = RecordsStep(found[-1].start, offset + 1)
         else:
-            found.append(Records(offset, offset + 1))
+            found.append(RecordsStep(offset, offset + 1))
     return found
 
 
@@ -92,7 +92,7 @@ def test_a_copy_goes_on_wherever_it_was_killed(source: tuple[int, list[int], int
 
 
 def test_a_plain_log_needs_no_transaction() -> None:
-    assert list(copy_steps(0, 0, [Records(0, 2), Records(2, 3)], 3)) == [Records(0, 2), Records(2, 3)]
+    assert list(copy_steps(0, 0, [RecordsStep(0, 2), RecordsStep(2, 3)], 3)) == [RecordsStep(0, 2), RecordsStep(2, 3)]
 
 
 def test_a_finished_copy_has_no_steps() -> None:
@@ -100,13 +100,13 @@ def test_a_finished_copy_has_no_steps() -> None:
 
 
 def test_each_kind_of_gap_has_its_step() -> None:
-    assert list(copy_steps(0, 4, [Records(4, 6), Records(7, 8), Records(10, 11)], 12)) == [
-        Head(4), Records(4, 6), Gap(1), Records(7, 8), Gap(2), Records(10, 11), Gap(1),
+    assert list(copy_steps(0, 4, [RecordsStep(4, 6), RecordsStep(7, 8), RecordsStep(10, 11)], 12)) == [
+        HeadStep(4), RecordsStep(4, 6), GapStep(1), RecordsStep(7, 8), GapStep(2), RecordsStep(10, 11), GapStep(1),
     ]  # fmt: skip
-    assert list(copy_steps(0, 4, [Records(9, 10)], 10)) == [Head(4), Gap(5), Records(9, 10)]
-    assert list(copy_steps(5, 0, [Records(6, 7)], 7)) == [Gap(1), Records(6, 7)]
+    assert list(copy_steps(0, 4, [RecordsStep(9, 10)], 10)) == [HeadStep(4), GapStep(5), RecordsStep(9, 10)]
+    assert list(copy_steps(5, 0, [RecordsStep(6, 7)], 7)) == [GapStep(1), RecordsStep(6, 7)]
 
 
 def test_records_behind_the_targets_end_are_an_error() -> None:
     with pytest.raises(ValueError, match="offset 2 is behind 3"):
-        list(copy_steps(3, 0, [Records(2, 4)], 4))
+        list(copy_steps(3, 0, [RecordsStep(2, 4)], 4))

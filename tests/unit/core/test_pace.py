@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.pace import Pace
+from fencepost.core.pace import BackupPace
 
 pytestmark = pytest.mark.unit
 
@@ -16,7 +16,7 @@ seconds = st.floats(min_value=1e-6, max_value=1e3)
 
 @given(st.lists(seconds, min_size=1), seconds)
 def test_it_works_for_at_least_a_fifth_of_the_time(writes: list[float], worked: float) -> None:
-    pace = Pace()
+    pace = BackupPace()
     for each in writes:
         pace.wrote(SIZE, each)
         assert 0 <= pace.contention < 1
@@ -25,7 +25,7 @@ def test_it_works_for_at_least_a_fifth_of_the_time(writes: list[float], worked: 
 
 @given(seconds, st.floats(min_value=1, max_value=1.19), st.integers(min_value=1, max_value=20))
 def test_alone_it_does_not_pause(first: float, slower: float, count: int) -> None:
-    pace = Pace()
+    pace = BackupPace()
     pace.wrote(SIZE, first)
     for _ in range(count):
         pace.wrote(SIZE, first * slower)
@@ -36,7 +36,7 @@ def test_alone_it_does_not_pause(first: float, slower: float, count: int) -> Non
 def test_the_slower_its_writes_the_longer_it_pauses(fast: float, slow: float, slower: float) -> None:
     pauses = []
     for factor in (slow, slow * slower):
-        pace = Pace()
+        pace = BackupPace()
         pace.wrote(SIZE, fast)
         pace.wrote(SIZE, fast * factor)
         pauses.append(pace.pause_after(1.0))
@@ -44,7 +44,7 @@ def test_the_slower_its_writes_the_longer_it_pauses(fast: float, slow: float, sl
 
 
 def test_it_goes_on_at_full_speed_when_the_others_have_ended() -> None:
-    pace = Pace()
+    pace = BackupPace()
     pace.wrote(SIZE, 0.01)
     pace.wrote(SIZE, 0.03)
     assert pace.pause_after(0.04) == pytest.approx(4 * (1 - 1.2 / 3) * 0.04)
@@ -53,7 +53,7 @@ def test_it_goes_on_at_full_speed_when_the_others_have_ended() -> None:
 
 
 def test_a_stretch_without_writes_changes_nothing() -> None:
-    pace = Pace()
+    pace = BackupPace()
     pace.wrote(SIZE, 0.01)
     pace.wrote(SIZE, 0.03)
     before = pace.contention

@@ -14,7 +14,7 @@ _SHARE_IF_IDLE: Final = 0.8
 _LONGEST_REST: Final = 0.25
 
 
-class Pace:
+class SearchPace:
     """Tells a search how long to rest. Times are in seconds, from any start."""
 
     def __init__(self, wall: float, process: float, thread: float) -> None:

@@ -22,7 +22,7 @@ from typing import IO, Final, TypeAlias
 
 from crc32c import crc32c
 
-from fencepost.core.pace import Pace
+from fencepost.core.pace import BackupPace
 from fencepost.log.files import Buffer, OsFiles, write_all
 from fencepost.server.backup.manifest import DamagedBackup
 
@@ -78,7 +78,7 @@ def direct(fd: int, *, on: bool) -> bool:
 class Pauses:
     """The pauses of a copy, as its pace demands them."""
 
-    def __init__(self, pace: Pace, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, pace: BackupPace, sleep: Callable[[float], None] = time.sleep) -> None:
         self._pace = pace
         self._sleep = sleep
         self._began = time.perf_counter()

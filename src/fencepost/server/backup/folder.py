@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fencepost.core.pace import Pace
+from fencepost.core.pace import BackupPace
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import OsFiles, write_file
 from fencepost.server.backup.copying import Advance, Copier, DirectFiles, Pauses, remove_tree
@@ -191,7 +191,7 @@ class _Copy:
         self._part = part
         self._disk = disk
         self._advance = signing(files, advance)
-        self._copier = Copier(disk, self._advance, Pauses(Pace()))
+        self._copier = Copier(disk, self._advance, Pauses(BackupPace()))
         self._before = before[0] if before else None
         self._known = {file.path: file for file in before[1].files} if before else {}
         self._copied: list[BackedUpFile] = []

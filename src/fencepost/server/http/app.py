@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.console.history import History
+from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.streams import Streams
 from fencepost.server.http.deferred import DeferredRoutes
 from fencepost.server.http.readiness import Readiness
@@ -31,7 +31,7 @@ _SAFE: Final = {
 
 class HttpApp(NamedTuple):
     app: Starlette
-    history: History
+    history: LoadHistory
     """To be run as long as the port is open."""
     streams: Streams
     """To be stopped before the port closes."""
@@ -41,7 +41,7 @@ def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
     readiness = Readiness(broker)
     access = Access(broker, address)
     scrapes = Scrapes(broker, listener)
-    history = History(broker)
+    history = LoadHistory(broker)
     streams = Streams()
 
     async def healthz(_: Request) -> Response:

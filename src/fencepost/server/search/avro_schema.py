@@ -1,4 +1,4 @@
-"""Which Avro schemas are safe to decode with, whatever the bytes say.
+"""A check of Avro schemas: which are safe to decode with, whatever the bytes say.
 
 A decoder trusts the counts in the data. An array of items without bytes can have 2⁶³ of them in ten bytes, and a schema
 that contains itself can be nested as deep as the data is long: both would stop the server. Such schemas are refused.

@@ -14,7 +14,7 @@ from time import perf_counter, process_time, thread_time
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from fencepost.core.search.matching import Cells, HeaderCells, RecordTests, SearchColumns
-from fencepost.core.search.pace import Pace
+from fencepost.core.search.pace import SearchPace
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import ColumnDecoder, decode_batch, read_marker, unpack
@@ -67,7 +67,7 @@ class FoundRecord(NamedTuple):
 
 
 class ScanOrder(NamedTuple):
-    """What a piece has to search."""
+    """The range of a log that a search goes through, and the limits of one piece of it."""
 
     log: PartitionLog
     partition: int
@@ -124,7 +124,7 @@ class Scanner:
         self._latest = latest
         self._max_bytes = max_bytes
         self._stopped = threading.Event()
-        self._pace = Pace(perf_counter(), process_time(), thread_time())
+        self._pace = SearchPace(perf_counter(), process_time(), thread_time())
 
     def stop(self) -> None:
         """End the piece that a thread works on, at once."""

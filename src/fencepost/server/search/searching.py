@@ -71,7 +71,7 @@ class SearchedRange:
 
 @dataclass(slots=True)
 class SearchCount:
-    """How far a search has come."""
+    """The progress of a search."""
 
     state: SearchState = "planning"
     ranges: list[SearchedRange] = field(default_factory=list)
@@ -110,7 +110,7 @@ class SearchCount:
 
     @property
     def percent(self) -> float:
-        """How much of the range is searched; 100 only if it is all."""
+        """Return the part of the range that is searched; 100 only if it is all."""
         if self.offsets_total == 0:
             return 100.0 if self.done == self.partitions else 0.0
         share = 100 * self.offsets / self.offsets_total
@@ -118,7 +118,7 @@ class SearchCount:
 
     @property
     def place(self) -> LogPlace | None:
-        """Where the search goes on."""
+        """Return the place at which the search goes on."""
         current = self.current
         return LogPlace(current.partition, current.reached) if current is not None else None
 

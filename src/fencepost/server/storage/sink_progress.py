@@ -73,7 +73,7 @@ def _decoded(rows: list[tuple[bytes, Identity]]) -> list[WrittenProgress]:
 
 
 class SinkTail(NamedTuple):
-    """What the last records of a progress topic tell."""
+    """The last records of a progress topic, as far as they tell something."""
 
     story: SinkStory | None
     """None if there is no record."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from fencepost.core.pace import Pace
+from fencepost.core.pace import BackupPace
 from fencepost.log.files import Buffer, OsFiles
 from fencepost.server.backup.copying import CHUNK, Copier, DirectFiles, Pauses, direct
 from tests.support.backups import ignore
@@ -146,7 +146,7 @@ def test_what_cannot_be_cloned_is_copied(source: Path, monkeypatch: pytest.Monke
     assert sum(done) == CHUNK + 1
 
 
-class SlowPace(Pace):
+class SlowPace(BackupPace):
     """A pace that demands the same pause each time."""
 
     def pause_after(self, seconds: float) -> float:
@@ -167,7 +167,7 @@ def test_what_it_writes_straight_to_the_disk_sets_its_pace(tmp_path: Path) -> No
     path.write_bytes(bytes(8 * CHUNK))
     noted: list[int] = []
 
-    class NotedPace(Pace):
+    class NotedPace(BackupPace):
         def wrote(self, size: int, seconds: float) -> None:
             noted.append(size)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fencepost.core.transactions import RESTING, TransactionMetadata
-from fencepost.server.http.console.history import Reading
+from fencepost.server.http.console.history import LoadReading
 from fencepost.server.http.console.undecided import MOST_LOOKED_AT, hanging, open_log
 from fencepost.server.http.console.words import moment, number, span
 
@@ -36,7 +36,7 @@ class Sight(NamedTuple):
     topic: Callable[[str], bool]
 
 
-def attention(broker: Broker, now: Reading, sight: Sight) -> list[Attention]:
+def attention(broker: Broker, now: LoadReading, sight: Sight) -> list[Attention]:
     """Return what needs attention, the most urgent first. For the loop: it only looks at what is in memory."""
     found = [
         Attention(
@@ -84,7 +84,7 @@ def _held_topics(broker: Broker, transaction: TransactionMetadata, sight: Sight)
     return ", ".join(names[:_TOPICS_NAMED]) + (" …" if len(names) > _TOPICS_NAMED else "")
 
 
-def _hanging(broker: Broker, now: Reading, sight: Sight) -> Iterable[Attention]:
+def _hanging(broker: Broker, now: LoadReading, sight: Sight) -> Iterable[Attention]:
     for each in hanging(broker, now.undecided):
         if not sight.topic(each.where.topic):
             continue
@@ -96,7 +96,7 @@ def _hanging(broker: Broker, now: Reading, sight: Sight) -> Iterable[Attention]:
         )
 
 
-def _idle_groups(broker: Broker, now: Reading) -> Iterable[Attention]:
+def _idle_groups(broker: Broker, now: LoadReading) -> Iterable[Attention]:
     for entry in broker.groups:
         lag = now.lags.get(entry.group_id)
         if lag is not None and lag.known and not entry.group.members:

@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     lag_is_exact: bool
 
 
-class Reading(NamedTuple):
+class LoadReading(NamedTuple):
     """A sample with the lags of all groups, which are too many to keep."""
 
     sample: Sample
@@ -64,7 +64,7 @@ class Rates(NamedTuple):
     """Seconds: the upper bound of the histogram's bucket in which the 99th percentile lies."""
 
 
-class History:
+class LoadHistory:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.samples: deque[Sample] = deque(maxlen=_KEPT)
@@ -75,14 +75,14 @@ class History:
         """Groups that somebody looked at, the last one last."""
         self._last: dict[str, GroupLag] = {}
         """The lags of the last sample."""
-        self._taking: asyncio.Future[Reading] | None = None
+        self._taking: asyncio.Future[LoadReading] | None = None
 
     async def run(self) -> None:
         while True:
             self.add(await self.take())
             await asyncio.sleep(STEP_SECONDS)
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: LoadReading) -> None:
         if self.samples and reading.sample.taken_ms < self.samples[-1].taken_ms:
             # Somebody has set the clock back: a chart cannot go back in time, so the hour begins anew.
             self.samples.clear()
@@ -91,7 +91,7 @@ class History:
         self.lags.add(reading.lags, self._wanted)
         self._last = reading.lags
 
-    async def now(self) -> Reading:
+    async def now(self) -> LoadReading:
         """Return a reading that is at most a second old; pages that are watched at the same time share it."""
         taking = self._taking
         if taking is None or (
@@ -116,7 +116,7 @@ class History:
         if len(self._wanted) > _MOST_WANTED:
             del self._wanted[next(iter(self._wanted))]
 
-    async def take(self, lags: dict[str, GroupLag] | None = None) -> Reading:
+    async def take(self, lags: dict[str, GroupLag] | None = None) -> LoadReading:
         """Return the counters and the lags of this moment, unless the lags are given."""
         broker = self._broker
         records = written = 0
@@ -143,7 +143,7 @@ class History:
             not any(lag.closed for lag in lags.values()),
         )
         self.undecided = undecided[:MOST_UNDECIDED]
-        return Reading(sample, lags, self.undecided)
+        return LoadReading(sample, lags, self.undecided)
 
 
 def rates(before: Sample, now: Sample) -> Rates | None:

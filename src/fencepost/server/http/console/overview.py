@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.server.http.console.attention import Sight, attention
-from fencepost.server.http.console.history import History, rates
+from fencepost.server.http.console.history import LoadHistory, rates
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.v1.others import describe_cluster
 from fencepost.wire.apis import Key
@@ -62,7 +62,7 @@ async def read(visit: Visit) -> Values:
     }
 
 
-def written_chart(history: History) -> str:
+def written_chart(history: LoadHistory) -> str:
     """Return the points of records per second: times in seconds, then values."""
     times, values = [], []
     for before, now in pairwise(thin(list(history.samples))):
@@ -72,7 +72,7 @@ def written_chart(history: History) -> str:
     return json.dumps([times, values])
 
 
-def lag_chart(history: History) -> str:
+def lag_chart(history: LoadHistory) -> str:
     """Return the points of the lag of all groups together; null where it was not known."""
     samples = thin(list(history.samples))
     lags = [each.lag if each.lag_is_exact else None for each in samples]

@@ -10,7 +10,7 @@ from fencepost.server.net.turns import Turns
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
-    from fencepost.server.http.console.history import History
+    from fencepost.server.http.console.history import LoadHistory
     from fencepost.server.search.searching import Searches
 
 Values: TypeAlias = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Visit(NamedTuple):
     path: Mapping[str, str]
     """The parameters in the path."""
     query: Mapping[str, str]
-    history: History
+    history: LoadHistory
     searches: Searches
 
     @property

@@ -29,7 +29,7 @@ from fencepost.server.http.console import (
     transactions,
 )
 from fencepost.server.http.console.assets import assets
-from fencepost.server.http.console.history import History
+from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, ConsoleStream, Done, Refusal, Values, Visit
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams, event
@@ -80,7 +80,7 @@ class Console:
         listener: Listener,
         access: Access,
         headers: Mapping[str, str],
-        history: History,
+        history: LoadHistory,
         streams: Streams,
     ) -> None:
         self._broker = broker

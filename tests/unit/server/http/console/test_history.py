@@ -10,20 +10,20 @@ import pytest
 
 from fencepost.server.broker import Broker
 from fencepost.server.counters import Distribution
-from fencepost.server.http.console.history import History, Reading, Sample
+from fencepost.server.http.console.history import LoadHistory, LoadReading, Sample
 from fencepost.server.http.console.lags import GroupLag
 from fencepost.testing.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 
 
-def reading(taken_ms: int, monotonic: float = 0.0, lag: int = 0) -> Reading:
+def reading(taken_ms: int, monotonic: float = 0.0, lag: int = 0) -> LoadReading:
     sample = Sample(taken_ms, monotonic, 0, 0, Distribution((), 0.0), 0, lag, lag_is_exact=True)
-    return Reading(sample, {"billing": GroupLag(lag, 0, 1)}, [])
+    return LoadReading(sample, {"billing": GroupLag(lag, 0, 1)}, [])
 
 
-def make_history() -> History:
-    return History(cast("Broker", SimpleNamespace(clock=HandWoundClock())))
+def make_history() -> LoadHistory:
+    return LoadHistory(cast("Broker", SimpleNamespace(clock=HandWoundClock())))
 
 
 def test_a_clock_that_is_set_back_begins_the_hour_anew() -> None:
@@ -36,9 +36,9 @@ def test_a_clock_that_is_set_back_begins_the_hour_anew() -> None:
 
 def test_a_reading_that_failed_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     history = make_history()
-    results: list[Reading | OSError] = [OSError("not now"), reading(1)]
+    results: list[LoadReading | OSError] = [OSError("not now"), reading(1)]
 
-    async def take(_: object) -> Reading:
+    async def take(_: object) -> LoadReading:
         result = results.pop(0)
         if isinstance(result, OSError):
             raise result
@@ -46,7 +46,7 @@ def test_a_reading_that_failed_is_taken_again(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(history, "take", take)
 
-    async def look_twice() -> Reading:
+    async def look_twice() -> LoadReading:
         with pytest.raises(OSError, match="not now"):
             await history.now()
         return await history.now()

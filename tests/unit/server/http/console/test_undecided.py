@@ -12,7 +12,7 @@ from fencepost.core.transactions import NOBODY
 from fencepost.kernel import read_header
 from fencepost.kernel.header import TRANSACTIONAL
 from fencepost.server.http.console.attention import Sight, attention
-from fencepost.server.http.console.history import History
+from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.undecided import effect_of_abort, hanging, held_back, stable_after
 from fencepost.server.net.connection import Connection
 from fencepost.types import Offset, Pid, TopicPartition
@@ -65,7 +65,7 @@ def test_a_transaction_hangs_only_where_no_coordinator_ends_it(tmp_path: Path) -
         connection = bed.connect()
         known = await bed.begin(connection, "known", T0)
         await bed.write(known, T0)
-        history = History(bed.broker)
+        history = LoadHistory(bed.broker)
         found = (await history.take()).undecided
         assert [(each.where, each.pid) for each in found] == [(T0, known.pid)]
         assert list(hanging(bed.broker, found)) == []
@@ -107,7 +107,7 @@ def test_the_effect_of_an_abort_is_what_happens(tmp_path: Path) -> None:
 
 def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
     async def test(bed: Bed) -> None:
-        connection, history = bed.connect(), History(bed.broker)
+        connection, history = bed.connect(), LoadHistory(bed.broker)
         writer = await bed.begin(connection, "a/b c", T0)
         await bed.write(writer, T0)
         idle = await bed.begin(connection, "idle", T1)
