@@ -49,7 +49,7 @@ _FILLED_AT_ONCE: Final = 500_000
 _FILLED_PER_BATCH: Final = 10_000
 _LZ4: Final = 3
 _SEQUENCES: Final = 2**30
-"""RecordsStep after which a partition goes on under another identity, long before sequences wrap."""
+"""Records after which a partition goes on under another identity, long before sequences wrap."""
 _MARKERS_AT_ONCE: Final = 8
 """Offsets that are used up by single markers, which are faster than a transaction."""
 _MARKER_VERSION: Final = 1
