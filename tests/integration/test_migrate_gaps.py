@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 import fencepost
+from fencepost.cli.migrate_copy import OffsetCopier, _PartitionCopy
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.errors import ErrorCode, ServerError
 from fencepost.kernel import encode_batch
+from fencepost.server.api import k27_write_txn_markers
 from fencepost.types import TopicPartition
 from tests.conftest import Engine
 from tests.support.migration import Abort, abort, command, log, migrate, write_with_gaps
@@ -66,6 +69,25 @@ def test_a_compacted_source_keeps_its_offsets(engine: Engine, name: str, tmp_pat
         done = migrate(source.address, engine.address, "--topic", name)
         assert done.returncode == 0, done.stderr
         assert log(engine.address, name) == before == log(source.address, name)
+
+
+def test_gaps_are_copied_although_the_target_refuses_direct_markers(
+    source: fencepost.Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Kafka does so after a coordinator with a higher epoch has ended a transaction of the same producer."""
+    refused: list[ErrorCode] = []
+
+    async def refuse(*_: object) -> ErrorCode:
+        refused.append(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+        return refused[-1]
+
+    monkeypatch.setattr(k27_write_txn_markers, "_write", refuse)
+    write_with_gaps(source.address, name)
+    with fencepost.Server() as target:
+        done = migrate(source.address, target.address, "--topic", name)
+        assert done.returncode == 0, done.stderr
+        assert refused
+        assert log(target.address, name) == log(source.address, name)
 
 
 @pytest.mark.parametrize("records", [0, 1, 2])
@@ -189,4 +211,25 @@ def test_a_paused_copy_is_fenced_by_its_successor(
     # It had not finished, unless this machine was slow to pause it.
     if paused.wait() != 0:
         assert "another `fencepost migrate` from this source to this target was started" in paused.output()
+    assert log(engine.address, name) == log(source.address, name)
+
+
+def test_an_earlier_copy_writes_no_marker_after_its_successor(
+    source: fencepost.Server, engine: Engine, name: str
+) -> None:
+    """It was paused before a gap, and its successor copied the partition with another of its workers."""
+    write_with_gaps(source.address, name)
+    both = ClientSettings.of(source.address), ClientSettings.of(engine.address)
+    where = TopicPartition(name, 0)
+    with (
+        fencepost.Admin(engine.address) as admin,
+        contextlib.closing(OffsetCopier(*both, name)) as earlier,
+    ):
+        admin.create_topic(name, 1)
+        paused = _PartitionCopy(where, earlier._target, earlier._all[1], earlier._identity, position=0)
+        with contextlib.closing(OffsetCopier(*both, name)) as successor:
+            list(successor.copy({name: 1}, lambda _offsets, _bytes: None))
+        with pytest.raises(ServerError) as caught:
+            paused._use_up(1)
+        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     assert log(engine.address, name) == log(source.address, name)

@@ -58,6 +58,7 @@ _NOTHING_WRITTEN: Final = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
@@ -118,10 +119,14 @@ class _Worker:
         self.identity = self.gaps.init(_TRANSACTION_MS, self.identity)
         return self.identity
 
-    def write_marker(self, where: TopicPartition) -> bool:
+    def write_marker(self, where: TopicPartition, who: Identity) -> bool:
         """Write a marker straight to the leader, as coordinators do: in one round trip instead of several, of which one
         waits for the coordinator's own. Return False if nothing was written, because the target or its permissions do
-        not allow it."""
+        not allow it.
+
+        `who` is the identity of plain writes. No coordinator asks if an earlier run still writes markers, so the leader
+        must know it by what its successor wrote there. And no coordinator has ended a transaction of this identity:
+        Apache Kafka refuses a marker whose coordinator's epoch is lower than that of the last one."""
         if not self._may_write_markers:
             return False
         channel = self.channels.to_leader(where)
@@ -130,8 +135,8 @@ class _Worker:
             return False
         version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
         marker = {
-            "producer_id": self.identity.pid,
-            "producer_epoch": self.identity.epoch,
+            "producer_id": who.pid,
+            "producer_epoch": who.epoch,
             "transaction_result": True,
             "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
             "coordinator_epoch": 0,
@@ -317,7 +322,7 @@ class _PartitionCopy:
 
     def _use_up(self, offsets: int) -> None:
         """Write an aborted transaction with this number of offsets; a marker alone for a single one."""
-        while 0 < offsets <= _MARKERS_AT_ONCE and self._worker.write_marker(self._where):
+        while 0 < offsets <= _MARKERS_AT_ONCE and self._worker.write_marker(self._where, self._identity(0)):
             self._position += 1
             offsets -= 1
         if offsets:
