@@ -90,6 +90,35 @@ def test_gaps_are_copied_although_the_target_refuses_direct_markers(
         assert log(target.address, name) == log(source.address, name)
 
 
+def test_a_copy_that_was_compacted_goes_on_after_a_kill(source: fencepost.Server, name: str, tmp_path: Path) -> None:
+    """Two runs were whole, and the target has compacted its copy. A third one was killed while it copied."""
+    with (
+        fencepost.Server(tmp_path / "data", background_interval_ms=50) as target,
+        fencepost.Admin(source.address) as admin,
+        fencepost.Admin(target.address) as there,
+        fencepost.Producer(source.address, linger=0) as producer,
+    ):
+        admin.create_topic(name, 1, configs={**COMPACTED, "min.compaction.lag.ms": "3600000"})
+        for _ in range(2):  # two segments there: the last one is never compacted
+            for number in range(180):
+                producer.send(name, b"%d" % number, key=b"hot", partition=0)
+            producer.flush()
+            done = migrate(source.address, target.address, "--topic", name)
+            assert done.returncode == 0, done.stderr
+        there.alter_topic(name, {"min.compaction.lag.ms": "0"})
+
+        def records() -> int:
+            with fencepost.Reader(target.address, name, start="earliest", stop="latest") as reader:
+                return sum(1 for _ in reader)
+
+        until(lambda: records() < 360)
+        there.alter_topic(name, {"cleanup.policy": "delete"})  # as long as a run copies
+        producer.send(name, b"last", key=b"last", partition=0).result()
+        done = migrate(source.address, target.address, "--topic", name)
+        assert done.returncode == 0, done.stderr
+        assert there.latest(name) == admin.latest(name)
+
+
 @pytest.mark.parametrize("records", [0, 1, 2])
 def test_a_copy_goes_on_after_a_kill_inside_a_gap(
     source: fencepost.Server, engine: Engine, name: str, records: int

@@ -99,9 +99,10 @@ class CopyTarget:
             raise _unlike(where, f"it has no record from {start} to {at - 1}")
 
     def _removes_keys(self, topic: str) -> bool:
-        """Tell if the target compacts the topic: it may have removed records that the source still has."""
-        policy = (each.value for each in self.to.topic_configs(topic) if each.name == "cleanup.policy")
-        return "compact" in (next(policy, None) or "")
+        """Tell if the target compacts the topic: it may have removed records that the source still has. A run that was
+        killed has left the policy of its copying there; then the source's tells it."""
+        configs = (*self.to.topic_configs(topic), *self._from.topic_configs(topic))
+        return any(each.name == "cleanup.policy" and "compact" in (each.value or "") for each in configs)
 
     def _has_only_fillers(self, where: TopicPartition, start: int, stop: int) -> bool:
         there = _records(self._target, where, start, min(stop, start + _COMPARED))
