@@ -35,6 +35,9 @@ _SYNC_EVERY: Final = 16 << 20
 the syncs of the server on the same disk."""
 _STRETCH: Final = 8 << 20
 """Bytes between two pauses."""
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds. A pause gives no sign of life; after a disk that hung for minutes, it would last until the server releases
+the files."""
 _SMALL: Final = 64 << 10
 """Files up to this size are written through the page cache."""
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0) if sys.platform == "linux" else 0
@@ -99,7 +102,7 @@ class Pauses:
         self._pace.wrote(self._written, self._write_seconds)
         pause = self._pace.pause_after(time.perf_counter() - self._began)
         if pause:
-            self._sleep(pause)
+            self._sleep(min(pause, _LONGEST_PAUSE))
         self._began = time.perf_counter()
         self._bytes = self._written = 0
         self._write_seconds = 0.0

@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from fencepost.core.pace import BackupPace
 from fencepost.log.files import Buffer, OsFiles
+from fencepost.server.backup.control import SILENCE_SECONDS
 from fencepost.server.backup.copying import CHUNK, Copier, DirectFiles, Pauses, direct
 from tests.support.backups import ignore
 
@@ -160,6 +161,21 @@ def test_it_pauses_while_it_copies_and_while_it_reads_back(tmp_path: Path) -> No
     pauses = Pauses(SlowPace(), slept.append)
     Copier(DirectFiles(), ignore, pauses).copy(path, tmp_path / "target", 17 * CHUNK)
     assert slept == [0.5] * 4
+
+
+def test_no_pause_is_so_long_that_the_server_gives_the_backup_up(tmp_path: Path) -> None:
+    """After a disk that did not answer for minutes, a server would take the pause for the end of the backup."""
+    path = tmp_path / "source"
+    path.write_bytes(bytes(8 * CHUNK))
+
+    class HungPace(Pace):
+        def pause_after(self, seconds: float) -> float:
+            return 4 * 300.0
+
+    slept: list[float] = []
+    Copier(DirectFiles(), ignore, Pauses(HungPace(), slept.append)).copy(path, tmp_path / "target", 8 * CHUNK)
+    assert slept
+    assert max(slept) < SILENCE_SECONDS / 10
 
 
 def test_what_it_writes_straight_to_the_disk_sets_its_pace(tmp_path: Path) -> None:
