@@ -16,8 +16,10 @@ import fencepost
 from fencepost.cli.migrate_copy import OffsetCopier, _PartitionCopy
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.read.ranges import Range
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.core.offset_copy import copy_steps
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.server.api import k27_write_txn_markers
@@ -260,5 +262,35 @@ def test_an_earlier_copy_writes_no_marker_after_its_successor(
             list(successor.copy({name: 1}, lambda _offsets, _bytes: None))
         with pytest.raises(ServerError) as caught:
             paused._use_up(1)
+        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log(engine.address, name) == log(source.address, name)
+
+
+def test_an_earlier_copy_writes_no_record_after_its_successor(
+    source: fencepost.Server, engine: Engine, name: str
+) -> None:
+    """It had used up the offsets before the source's start and was paused behind its first record; its successor found
+    nothing to use up."""
+    with fencepost.Admin(source.address) as admin, fencepost.Producer(source.address) as producer:
+        for number in range(6):
+            producer.send(name, b"%d" % number * 20_000, partition=0).result()  # batches that are copied whole
+        admin.delete_records(name, {0: 3})
+    both = ClientSettings.of(source.address), ClientSettings.of(engine.address)
+    with (
+        fencepost.Admin(engine.address) as admin,
+        Routes(both[0]) as reading,
+        contextlib.closing(OffsetCopier(*both, name)) as earlier,
+    ):
+        admin.create_topic(name, 1)
+        where = TopicPartition(name, 0)
+        paused = _PartitionCopy(where, earlier._target, earlier._all[0], earlier._identity, position=0)
+        steps = copy_steps(0, 3, paused.runs(reading, Range(name, 0, 3, 6)), 6)
+        assert [paused.carry_out(next(steps))[0] for _ in range(2)] == [3, 1]
+        paused.finish()
+        with contextlib.closing(OffsetCopier(*both, name)) as successor:
+            list(successor.copy({name: 1}, lambda _offsets, _bytes: None))
+        paused.carry_out(next(steps))  # it does not wait for the answer
+        with pytest.raises(ServerError) as caught:
+            paused.finish()
         assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     assert log(engine.address, name) == log(source.address, name)

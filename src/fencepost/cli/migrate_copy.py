@@ -50,6 +50,9 @@ _FILLED_PER_BATCH: Final = 10_000
 _LZ4: Final = 3
 _SEQUENCES: Final = 2**30
 """Records after which a partition goes on under another identity, long before sequences wrap."""
+_OF_HEADS: Final = 1
+"""The identity that uses up the offsets before a log's start. Records begin under the first one in every run, so that
+those of an earlier run are refused where its successor has written."""
 _MARKERS_AT_ONCE: Final = 8
 """Offsets that are used up by single markers, which are faster than a transaction."""
 _MARKER_VERSION: Final = 1
@@ -240,7 +243,7 @@ class OffsetCopier:
         return copying.finish()
 
     def _identity(self, number: int) -> Identity:
-        """Return the identity of plain writes: the first, or that of partitions with very many records."""
+        """Return an identity of plain writes: that of records, of heads, or of partitions with very many records."""
         with self._lock:
             while len(self._identities) <= number:
                 name = f"{self._name}.records-{len(self._identities)}"
@@ -268,7 +271,7 @@ class _PartitionCopy:
         self._ready: deque[OutgoingBatch] = deque()
         """Batches of the runs that were yielded and not written yet."""
         self._writer: _OffsetWriter | None = None
-        self._writers = 0
+        self._next_identity = 0
         self._time = -1
         """The time of the newest record: records that only use up an offset must not look newer to retention."""
         self._records = self._size = 0
@@ -311,8 +314,8 @@ class _PartitionCopy:
             self._writer.finish()
             self._writer = None
         if self._writer is None:
-            self._writer = _OffsetWriter(self._worker.channels, self._identity(self._writers), self._where)
-            self._writers += 1
+            self._writer = _OffsetWriter(self._worker.channels, self._identity(self._next_identity), self._where)
+            self._next_identity = max(self._next_identity, _OF_HEADS) + 1
         self._time = max(self._time, read_header(batch.data).max_timestamp)
         self._writer.write_at(run.start, batch.data)
         self._position = run.stop
@@ -341,9 +344,7 @@ class _PartitionCopy:
         self._target.await_end(self._where, self._position)
 
     def _use_up_head(self, offsets: int) -> None:
-        identity = self._identity(self._writers)
-        self._writers += 1
-        shared = SharedTransaction(None, identity)
+        shared = SharedTransaction(None, self._identity(_OF_HEADS))
         _fill(PartitionWriter(self._worker.channels, shared, self._where, fresh=True), offsets, -1)
         self._position += offsets
         self._target.await_end(self._where, self._position)
