@@ -168,7 +168,7 @@ def test_no_pause_is_so_long_that_the_server_gives_the_backup_up(tmp_path: Path)
     path = tmp_path / "source"
     path.write_bytes(bytes(8 * CHUNK))
 
-    class HungPace(Pace):
+    class HungPace(BackupPace):
         def pause_after(self, seconds: float) -> float:
             return 4 * 300.0
 
