@@ -107,7 +107,7 @@ tools:
 		want=; command -v npm >/dev/null || want=npm; \
 		command -v $(CHROMIUM) >/dev/null || want="chromium $$want"; \
 		test -z "$$want" || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { \
-			echo "make: installing$$want, for the tests of the console"; \
+			echo "make: installing $$(echo $$want) for the tests of the console"; \
 			{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want; } >/dev/null 2>&1 || true; }; \
 		for tool in $$want; do command -v $$tool >/dev/null || { \
 			echo "make: tests of the console need $$tool (Debian: $$tool)$$skip" >&2; exit 1; }; done; }
