@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import sys
@@ -16,6 +15,7 @@ from fencepost.cli.options import ClusterTarget, client_command, partitions_opti
 from fencepost.cli.output import is_terminal
 from fencepost.cli.own_option import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
+from fencepost.core.record_json import json_bytes
 
 if TYPE_CHECKING:
     from fencepost.client.reader import ReadRecord
@@ -199,19 +199,10 @@ def _as_json(record: ReadRecord) -> bytes:
             "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
-            "key": _json_bytes(record.key),
-            "value": _json_bytes(record.value),
-            "headers": [[name, _json_bytes(value)] for name, value in record.headers],
+            "key": json_bytes(record.key),
+            "value": json_bytes(record.value),
+            "headers": [[name, json_bytes(value)] for name, value in record.headers],
         },
         ensure_ascii=False,
     )
     return text.encode() + b"\n"
-
-
-def _json_bytes(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

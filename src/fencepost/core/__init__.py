@@ -19,6 +19,8 @@ replication.py       client: how many replicas fencepost's own topics have
 offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
 group_transfer.py    migrate: which committed offsets of a group are set on the target
 search/              server: which records a search of the console finds
+linear_regex.py      regular expressions that match in linear time
+record_json.py       keys and values of records in JSON
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
 backoff.py           client: how long to wait before the next attempt

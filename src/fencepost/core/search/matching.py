@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from fencepost.core.linear_regex import BadExpression, NoRegexEngine, compile_bytes
 from fencepost.core.search.form import BadSearch, SearchForm
 from fencepost.core.search.json_path import JsonTest, read_json
 
@@ -210,15 +211,8 @@ class RecordTests:
 def _compiled(pattern: str, name: str) -> Any:
     """Return the function that searches bytes. It works without the GIL."""
     try:
-        import re2  # here, because only searches with an expression need it
-    except ImportError:
+        return compile_bytes(pattern.encode("utf-8", "surrogatepass"), _MAX_MEMORY).search
+    except NoRegexEngine:
         raise BadSearch("regular expressions need the google-re2 package, which is not installed here") from None
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MAX_MEMORY
-    options.never_capture = True  # much faster, and nobody asks for the groups
-    try:
-        return re2.compile(pattern.encode("utf-8", "surrogatepass"), options).search
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if error.args else "it is too large"
-        raise BadSearch(f"{name} is no regular expression (RE2): {reason}") from None
+    except BadExpression as error:
+        raise BadSearch(f"{name} is no regular expression (RE2): {error}") from None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.core.record_json import json_bytes
 from fencepost.core.search.form import FIELDS, BadSearch, SearchForm, parse_form
 from fencepost.core.search.matching import RecordTests
 from fencepost.core.security.access import TOPIC_READ
@@ -186,9 +186,9 @@ def _as_json(topic: str, record: FoundRecord) -> dict[str, Any]:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": _json_bytes(record.key),
-        "value": _json_bytes(record.value),
-        "headers": [[name, _json_bytes(value)] for name, value in record.headers],
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "headers": [[name, json_bytes(value)] for name, value in record.headers],
         "codec": record.codec,
         "pid": record.pid,
         "epoch": record.epoch,
@@ -196,15 +196,6 @@ def _as_json(topic: str, record: FoundRecord) -> dict[str, Any]:
         "transaction": record.state or None,
         **({"marker": record.marker} if record.marker else {}),
     }
-
-
-def _json_bytes(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
