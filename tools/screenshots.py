@@ -21,14 +21,12 @@ from playwright.sync_api import Browser
 
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import PartitionWriter, SharedTransaction
+from fencepost.client.transactions.micro_batch import Runner
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.kernel import encode_batch
-from fencepost.types import TopicPartition
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
 from tests.support.http import ANY
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
+from tests.support.sink_rows import Rows
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "images" / "console"
 THEMES: Final = ("light", "dark")
@@ -135,29 +133,7 @@ def _sink(address: str, stack: ExitStack) -> None:
     runner = Runner(ClientSettings.of(address), "enrich")
     stack.callback(runner.close)
     for batch in range(3):
-        runner.carry_out(_Enriched(runner, 1000 + batch), "enrich-orders", batch)
-
-
-class _Enriched(MicroBatch):
-    """A micro-batch as Spark's driver carries it out."""
-
-    def __init__(self, runner: Runner, count: int) -> None:
-        super().__init__(runner)
-        self._count = count
-        self._where = TopicPartition("orders-enriched", 0)
-
-    def freeze(self, position: str) -> int:
-        return self._count
-
-    def publish(self, transaction: SharedTransaction, manifest: int) -> None:
-        self.runner.on_step("writing")
-        writer = PartitionWriter(self.links(), transaction, self._where)
-        now = time.time_ns() // 1_000_000
-        writer.write(encode_batch([(None, b"an enriched order", now, None) for _ in range(manifest)]))
-        writer.finish()
-
-    def records(self, manifest: int) -> Mapping[TopicPartition, int]:
-        return {self._where: manifest}
+        runner.carry_out(Rows(runner, "orders-enriched", 1000 + batch), "enrich-orders", batch)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -15,37 +14,13 @@ from playwright.sync_api import Locator, Page, expect
 import fencepost
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import PartitionWriter, SharedTransaction
+from fencepost.client.transactions.micro_batch import Runner
 from fencepost.core.micro_batch import Replaced
-from fencepost.kernel import encode_batch
-from fencepost.types import TopicPartition
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.committed import committed_values
+from tests.support.sink_rows import Rows
 
 pytestmark = pytest.mark.browser
-
-
-class Rows(MicroBatch):
-    """A micro-batch of a sink, as Spark's driver carries it out, with rows that are given."""
-
-    def __init__(self, runner: Runner, topic: str, count: int) -> None:
-        super().__init__(runner)
-        self._where = TopicPartition(topic, 0)
-        self._count = count
-
-    def freeze(self, position: str) -> int:
-        return self._count
-
-    def publish(self, transaction: SharedTransaction, manifest: int) -> None:
-        self.runner.on_step("writing")
-        writer = PartitionWriter(self.links(), transaction, self._where)
-        now = time.time_ns() // 1_000_000
-        writer.write(encode_batch([(None, b"a row", now, None) for _ in range(manifest)]))
-        writer.finish()
-
-    def records(self, manifest: int) -> Mapping[TopicPartition, int]:
-        return {self._where: manifest}
 
 
 @pytest.fixture

@@ -247,14 +247,14 @@ class _Outcomes:
                 outcome = _refused(index, error.code, error.reason)
                 # The ACLs were checked above, so this is the refusal of a guard.
                 if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    self._note_fenced(name, index)
+                    self._note_not_owner(name, index)
         if outcome.answer.error_code:
             self._broker.counters.refused[ErrorCode.of(outcome.answer.error_code).name] += 1
         if outcome.partition is not None:
             self._touched.append(outcome.partition)
         rows.append(outcome)
 
-    def _note_fenced(self, topic: str, index: int) -> None:
+    def _note_not_owner(self, topic: str, index: int) -> None:
         """Count a batch that a guard has refused."""
         self._broker.counters.fenced_by_owner += 1
         guarded = self._broker.topics.get(topic)
@@ -431,7 +431,7 @@ def _check_transaction(
     if header.is_transactional:
         error = broker.transactions.judge_write(transactional_id, who, partition.name, request.connection)
         if error is ErrorCode.INVALID_PRODUCER_EPOCH:
-            _note_fenced(broker, request, transactional_id, who)
+            _note_zombie(broker, request, transactional_id, who)
     else:
         # The request need not name the id, and pids can be guessed: whoever uses the pid of an id needs its permission.
         name = broker.transactions.name_of(header.pid)
@@ -447,7 +447,8 @@ def _check_transaction(
     )
 
 
-def _note_fenced(broker: Broker, request: ApiRequest, transactional_id: str | None, who: Identity) -> None:
+def _note_zombie(broker: Broker, request: ApiRequest, transactional_id: str | None, who: Identity) -> None:
+    """Remember a write whose epoch is too old, for the page of sinks."""
     known = broker.transactions.get(transactional_id) if transactional_id is not None else None
     if known is not None:
         connection = request.connection
