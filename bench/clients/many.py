@@ -138,24 +138,24 @@ def members(job: Members) -> Outcome:
 
 def _form(group: list[GroupMember]) -> None:
     """Have all members join for the first time. A coordinator that does not wait for stragglers answers the first ones
-    too early: they join again."""
-    waiting = set(group)
+    with a generation that lacks the others: they join again. Nobody else does, since a member that joins again in a
+    complete generation is answered at once, over and over."""
+    waiting, complete = set(group), False
     for member in group:
         member.send_join()
-    while True:
+    while waiting or not complete:
         answered = [member for member in waiting if member.client.has_answer()]
         for member in answered:
-            _check(member.receive_join().error_code)
+            answer = member.receive_join()
+            _check(answer.error_code)
             waiting.discard(member)
+            complete |= len(answer.members) == len(group)  # the leader is told who is in
         if answered:
             continue
-        newest = max(member.generation for member in group)
-        stale = [member for member in group if member not in waiting and (waiting or member.generation < newest)]
-        if not waiting and not stale:
-            return
-        for member in stale:
-            member.send_join()
-            waiting.add(member)
+        if not complete:
+            for member in set(group) - waiting:
+                member.send_join()
+                waiting.add(member)
         time.sleep(_A_MOMENT)
 
 

@@ -47,6 +47,7 @@ from fencepost.core.groups.classic_messages import (
     SyncResult,
     topics_of_subscription,
 )
+from fencepost.core.groups.roster import Roster
 from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
 
@@ -68,7 +69,7 @@ class Group:
     """None for a *simple* group, which only has offsets and was never joined."""
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: Roster = field(default_factory=Roster)
     pending: dict[str, Milliseconds] = field(default_factory=dict)
     """Member ids given out but not used yet, with their expiry."""
     statics: dict[str, str] = field(default_factory=dict)
@@ -81,6 +82,8 @@ class Group:
     _sync_deadline: Milliseconds | None = None
     _unsynced: set[str] = field(default_factory=set)
     """Members whose JoinGroup was answered in this generation and whose SyncGroup is still missing."""
+    _soonest: Milliseconds | None = None
+    """No deadline is earlier; None: as far as known there is none."""
     _effects: list[Effect] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ requests
@@ -183,11 +186,10 @@ class Group:
     # ------------------------------------------------------------------------------------------ time
 
     def next_deadline(self) -> Milliseconds | None:
-        """Return when `tick` has something to do, if nothing else happens before."""
-        deadlines = [member.deadline for member in self.members.values() if member.deadline is not None]
-        deadlines += self.pending.values()
-        deadlines += [at for at in (self._join_deadline, self._sync_deadline) if at is not None]
-        return min(deadlines, default=None)
+        """Return a time before which `tick` has nothing to do. It may come too early, because deadlines that were
+        moved since the last `tick` still count: to look at every member after each request would take too long."""
+        waits = self._join_deadline is not None or self._sync_deadline is not None
+        return self._soonest if waits or self.members or self.pending else None
 
     def tick(self, now: Milliseconds) -> list[Effect]:
         lapsed = [member_id for member_id, at in self.pending.items() if at <= now]
@@ -204,7 +206,20 @@ class Group:
             for member_id in sorted(self._unsynced):
                 self._remove(self.members[member_id])
             self._rebalance(now)
+        self._soonest = self._earliest()
         return self._take_effects()
+
+    def _earliest(self) -> Milliseconds | None:
+        deadlines = [member.deadline for member in self.members.values() if member.deadline is not None]
+        deadlines += self.pending.values()
+        deadlines += [at for at in (self._join_deadline, self._sync_deadline) if at is not None]
+        return min(deadlines, default=None)
+
+    def _due(self, at: Milliseconds) -> Milliseconds:
+        """Return the deadline `at`, which counts from now on."""
+        if self._soonest is None or at < self._soonest:
+            self._soonest = at
+        return at
 
     # ------------------------------------------------------------------------------------------ questions
 
@@ -259,8 +274,8 @@ class Group:
         group.leader = record.leader
         for stored in record.members:
             member = Member(*stored)
-            member.deadline = now + member.session_timeout_ms
-            group.members[member.member_id] = member
+            member.deadline = group._due(now + member.session_timeout_ms)
+            group.members.add(member)
             if member.instance_id is not None:
                 group.statics[member.instance_id] = member.member_id
         group.state = GroupState.STABLE if group.members else GroupState.EMPTY
@@ -286,7 +301,7 @@ class Group:
             return True
         if self.state is GroupState.PREPARING_REBALANCE:
             # Members that do not rejoin will be removed, so only those that have rejoined count.
-            taken = sum(member.parked_join is not None for member in self.members.values())
+            taken = self.members.back
         if not request.member_id:
             # Unused ids expire late: a client that only asks for ids must not accumulate them.
             taken = max(taken, len(self.pending))
@@ -300,11 +315,7 @@ class Group:
             return True
         if request.protocol_type != self.protocol_type:
             return False
-        names = {name for name, _ in request.protocols}
-        for member in self.members.values():
-            if member.member_id != request.member_id:
-                names.intersection_update(name for name, _ in member.protocols)
-        return bool(names)
+        return self.members.would_agree(request.member_id, request.protocols)
 
     def _join_unknown(self, now: Milliseconds, request: Join, handle: Handle) -> None:
         member_id = f"{request.instance_id or request.client_id}-{self.new_id()}"
@@ -315,7 +326,7 @@ class Group:
             else:
                 self._add(now, member_id, request, handle)
         elif request.needs_known_id:
-            self.pending[member_id] = now + request.session_timeout_ms
+            self.pending[member_id] = self._due(now + request.session_timeout_ms)
             self._answer(handle, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(now, member_id, request, handle)
@@ -356,7 +367,7 @@ class Group:
         )
         if not self.members:
             self.protocol_type = request.protocol_type
-        self.members[member_id] = member
+        self.members.add(member)
         if request.instance_id is not None:
             self.statics[request.instance_id] = member_id
         if self.leader is None:
@@ -364,11 +375,11 @@ class Group:
         if self._initial and self.state is GroupState.PREPARING_REBALANCE:
             self._joined_in_delay = True
         self._park_join(member, handle)
-        member.deadline = now + self.settings.new_member_join_timeout_ms
+        member.deadline = self._due(now + self.settings.new_member_join_timeout_ms)
         self._rebalance(now)
 
     def _update(self, member: Member, request: Join) -> None:
-        member.protocols = request.protocols
+        self.members.offer(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.client_id = request.client_id
@@ -379,9 +390,7 @@ class Group:
         former = member.member_id
         self._settle_join(member, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former))
         self._settle_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
-        # The order of members decides the next leader, so the place in the dict is kept too.
-        member.member_id = member_id
-        self.members = {entry.member_id: entry for entry in self.members.values()}
+        self.members.rename(member, member_id)
         self.statics[request.instance_id or ""] = member_id
         if former in self._unsynced:
             self._unsynced.discard(former)
@@ -390,7 +399,7 @@ class Group:
         if led:
             self.leader = member_id
         self._update(member, request)
-        if self.state is GroupState.STABLE and self._choose_protocol() == self.protocol:
+        if self.state is GroupState.STABLE and self.members.chosen_protocol() == self.protocol:
             self._touch(member, now)
             self._effects.append(Save())
             result = self._joined(member)
@@ -423,11 +432,11 @@ class Group:
             delay = self.settings.initial_rebalance_delay_ms
             self._initial_left_ms = max(timeout - delay, 0)
             self._joined_in_delay = False
-            self._join_deadline = now + delay
+            self._join_deadline = self._due(now + delay)
             if delay == 0:
                 self._complete_join(now)
         else:
-            self._join_deadline = now + timeout
+            self._join_deadline = self._due(now + timeout)
             self._complete_join_if_all_are_back(now)
 
     def _after_loss(self, now: Milliseconds, *, lost: bool, unblocked: bool) -> None:
@@ -441,8 +450,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0) or 1
 
     def _complete_join_if_all_are_back(self, now: Milliseconds) -> None:
-        all_back = not self.pending and all(member.parked_join is not None for member in self.members.values())
-        if all_back and not self._initial:
+        if self.members.all_are_back and not self.pending and not self._initial:
             self._complete_join(now)
 
     def _join_time_is_over(self, now: Milliseconds) -> None:
@@ -451,7 +459,7 @@ class Group:
             self._joined_in_delay = False
             delay = min(self.settings.initial_rebalance_delay_ms, self._initial_left_ms)
             self._initial_left_ms -= delay
-            self._join_deadline = now + delay
+            self._join_deadline = self._due(now + delay)
         else:
             self._complete_join(now)
 
@@ -462,7 +470,7 @@ class Group:
             if member.parked_join is None and member.instance_id is None:
                 self._remove(member)
         if self.members and not self._elect_leader():
-            self._join_deadline = now + self._rebalance_timeout_ms()
+            self._join_deadline = self._due(now + self._rebalance_timeout_ms())
             return
         self._initial = False
         self._join_deadline = None
@@ -474,17 +482,18 @@ class Group:
             self._effects.append(Save())
             return
         self.state = GroupState.COMPLETING_REBALANCE
-        self.protocol = self._choose_protocol()
+        self.protocol = self.members.chosen_protocol()
         for member in self.members.values():
             if member.parked_join is not None:
                 self._settle_join(member, self._joined(member))
                 self._touch(member, now)
                 self._unsynced.add(member.member_id)
-        self._sync_deadline = now + self._rebalance_timeout_ms()
+        self._sync_deadline = self._due(now + self._rebalance_timeout_ms())
 
     def _elect_leader(self) -> bool:
         """Keep the leader if it has rejoined, else take the first member that has; return False if none has."""
-        if self.leader in self.members and self.members[self.leader].parked_join is not None:
+        leader = self.members.get(self.leader or "")
+        if leader is not None and leader.parked_join is not None:
             return True
         for member in self.members.values():
             if member.parked_join is not None:
@@ -492,24 +501,12 @@ class Group:
                 return True
         return False
 
-    def _choose_protocol(self) -> str:
-        """Return the commonly supported protocol that most members prefer; a tie goes to the first member's order."""
-        members = list(self.members.values())
-        spoken = {name for name, _ in members[0].protocols}
-        for other in members[1:]:
-            spoken.intersection_update(name for name, _ in other.protocols)
-        common = [name for name, _ in members[0].protocols if name in spoken]
-        votes = dict.fromkeys(common, 0)
-        for member in members:
-            votes[next(name for name, _ in member.protocols if name in votes)] += 1
-        return max(common, key=votes.__getitem__)
-
     def _assign(self, now: Milliseconds, assignments: dict[str, bytes]) -> None:
         """Apply the leader's assignment."""
         self.state = GroupState.STABLE
         self._effects.append(Save())
         for member in self.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            self.members.assign(member, assignments.get(member.member_id, b""))
             if member.parked_sync is not None:
                 self._settle_sync(member, self._synced(member))
                 self._touch(member, now)
@@ -545,7 +542,7 @@ class Group:
         # A new member can be dropped while its JoinGroup is parked; a live client tries again.
         self._settle_join(member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
         self._settle_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
-        del self.members[member.member_id]
+        self.members.remove(member)
         self._unsynced.discard(member.member_id)
         if member.instance_id is not None and self.statics.get(member.instance_id) == member.member_id:
             del self.statics[member.instance_id]
@@ -554,7 +551,7 @@ class Group:
 
     def _touch(self, member: Member, now: Milliseconds) -> None:
         if member.parked_join is None and member.parked_sync is None:
-            member.deadline = now + member.session_timeout_ms
+            member.deadline = self._due(now + member.session_timeout_ms)
 
     def _joined(self, member: Member) -> JoinResult:
         leads = member.member_id == self.leader
@@ -577,7 +574,7 @@ class Group:
     def _park_join(self, member: Member, handle: Handle) -> None:
         # With a second JoinGroup of the same member, its client has abandoned the first.
         self._settle_join(member, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        member.parked_join = handle
+        self.members.park_join(member, handle)
         member.deadline = None
 
     def _park_sync(self, member: Member, handle: Handle) -> None:
@@ -586,9 +583,9 @@ class Group:
         member.deadline = None
 
     def _settle_join(self, member: Member, result: JoinResult) -> None:
-        if member.parked_join is not None:
-            self._answer(member.parked_join, result)
-            member.parked_join = None
+        handle = self.members.take_join(member)
+        if handle is not None:
+            self._answer(handle, result)
 
     def _settle_sync(self, member: Member, result: SyncResult) -> None:
         if member.parked_sync is not None:

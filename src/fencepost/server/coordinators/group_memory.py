@@ -15,6 +15,7 @@ from fencepost.core.groups.classic_messages import Join, Sync
 from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import Heartbeat
 from fencepost.core.groups.offsets import Committed, OffsetTable
+from fencepost.core.groups.roster import size_of_protocols
 from fencepost.server.coordinators import group_rows
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -100,10 +101,10 @@ def size_of_join(request: Join, group: Group | ConsumerGroup | None) -> int:
     """Return by how many bytes the group would grow; a known member already counts."""
     former = group.members.get(request.member_id) if isinstance(group, Group) else None
     if former is not None:
-        return _size_of_protocols(request.protocols) - _size_of_protocols(former.protocols)
+        return size_of_protocols(request.protocols) - size_of_protocols(former.protocols)
     # A static member's id begins with its instance id.
     names = 2 * len(request.instance_id or "") + len(request.protocol_type or "")
-    return _MEMBER + names + _size_of_protocols(request.protocols)
+    return _MEMBER + names + size_of_protocols(request.protocols)
 
 
 def size_of_sync(request: Sync, group: Group) -> int:
@@ -130,21 +131,9 @@ def size_of_offsets(offsets: Mapping[TopicPartition, Committed], former: OffsetT
     return size
 
 
-def _size_of_protocols(protocols: tuple[tuple[str, bytes], ...]) -> int:
-    return sum(len(name) + len(metadata) for name, metadata in protocols)
-
-
 def size_of_members(group: Group | ConsumerGroup) -> int:
     if isinstance(group, Group):
-        pending = _MEMBER * len(group.pending)
-        return pending + sum(
-            _MEMBER
-            + len(member.member_id)
-            + len(member.instance_id or "")
-            + len(member.assignment)
-            + _size_of_protocols(member.protocols)
-            for member in group.members.values()
-        )
+        return _MEMBER * (len(group.pending) + len(group.members)) + group.members.text_size
     return sum(
         _MEMBER
         + len(member.member_id)
