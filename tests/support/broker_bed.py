@@ -48,7 +48,8 @@ class BrokerBed:
         """Let the broker handle a request of the connection, and return the fields of its answer."""
         message = messages.decode_request(key, version, messages.encode_request(key, version, fields))
         request = ApiRequest(key, version, None, message, 0, connection)
-        return await cast("Awaitable[Fields]", APIS[key].handle(self.broker, request))
+        answer = cast("Fields | Awaitable[Fields]", APIS[key].handle(self.broker, request))
+        return await answer if isinstance(answer, Awaitable) else answer
 
 
 def run_with(

@@ -2,8 +2,9 @@
 
 A full collection of Python looks at every live object: with 10,000 open logs, or 100,000 remembered producers, it stops
 the loop for 200 to 300 ms. Almost all of these objects live long, and their reference counts free them. So whatever
-survives one full collection is set aside (`gc.freeze`), and the next one looks only at newer objects. At most once an
-hour, a collection of everything finds the cycles among objects that were set aside.
+survives one full collection is set aside (`gc.freeze`), and the next one looks only at newer objects. The modules of
+the server are set aside from the start: the first collection of them would take 20 ms. At most once an hour, a
+collection of everything finds the cycles among objects that were set aside.
 
 Only for a process that is a server and nothing else, because the setting affects the whole process.
 """
@@ -34,6 +35,7 @@ class _ShortCollections:
 
 
 def keep_collections_short() -> None:
-    """From now on, set aside the objects that survive a full collection."""
+    """Set aside the objects that exist, and from now on those that survive a full collection."""
     if not any(isinstance(callback, _ShortCollections) for callback in gc.callbacks):
         gc.callbacks.append(_ShortCollections())
+        gc.freeze()

@@ -41,6 +41,13 @@ def test_what_survives_a_full_collection_is_set_aside() -> None:
     assert output.split() == ["True", "True", "1"]
 
 
+def test_what_exists_at_the_start_is_set_aside_without_a_collection() -> None:
+    output = run("""
+        print(gc.get_freeze_count() > 1000, gc.get_stats()[2]["collections"] < 2)
+    """)
+    assert output.split() == ["True", "True"]
+
+
 def test_cycles_that_came_since_are_found() -> None:
     output = run("""
         gc.collect()

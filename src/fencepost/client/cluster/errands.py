@@ -28,12 +28,16 @@ class Errands:
 
     def call(self, what: Callable[[], T]) -> T:
         """Run `what` on the send thread and wait for its result. For all other threads."""
+        return self.post(what).result()
+
+    def post(self, what: Callable[[], T]) -> Future[T]:
+        """Have the send thread run `what`. For all threads; the result is not waited for."""
         result: Future[T] = Future()
         self._calls.append((what, result))
         self._wake()
         if self._over:  # perhaps it was added after the last turn
             self.close()
-        return result.result()
+        return result
 
     def send_out(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
         """Run `work`, which may block, on a thread of its own. `then` is called on the send thread with its outcome."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
@@ -60,9 +60,13 @@ class PendingClaim:
     until: float = 0.0
     """When the wait is over; 0: the claim was not sent yet."""
 
-    def fail(self, error: FencepostError) -> None:
+    def fail(self, error: BaseException) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(error)
+
+    @classmethod
+    def of(cls, request: ClaimRequest) -> Self:
+        return cls(request.group, request.fields(), request.wait or 0.0, request.session, request.resources)
 
 
 class Tenure:
@@ -92,21 +96,20 @@ class Tenure:
     # --- called by the producer or reader ---
 
     def claim(self, request: ClaimRequest) -> PendingClaim:
-        if request.wait is not None and self._session:
-            raise FencepostError("an owner with a session cannot wait for more over the same connection")
-        return self._ask(
-            PendingClaim(request.group, request.fields(), request.wait or 0.0, request.session, request.resources)
-        )
+        return self.ask(PendingClaim.of(request))
 
     def release(self, group: str, names: Sequence[str]) -> PendingClaim:
         mine = [name for name in names if (group, name) in self.held]
-        return self._ask(self._release(group, mine))
+        return self.ask(self._release(group, mine))
 
     @staticmethod
     def _release(group: str, names: Sequence[str]) -> PendingClaim:
         return PendingClaim(group, own_fields(group, [], release=names), gives_back=names)
 
-    def _ask(self, pending: PendingClaim) -> PendingClaim:
+    def ask(self, pending: PendingClaim) -> PendingClaim:
+        """Send a claim or a release in the next turn. Raise if it cannot be."""
+        if pending.fields["wait_ms"] and self._session:
+            raise FencepostError("an owner with a session cannot wait for more over the same connection")
         if self.fenced is not None:
             raise self.fenced
         self._to_send.append(pending)

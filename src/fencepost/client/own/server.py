@@ -41,7 +41,7 @@ class ServerProducerBackend:
         sender.flush()  # order between records and claims is simple: everything before is answered before
         if self._steps is not None:
             sender.wait_for_identity(self._patience)
-        rows = self._outcome(sender.call(lambda: sender.claim(request)))
+        rows = self._outcome(sender.post_claim(request))
         if self._steps is not None and self._steps.routes is not self._shared:
             # The name moves to the owner's connection, so that its transactions end with that connection.
             self._steps.go_by(self._shared)

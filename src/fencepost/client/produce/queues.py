@@ -259,6 +259,8 @@ class Queues:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._lock:
+            if not self._unsettled:
+                return True
             targets = set(self._unsettled)
             self.flushing += 1
             self._wake()

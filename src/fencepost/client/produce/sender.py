@@ -269,6 +269,19 @@ class Sender:
             if (identity := self.call(lambda: self.identity)) is not None:
                 return identity
 
+    def post_claim(self, request: ClaimRequest) -> PendingClaim:
+        """Have the send thread claim over the connection that carries the data, on fencepost's server. The caller waits
+        for the outcome only: a thread that is woken in between competes for the GIL with the one that sends."""
+        pending = PendingClaim.of(request)
+        posted = self._errands.post(lambda: self._tenure.ask(pending))
+
+        def look(_: object) -> None:
+            if (error := posted.exception()) is not None:
+                pending.fail(error)
+
+        posted.add_done_callback(look)
+        return pending
+
     def trouble(self) -> str:
         """Return the last connection error as the end of a message; empty if a connection has worked since."""
         return self._state.trouble()

@@ -4,15 +4,18 @@ fencepost's own API. Version 1 names the field `resource`, makes the group optio
 resources is granted as a whole or refused, and a refusal names the resources with their current generations. With
 `wait_ms` the claim severs nobody and waits until all resources are free. With `session_ms` an owner that is silent for
 longer is severed; a claim that waits has no session yet. `release` is carried out first.
+
+A claim of a few resources is judged as soon as it is read, and not in the loop's next turn: an owner that floods makes
+turns long, and it is severed by the judgement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.own.claim_request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
-from fencepost.core.own.ownership import ClaimedResource, Granted, OwnedResource
+from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource
 from fencepost.core.security.access import GROUP_READ, TOPIC_READ, TOPIC_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
@@ -22,14 +25,52 @@ from fencepost.server.net.turns import paced
 from fencepost.types import Generation, partition_named
 from fencepost.wire.own import UNSET_TOKEN
 
+if TYPE_CHECKING:
+    from fencepost.server.net.connection import Connection
+
+_FEW: Final = 20
+"""Resources of a claim that is judged as soon as it is read."""
 _AT_ONCE: Final = 500
 """Resources that are released in one piece."""
 
 
-async def handle(broker: Broker, request: ApiRequest) -> Fields:
+def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+    message = request.message
+    if message.wait_ms or message.release or len(message.resources) > _FEW:
+        return _handle_in_pieces(broker, request)
+    group, connection = _group(request), request.connection
+    try:
+        claimed: dict[str, ClaimedResource] = {}
+        _check_group(request, group)
+        for resource in message.resources:
+            _check_resource(broker, request, resource, claimed)
+        _check_count(broker, request, group, claimed)
+        refuse_severed(connection)
+        judged, durable = broker.owners.claim_now(connection, group, list(claimed.values()))
+    except FencepostError as error:
+        return _refused(group, error)
+    if durable:
+        return _handle_rest(broker, request, group, judged, durable)
+    _begin_session(broker, request)
+    return _answer(group, judged, [_row(judged, row) for row in judged.rows])
+
+
+async def _handle_rest(
+    broker: Broker, request: ApiRequest, group: str, judged: Judgement[Connection], durable: Sequence[Awaitable[Any]]
+) -> Fields:
+    """Answer when the grant is durable."""
+    try:
+        await broker.owners.when_durable(request.connection, group, judged, durable)
+        _begin_session(broker, request)
+    except FencepostError as error:
+        return _refused(group, error)
+    return _answer(group, judged, [_row(judged, row) for row in judged.rows])
+
+
+async def _handle_in_pieces(broker: Broker, request: ApiRequest) -> Fields:
     message, connection = request.message, request.connection
     wait_ms, session_ms = message.wait_ms, message.session_ms
-    group = DEFAULT_GROUP if message.group is None else message.group
+    group = _group(request)
     try:
         claimed = await _check(broker, request, group)
         async for names in paced(_slices(message.release)):
@@ -51,24 +92,42 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         if session_ms > 0 and broker.owners.table.owned_by(connection):
             broker.owners.set_session(connection, session_ms)
     except FencepostError as error:
-        return {"error_code": error.code, "error_message": error.reason, "group": group, "resources": []}
+        return _refused(group, error)
+    return _answer(group, judged, [_row(judged, row) async for row in paced(judged.rows)])
+
+
+def _group(request: ApiRequest) -> str:
+    return DEFAULT_GROUP if request.message.group is None else str(request.message.group)
+
+
+def _refused(group: str, error: FencepostError) -> Fields:
+    return {"error_code": error.code, "error_message": error.reason, "group": group, "resources": []}
+
+
+def _answer(group: str, judged: Judgement[Connection], rows: list[Fields]) -> Fields:
     is_granted = isinstance(judged, Granted)
-    code = ErrorCode.NONE if is_granted else ErrorCode.ILLEGAL_GENERATION
     return {
-        "error_code": code,
+        "error_code": ErrorCode.NONE if is_granted else ErrorCode.ILLEGAL_GENERATION,
         "error_message": None if is_granted else _reason(judged.rows),
         "group": group,
-        "resources": [
-            {
-                "name": row.name,
-                "resource": row.name,
-                "error_code": code,
-                "generation": row.generation,
-                "token": row.token,
-            }
-            async for row in paced(judged.rows)
-        ],
+        "resources": rows,
     }
+
+
+def _row(judged: Judgement[Connection], row: OwnedResource) -> Fields:
+    return {
+        "name": row.name,
+        "resource": row.name,
+        "error_code": ErrorCode.NONE if isinstance(judged, Granted) else ErrorCode.ILLEGAL_GENERATION,
+        "generation": row.generation,
+        "token": row.token,
+    }
+
+
+def _begin_session(broker: Broker, request: ApiRequest) -> None:
+    session_ms, connection = request.message.session_ms, request.connection
+    if session_ms > 0 and broker.owners.table.owned_by(connection):
+        broker.owners.set_session(connection, session_ms)
 
 
 def _slices(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -110,31 +169,44 @@ def _reason(rows: list[OwnedResource]) -> str:
 
 async def _check(broker: Broker, request: ApiRequest, claimed_in: str) -> list[ClaimedResource]:
     """Check the claim in pieces; only what the table decides is done in one."""
+    _check_group(request, claimed_in)
+    claimed: dict[str, ClaimedResource] = {}
+    async for resource in paced(request.message.resources):
+        _check_resource(broker, request, resource, claimed)
+    _check_count(broker, request, claimed_in, claimed)
+    return list(claimed.values())
+
+
+def _check_group(request: ApiRequest, claimed_in: str) -> None:
     message = request.message
     if not 0 < len(claimed_in) <= LONGEST_NAME:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"group must have 1 to {LONGEST_NAME} characters")
     if message.wait_ms < 0 or message.session_ms < 0:
         raise ServerError(ErrorCode.INVALID_REQUEST, "wait_ms and session_ms must not be negative")
     request.require(GROUP_READ, claimed_in)
-    claimed: dict[str, ClaimedResource] = {}
-    async for resource in paced(message.resources):
-        name = resource.name
-        if not 0 < len(name) <= LONGEST_NAME:
-            raise ServerError(ErrorCode.INVALID_REQUEST, f"a resource's name must have 1 to {LONGEST_NAME} characters")
-        if name in claimed:
-            raise ServerError(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
-        _require_topic(broker, request, name)
-        if resource.generation < 0:
-            raise ServerError(
-                ErrorCode.INVALID_REQUEST,
-                f"the generation of {name!r} must not be negative, but is {resource.generation}",
-            )
-        after = None if resource.after_token == UNSET_TOKEN else resource.after_token
-        claimed[name] = ClaimedResource(name, Generation(resource.generation), after)
+
+
+def _check_resource(broker: Broker, request: ApiRequest, resource: Any, claimed: dict[str, ClaimedResource]) -> None:
+    """Check one resource of the claim, and add it to `claimed`."""
+    name = resource.name
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"a resource's name must have 1 to {LONGEST_NAME} characters")
+    if name in claimed:
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
+    _require_topic(broker, request, name)
+    if resource.generation < 0:
+        raise ServerError(
+            ErrorCode.INVALID_REQUEST,
+            f"the generation of {name!r} must not be negative, but is {resource.generation}",
+        )
+    after = None if resource.after_token == UNSET_TOKEN else resource.after_token
+    claimed[name] = ClaimedResource(name, Generation(resource.generation), after)
+
+
+def _check_count(broker: Broker, request: ApiRequest, claimed_in: str, claimed: Mapping[str, ClaimedResource]) -> None:
     owned = {name for group, name in broker.owners.table.owned_by(request.connection) if group == claimed_in}
     if len(owned | claimed.keys()) > MOST_RESOURCES:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection may own at most {MOST_RESOURCES} resources")
-    return list(claimed.values())
 
 
 API = Api(key=10_000, name="Own", versions=(0, 1), handle=handle, waits=True)

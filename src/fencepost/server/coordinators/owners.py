@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -97,9 +97,17 @@ class Owners:
     async def claim(
         self, connection: Connection, group: str, resources: Sequence[ClaimedResource]
     ) -> Judgement[Connection]:
+        judged, durable = self.claim_now(connection, group, resources)
+        return await self.when_durable(connection, group, judged, durable)
+
+    def claim_now(
+        self, connection: Connection, group: str, resources: Sequence[ClaimedResource]
+    ) -> tuple[Judgement[Connection], list[Awaitable[Any]]]:
+        """Judge a claim and sever the owners before it, in one piece. Return also what the answer has to wait for; pass
+        it to `when_durable` unless it is empty."""
         self._check_known(group, resources)
         judged = self.table.claim(connection, group, resources)
-        return await self._carry_out(connection, group, judged)
+        return judged, self._carry_out(connection, group, judged)
 
     def _check_known(self, group: str, resources: Sequence[ClaimedResource]) -> None:
         """Raise POLICY_VIOLATION if the server would remember the tokens of more than max_resources."""
@@ -136,13 +144,12 @@ class Owners:
         judged = answer.result()
         if connection.severed:
             return judged  # another claim came between the grant and this turn: nobody reads this answer
-        return await self._carry_out(connection, group, judged)
+        return await self.when_durable(connection, group, judged, self._carry_out(connection, group, judged))
 
-    async def _carry_out(
-        self, connection: Connection, group: str, judged: Judgement[Connection]
-    ) -> Judgement[Connection]:
+    def _carry_out(self, connection: Connection, group: str, judged: Judgement[Connection]) -> list[Awaitable[Any]]:
+        """Sever the old owners, and start what makes the grant durable. Return what is not done yet."""
         if not isinstance(judged, Granted):
-            return judged
+            return []
         claimed = {(group, row.name) for row in judged.fresh}
         now = self._broker.clock.now_ms()
         fresh = {row.name: row for row in judged.fresh} if judged.severed else {}
@@ -166,8 +173,18 @@ class Owners:
             durable += self._broker.transactions.make_way(connection, claimed)
             # Also if nobody was severed: the previous owner may have disconnected a moment ago.
             durable.append(self._broker.syncer.barrier())
-            durable.append(self._broker.store.execute(_TokenRows(group, judged.fresh)))
-            durable.append(self._bring_all_to_light(judged))
+            durable.append(self._broker.store.execute(_TokenRows(group, judged.fresh), at_once=True))
+            if len(judged.fresh) > FEW or any(self._unread(judged.fresh)):
+                # A task, because nobody awaits the rest of a claim whose client leaves at this moment.
+                durable.append(asyncio.ensure_future(self._bring_all_to_light(judged)))
+        return [each for each in durable if not _is_done(each)]
+
+    async def when_durable(
+        self, connection: Connection, group: str, judged: Judgement[Connection], durable: Sequence[Awaitable[Any]]
+    ) -> Judgement[Connection]:
+        """Wait for what `claim_now` has returned. If it fails, release the resources and raise."""
+        if not isinstance(judged, Granted):
+            return judged
         try:
             # Shielded: others wait for the same sync, and a claimant that disconnects must not cancel it for them.
             await asyncio.gather(*(asyncio.shield(each) for each in durable))
@@ -179,15 +196,18 @@ class Owners:
 
     async def _bring_all_to_light(self, judged: Granted[Connection]) -> None:
         """Wait until all records of the granted partitions can be read; look for these in pieces."""
-        unread: list[Partition] = []
-        async for row in paced(judged.fresh):
-            partition = self._partition(row.name)
-            # A closed partition has nothing that cannot be read: a read opens it, which makes everything visible.
-            if partition is not None and (log := partition.log) is not None and log.high_watermark < log.end_offset:
-                unread.append(partition)
+        unread = [partition async for partition in paced(self._unread(judged.fresh)) if partition is not None]
         syncer = self._broker.syncer
         join = syncer.join if len(unread) <= FEW else syncer.join_wide
         await asyncio.gather(*(self._bring_to_light(partition, join) for partition in unread))
+
+    def _unread(self, rows: Iterable[OwnedResource]) -> Iterator[Partition | None]:
+        """Yield the partition of each row that has records which cannot be read yet, and None for the others."""
+        for row in rows:
+            partition = self._partition(row.name)
+            # A closed partition has nothing that cannot be read: a read opens it, which makes everything visible.
+            log = partition.log if partition is not None else None
+            yield partition if log is not None and log.high_watermark < log.end_offset else None
 
     def _partition(self, resource: str) -> Partition | None:
         """Return the partition that the resource names, if there is one."""
@@ -282,3 +302,8 @@ class Owners:
                 self.takeovers.severed(connection, group, rows, self._broker.clock.now_ms())
             self._broker.counters.severed_silent += 1
             connection.sever()
+
+
+def _is_done(work: Awaitable[Any]) -> bool:
+    """Tell if nothing is left to wait for, and nothing has failed."""
+    return isinstance(work, asyncio.Future) and work.done() and not work.cancelled() and work.exception() is None

@@ -3,6 +3,9 @@
 A caller passes its statements to `execute` and awaits them. The thread commits all changes together that gathered
 during the last commit, so a thousand waiting changes cost one sync. The server reads the file only when it starts;
 afterwards it trusts its memory.
+
+With `--sync os` a commit is a write to the page cache, which takes less time than handing it to the thread and back. A
+change that somebody waits for at that very moment, the token of a claim, can then be committed on the loop (`at_once`).
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ SCHEMA: Final = (
 )
 
 
+_HERE_IN_A_ROW: Final = 500
+"""Commits on the loop before the thread gets one: only the thread copies the write-ahead log back into the file, which
+waits for the disk."""
+
+
 class Queryable(Protocol):
     """Rows to read: a server's store when it starts, or the store of a data directory without a server."""
 
@@ -71,6 +79,15 @@ class Store:
         self._make_room = make_room
         self._path = path
         self._changes: queue.SimpleQueue[_Change | _Look | None] = queue.SimpleQueue()
+        self._handed_over = 0
+        """Items of that queue so far. Only the loop counts them."""
+        self._done = 0
+        """Those that the thread is done with. Only the thread counts them."""
+        self._waits_for_disk = sync == "always"
+        self._here: sqlite3.Connection | None = None
+        """The loop's own connection. The thread makes it, when it is first needed."""
+        self._wants_here = False
+        self._here_in_a_row = 0
         self.commits = 0
         try:
             path.touch(mode=0o600)  # SQLite creates its other files with the same mode
@@ -125,26 +142,54 @@ class Store:
         """Return rows. It blocks, so call it only at the start, before `execute`."""
         return self._connection.execute(sql, params).fetchall()
 
-    def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
+    def execute(
+        self, statements: Sequence[Statement], *, frees: bool = False, at_once: bool = False
+    ) -> asyncio.Future[None]:
         """Commit all of the statements or none; the future is done after the commit, or raises StorageError. A change
-        that `frees` disk space may use the reserve on a full disk."""
+        that `frees` disk space may use the reserve on a full disk. `at_once`: commit a single statement here, if that
+        waits neither for the disk nor for an earlier change."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._changes.put(_Change(statements, done, loop, frees))
+        if at_once and len(statements) == 1 and self._commit_here(statements[0]):
+            done.set_result(None)
+        else:
+            self._hand_over(_Change(statements, done, loop, frees))
         return done
+
+    def _commit_here(self, statement: Statement) -> bool:
+        """Commit on the loop. Return False if the thread has to do it; nothing has changed then."""
+        if self._waits_for_disk or self._handed_over != self._done:
+            return False
+        self._wants_here = True
+        if self._here is None or self._here_in_a_row >= _HERE_IN_A_ROW:
+            self._here_in_a_row = 0
+            return False
+        try:
+            self._here.execute(*statement)
+        except Exception:  # noqa: BLE001 - the thread meets it again, logs it and knows what to do
+            return False
+        self._here_in_a_row += 1
+        self.commits += 1
+        return True
+
+    def _hand_over(self, item: _Change | _Look) -> None:
+        self._handed_over += 1
+        self._changes.put(item)
 
     def look(self) -> asyncio.Future[sqlite3.Connection]:
         """Return a connection that reads the store as it is after every change that was passed to `execute` before
         this call, and before every later one. The caller closes it. Any thread may use it."""
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[sqlite3.Connection] = loop.create_future()
-        self._changes.put(_Look(begun, loop))
+        self._hand_over(_Look(begun, loop))
         return begun
 
     def close(self) -> None:
         """Commit pending changes and end the thread. Blocks."""
         self._changes.put(None)
         self._thread.join()
+        if self._here is not None:
+            self._here.close()
         self._connection.close()
 
     def _run(self) -> None:
@@ -155,12 +200,32 @@ class Store:
                 while isinstance(item, _Change):
                     batch.append(item)
                     item = self._changes.get_nowait()
+            if self._wants_here and self._here is None:
+                self._open_here()
             if batch:
                 self._commit(batch)
+                self._done += len(batch)
             if item is None:
                 return
             if isinstance(item, _Look):
                 self._begin_look(item)
+                self._done += 1
+
+    def _open_here(self) -> None:
+        """Open the loop's connection. It neither waits for another one nor copies the write-ahead log."""
+        self._wants_here = False
+        here: sqlite3.Connection | None = None
+        try:
+            here = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            here.execute("PRAGMA synchronous = NORMAL")
+            here.execute("PRAGMA wal_autocheckpoint = 0")
+            here.execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.Error as error:  # there is no second connection in exclusive mode
+            logger.info("the loop commits nothing itself: %s", error)
+            if here is not None:
+                here.close()
+        else:
+            self._here = here
 
     def _begin_look(self, look: _Look) -> None:
         """Begin a transaction that only reads. In WAL mode it sees the store of this moment, and later changes neither

@@ -512,3 +512,26 @@ def test_a_claim_waits_for_what_is_in_flight_on_another_connection() -> None:
     producer.send("t", b"owned")
     producer.settle()
     assert {request.connection for request in on.requests(Api.PRODUCE)} == {0}
+
+
+def test_a_posted_claim_is_sent_by_the_next_turn_and_its_caller_hears_of_every_end() -> None:
+    on = cluster()
+    producer = SteppedProducer(on)
+    pending = producer.sender.post_claim(check_claim("g", ["t-0"], generation=1, session=5.0))
+    producer.step_until(pending.outcome.done)
+    assert [row.name for row in pending.outcome.result()] == ["t-0"]
+    waiting = producer.sender.post_claim(check_claim("g", ["t-1"], wait=3.0))
+    producer.step_until(waiting.outcome.done)
+    with pytest.raises(FencepostError, match="cannot wait for more"):
+        waiting.outcome.result()
+    on.next(Api.PRODUCE, Fate.CUT)
+    producer.send("t", b"cut off", partition=0)
+    producer.step_until(lambda: producer.sender.fenced is not None)
+    late = producer.sender.post_claim(check_claim("g", ["t-0"], generation=2))
+    producer.step_until(late.outcome.done)
+    with pytest.raises(Fenced):
+        late.outcome.result()
+    producer.sender._errands.close()
+    closed = producer.sender.post_claim(check_claim("g", ["t-0"], generation=2))
+    with pytest.raises(Closed):
+        closed.outcome.result(0)

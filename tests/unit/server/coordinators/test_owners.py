@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +21,18 @@ from fencepost.core.transactions import NOBODY, TransactionMetadata, Transaction
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel import read_header
 from fencepost.log.partition import PartitionLog
+from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.owners import Owners
 from fencepost.server.coordinators.takeovers import SILENT
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.router import Fields
+from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.storage.store import Statement
 from fencepost.server.storage.syncer import Syncer
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset, TopicPartition
+from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from tests.support.batches import batch
 from tests.support.broker_bed import BrokerBed, run_with
@@ -52,13 +54,15 @@ class Stored:
         self.refuses_transactions = False
         broker.store.execute = self.execute  # type: ignore[method-assign]
 
-    def execute(self, statements: Sequence[Statement], *, frees: bool = False) -> asyncio.Future[None]:
+    def execute(
+        self, statements: Sequence[Statement], *, frees: bool = False, at_once: bool = False
+    ) -> asyncio.Future[None]:
         if self.refuses_transactions and any("INTO transactions" in sql for sql, _ in statements):
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(StorageError("the disk is full"))
             return refused
         if self.let_through.is_set():
-            return self._execute(statements, frees=frees)
+            return self._execute(statements, frees=frees, at_once=at_once)
         return asyncio.ensure_future(self._execute_later(statements))
 
     async def _execute_later(self, statements: Sequence[Statement]) -> None:
@@ -579,5 +583,53 @@ def test_a_silent_owner_and_its_successor_are_remembered(run: Callable[[Test], N
         await bed.claim(new)
         assert event.by_time_ms == event.time_ms + 3000
         assert len(list(owners.takeovers)) == 1
+
+    run(test)
+
+
+# --- at once ---
+
+
+def test_a_take_over_is_decided_and_answered_in_the_turn_in_which_it_is_read(tmp_path: Path) -> None:
+    """A turn of the loop may be long while the owner floods, and there are no syncs to wait for (`sync = "os"`)."""
+
+    async def test(bed: BrokerBed) -> None:
+        def ask(connection: Connection, generation: int) -> Any:
+            fields = {"group": WRITERS, "resources": [{"name": "t-0", "resource": "t-0", "generation": generation}]}
+            message = messages.decode_request(Key.OWN, 1, messages.encode_request(Key.OWN, 1, fields))
+            return APIS[Key.OWN].handle(bed.broker, ApiRequest(Key.OWN, 1, None, message, 0, connection))
+
+        first, second, third = bed.connect(), bed.connect(), bed.connect()
+        await ask(first, 1)  # the store's thread commits this one, and then lets the loop do it
+        while bed.broker.store._handed_over != bed.broker.store._done:
+            await asyncio.sleep(0.001)
+        answer = ask(second, 1)
+        assert isinstance(answer, Mapping)
+        assert (answer["error_code"], answer["resources"][0]["generation"]) == (ErrorCode.NONE, 2)
+        assert first.severed
+        refused = ask(third, 1)
+        assert isinstance(refused, Mapping)
+        assert refused["error_code"] is ErrorCode.ILLEGAL_GENERATION
+        assert not second.severed
+        (token,) = bed.broker.store.query("SELECT token FROM own_tokens WHERE resource = 't-0'")
+        assert token == (answer["resources"][0]["token"],)
+
+    run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})
+
+
+def test_a_claim_whose_client_leaves_at_once_owns_nothing(run: Callable[[Test], None]) -> None:
+    """It is judged before its task begins, which may never begin."""
+
+    async def test(bed: Bed) -> None:
+        old, new = bed.connect(), bed.connect()
+        await bed.claim(old)
+        judged, durable = bed.broker.owners.claim_now(new, WRITERS, [ClaimedResource("t-0", RESET)])
+        assert isinstance(judged, Granted)
+        assert old.severed
+        assert durable
+        new.connection_lost(None)
+        await turns()
+        assert bed.broker.owners.table.ownership(WRITERS, "t-0") is None
+        await asyncio.gather(*durable)
 
     run(test)

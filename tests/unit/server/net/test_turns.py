@@ -213,7 +213,7 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
         raise AssertionError("a severed connection must not claim")
 
     async def work() -> dict[str, Any]:
-        resources = [Slow(name=f"r{n}", after_token=UNSET_TOKEN) for n in range(3)]
+        resources = [Slow(name=f"r{n}", after_token=UNSET_TOKEN) for n in range(30)]
         task = asyncio.ensure_future(own(SimpleNamespace(table=table, claim=claim), connection, resources=resources))
         await asyncio.sleep(0)
         connection.severed = True

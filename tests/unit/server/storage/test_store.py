@@ -158,3 +158,127 @@ def test_a_look_shows_what_was_executed_before_it_and_nothing_later(tmp_path: Pa
         assert len(store.query("SELECT name FROM meta")) == 100
     finally:
         store.close()
+
+
+# --- commits on the loop ---
+
+
+def put_token(store: Store, number: int) -> asyncio.Future[None]:
+    return store.execute([set_meta("token", str(number))], at_once=True)
+
+
+def test_a_commit_on_the_loop_is_done_at_once_and_there_after_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def write() -> None:
+        await put_token(store, 1)  # by the thread, which opens the loop's connection
+        for number in range(2, 1200):
+            done = put_token(store, number)
+            if not done.done():  # now and then it is the thread's turn
+                await done
+        assert store._here is not None
+        await store.execute([set_meta("other", "x")])
+
+    asyncio.run(write())
+    assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("1199",)]
+    store.close()
+    again = Store(tmp_path / "meta.sqlite", "os")
+    assert again.query("SELECT value FROM meta WHERE name = 'token'") == [("1199",)]
+    again.close()
+
+
+def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
+    """But some do, since only the thread copies the write-ahead log back, which would grow for ever."""
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def write() -> int:
+        await put_token(store, 1)
+        late = 0
+        for number in range(3000):
+            done = put_token(store, number)
+            late += not done.done()
+            await done
+            while store._handed_over != store._done:
+                await asyncio.sleep(0.001)
+        return late
+
+    late = asyncio.run(write())
+    assert 3000 // 501 <= late <= 3000 // 500 + 1
+    assert (tmp_path / "meta.sqlite-wal").stat().st_size < 2000 * 4200
+    store.close()
+
+
+def test_with_a_sync_every_commit_is_the_threads(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "always")
+
+    async def write() -> None:
+        for number in range(3):
+            done = put_token(store, number)
+            assert not done.done()
+            await done
+
+    asyncio.run(write())
+    assert store._here is None
+    store.close()
+
+
+def test_a_commit_on_the_loop_does_not_overtake_an_earlier_change(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def write() -> None:
+        await put_token(store, 1)
+        for number in range(200):
+            earlier = store.execute([set_meta("token", "earlier")])
+            await asyncio.gather(earlier, put_token(store, number))
+
+    asyncio.run(write())
+    assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("199",)]
+    store.close()
+
+
+def test_a_failed_commit_on_the_loop_is_reported_and_the_store_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def write() -> None:
+        await put_token(store, 1)
+        with pytest.raises(StorageError, match="cannot write metadata"):
+            await store.execute([("INSERT INTO nowhere VALUES (1)", ())], at_once=True)
+        await put_token(store, 2)
+
+    asyncio.run(write())
+    assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("2",)]
+    store.close()
+
+
+def test_a_store_in_exclusive_mode_commits_nothing_on_the_loop(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+    store._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
+    async def write() -> None:
+        await store.execute([set_meta("first", "takes the lock")])
+        for number in range(5):
+            await put_token(store, number)
+
+    asyncio.run(write())
+    assert store._here is None
+    assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("4",)]
+    store.close()
+
+
+def test_a_look_shows_what_was_committed_on_the_loop_before_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+
+    async def main() -> str:
+        for number in range(3):
+            await put_token(store, number)
+        looking = store.look()
+        after = put_token(store, 3)
+        with closing(await looking) as reading:
+            await after
+            (value,) = reading.execute("SELECT value FROM meta WHERE name = 'token'").fetchone()
+            return str(value)
+
+    try:
+        assert asyncio.run(main()) == "2"
+    finally:
+        store.close()
