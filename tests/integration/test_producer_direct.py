@@ -554,7 +554,7 @@ async def send_for_the_loop(
             ticket = producer.send(topic, b"v", partition=0)
         awaiting = asyncio.ensure_future(_wait_for(ticket))
         await asyncio.sleep(0)
-        if went_directly(ticket) and producer._its._sender.direct._awaited is ticket.settlement:
+        if went_directly(ticket) and producer._its._sender.direct.awaited is ticket.settlement:
             return hold, ticket, awaiting
         hold.end()  # the send thread has looked in between, and reads it
         await asyncio.wait_for(awaiting, 20)

@@ -12,9 +12,10 @@ Beside a flood the caller writes to the side connection, if that is idle, and th
 
 An answer that comes before its caller waits for it wakes the send thread, and then two threads compete for the GIL. So
 once that has happened, or two records came soon after another, the sockets are lent to the caller before it writes, on
-the expectation that it will read, and stay so. The send thread looks every few milliseconds whether it does. Whoever
-asks for the outcome in another way (a callback, `done`) hands the answer over to the send thread at once; where a
-ticket is awaited, the event loop reads.
+the expectation that it will read, and stay so. The send thread looks every few milliseconds whether it does, and less
+often while it does: a turn of the send thread delays the record that meets it. Whoever asks for the outcome in another
+way (a callback, `done`) hands the answer over to the send thread at once; where a ticket is awaited, the event loop
+reads, and watches the sockets from one record to the next.
 
 Both hold the send thread's turn: the lock that it holds except while it waits for the network.
 
@@ -43,6 +44,7 @@ from fencepost.wire.hot.one_batch import OneBatch
 
 if TYPE_CHECKING:
     import asyncio
+    import select
     from collections.abc import Callable
 
     from fencepost.client.produce.ticket import Delivered
@@ -64,11 +66,75 @@ _LONGEST_WAIT: Final = 3600.0
 _EAGER_TURNS: Final = 0.01
 """Seconds between the send thread's turns while it leaves the answers to the callers."""
 
+_SELDOM_TURNS: Final = 0.05
+"""Seconds between them while the callers do read: then fewer than one record in a hundred meets such a turn."""
+
 _EAGER_FOR: Final = 0.1
 """Seconds for which it does so after the last record on the direct way."""
 
+_WATCHED_FOR: Final = 0.05
+"""Seconds after which an event loop that has awaited no other record watches the sockets no longer."""
+
 _EAGER_WITHIN: Final = 0.02
 """Seconds between two records that make it do so."""
+
+
+class LoopWatch:
+    """An event loop that watches the lent sockets: while it awaits a record, and until no other one follows soon."""
+
+    __slots__ = ("_batch", "_fileno", "_future", "_is_on", "_is_timed", "_was_used", "_way", "lent", "loop")
+
+    def __init__(self, way: DirectWay, loop: asyncio.AbstractEventLoop, lent: select.epoll) -> None:
+        self._way = way
+        self.loop = loop
+        self.lent = lent
+        """Referred to here, so that nobody else gets its number while the loop watches it."""
+        self._fileno = lent.fileno()
+        self._batch: ProducerBatch | None = None
+        """Its answer is waited for."""
+        self._future: asyncio.Future[Delivered] | None = None
+        self._is_on = self._is_timed = self._was_used = False
+
+    def begin(self, batch: ProducerBatch, future: asyncio.Future[Delivered]) -> None:
+        """Watch until this future is done. Raise NotImplementedError if this loop cannot."""
+        if not self._is_on:
+            self.loop.add_reader(self._fileno, self._readable)
+            self._is_on = True
+        self._was_used = True
+        self._batch, self._future = batch, future
+        future.add_done_callback(self._done)
+
+    def end(self) -> None:
+        self._batch = self._future = None
+        if self._is_on:
+            self._is_on = False
+            self.loop.remove_reader(self._fileno)
+
+    def _done(self, future: asyncio.Future[Delivered]) -> None:
+        """Go on only if the record was delivered: the next one is probably on its way."""
+        if future is not self._future or (batch := self._batch) is None:
+            return  # it was handed over before
+        self._batch = self._future = None
+        self._way.read_by_loop(batch)
+        if future.cancelled() or future.exception() is not None:
+            self.end()
+        elif not self._is_timed:
+            self._is_timed = True
+            self.loop.call_later(_WATCHED_FOR, self._look)
+
+    def _look(self) -> None:
+        self._is_timed = self._is_on and (self._was_used or self._batch is not None)
+        self._was_used = False
+        if self._is_timed:
+            self.loop.call_later(_WATCHED_FOR, self._look)
+        else:
+            self.end()
+
+    def _readable(self) -> None:
+        if self._batch is None:
+            self.end()  # somebody else reads it
+        else:
+            self._way._readable(self._batch, self.end)
 
 
 class DirectRequest:
@@ -143,8 +209,10 @@ class DirectWay:
         """The sockets are lent to callers before they write, until then."""
         self._wants_eagerness = False
         self._last_read = float("-inf")
-        self._awaited: ProducerBatch | None = None
+        self.awaited: ProducerBatch | None = None
         """Its answer is read by an event loop."""
+        self._watch: LoopWatch | None = None
+        """The last event loop that read one."""
         self._is_lent = False
         """The sockets are lent to a caller that does not read yet."""
         self._settled: DirectRequest | None = None
@@ -203,27 +271,24 @@ class DirectWay:
         milliseconds.
         """
         lent = self._network.lent
-        if lent is None or self._awaited is not None or not self._is_lent or self._is_over:
+        if lent is None or self.awaited is not None or not self._is_lent or self._is_over:
             return False
-        loop, is_watched = future.get_loop(), True
-
-        def stop(_: object) -> None:
-            nonlocal is_watched
-            if is_watched:
-                is_watched = False
-                loop.remove_reader(lent.fileno())  # nobody else has that number: `lent` is referred to here
-                if self._awaited is batch:
-                    self._awaited = None
-
+        loop, watch = future.get_loop(), self._watch
+        if watch is None or watch.loop is not loop or watch.lent is not lent:
+            watch = self._watch = LoopWatch(self, loop, lent)
         try:
-            loop.add_reader(lent.fileno(), self._readable, batch, stop)
+            watch.begin(batch, future)
         except NotImplementedError:  # Windows' default loop
             return False
-        self._awaited = batch
-        future.add_done_callback(stop)
+        self.awaited = batch
         return True
 
-    def _readable(self, batch: ProducerBatch, stop: Callable[[object], None]) -> None:
+    def read_by_loop(self, batch: ProducerBatch) -> None:
+        """Take note that the event loop waits for this batch no longer."""
+        if self.awaited is batch:
+            self.awaited = None
+
+    def _readable(self, batch: ProducerBatch, stop: Callable[[], None]) -> None:
         """Called by the event loop when something is to be read."""
         took = False
         try:
@@ -236,7 +301,8 @@ class DirectWay:
         finally:
             if took:
                 self._turn.release()
-        stop(None)
+        self.awaited = None
+        stop()
         self.hand_over()
 
     def hand_over(self) -> None:
@@ -253,7 +319,8 @@ class DirectWay:
             self._wants_eagerness = False
             self._eager_until = now + _EAGER_FOR
         if now < self._eager_until:
-            self._state.due(now + _EAGER_TURNS, now)
+            is_read = now < self._last_read + _EAGER_TURNS
+            self._state.due(now + (_SELDOM_TURNS if is_read else _EAGER_TURNS), now)
         self.hand_over()
 
     def was_late(self) -> None:
